@@ -69,7 +69,7 @@ _parked: dict[Identity, list[int]] = {}
 """Raw descriptors of files that this process has open through SQLite: closing one now would give the locks up."""
 
 
-class Connection(sqlite3.Connection):
+class FileConn(sqlite3.Connection):
     """A connection that knows which file it has open."""
 
     path: Path | None = None
@@ -156,15 +156,15 @@ class Connection(sqlite3.Connection):
                     os.close(descriptor)
 
 
-def open_connection(path: Path, query: str, *, timeout: float) -> Connection:
+def open_connection(path: Path, query: str, *, timeout: float) -> FileConn:
     """Open `path` with SQLite's URI parameters `query` (``mode=ro``); statements commit by themselves outside a
     transaction.
 
     `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
     """
-    made: Connection = sqlite3.connect(
+    made: FileConn = sqlite3.connect(
         f"{path.resolve().as_uri()}?{query}", uri=True, timeout=timeout, isolation_level=None, check_same_thread=False,
-        cached_statements=256, factory=Connection,
+        cached_statements=256, factory=FileConn,
     )  # fmt: skip
     made.path = path.resolve()
     with _guard:

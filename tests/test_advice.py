@@ -35,7 +35,7 @@ from llmproxy.advice import (
 )
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.providers.hosts import add_env_upstreams
-from llmproxy.mitm.build_proxy import build_start_command
+from llmproxy.mitm.open_proxy_context import build_start_command
 from llmproxy.settings import Loaded, list_options, load
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
@@ -60,7 +60,7 @@ BY_HAND = {
     "core/providers/hosts.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
-    "mitm/build_proxy.py": "the name of the command itself",
+    "mitm/open_proxy_context.py": "the name of the command itself",
     "server_store_path.py": "where the server is was said with its password, which no text repeats",
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",

@@ -22,7 +22,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import dollars, format_seconds
-from llmproxy.cli.parts.demo_talk import Create, DemoClient, run_conversation
+from llmproxy.cli.parts.demo_agent import Create, DemoClient, run_conversation
 from llmproxy.cli.parts.tools_demo import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy

@@ -110,7 +110,7 @@ def drift(
     if store_exists(loaded.settings.store):
         with open_given(store) as database:
             plan = _sample_calls(database, loaded, cassettes, calls, runs, limit)
-    old = _read_earlier_answers(kept, plan)
+    old = _read_baseline_answers(kept, plan)
     sizes = [(len(old.get(_request_key(each.recorded), ())) or 1, runs) for each in plan.chosen]
     if not as_json:
         for text in plan.describe(sizes, limit):
@@ -400,7 +400,7 @@ def _read_nightly_answers(
     return found
 
 
-def _read_earlier_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
+def _read_baseline_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
     """Return the earlier answers; what was recorded anew since then is what counts from then on."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}

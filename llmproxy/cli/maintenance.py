@@ -30,7 +30,7 @@ from llmproxy.cli.parts.verify_store import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_served_ids
-from llmproxy.core.store.integrity_checks import count_stored_bytes
+from llmproxy.core.store.integrity_checks import count_freeable_bytes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
@@ -156,7 +156,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes:
     live = sum(not row.superseded for row in chosen)
     what = f"{format_count(len(ids), 'interaction')} of {_format_cassette_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    print_line(f"about {format_size(count_stored_bytes(database, ids))} of {show_store(database.path)}.")
+    print_line(f"about {format_size(count_freeable_bytes(database, ids))} of {show_store(database.path)}.")
     if not yes and not _ask_confirmation():
         print_line("Nothing was deleted.")
         return False

@@ -177,6 +177,7 @@ class Control:
                 **{word: str(row.get(word) or "") for word in words},
                 starts=row.get("starts") or {},
                 numbers_only=bool(row.get("numbers_only")),
+                to_model=bool(row.get("to_model")),
             )
             for row in rows
         )

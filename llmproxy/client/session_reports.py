@@ -141,6 +141,8 @@ class Miss:
     """The commands in `text` that start a proxy by hand, by mode."""
     numbers_only: bool = False
     """Nothing but numbers differs from the nearest recording."""
+    to_model: bool = False
+    """It was an answer to the model: the run went on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
-from llmproxy.mitm.build_proxy import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
+from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.proxy_calls import Call, Totals

@@ -119,7 +119,7 @@ class ConnectInterceptor:
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Let a CONNECT come to be, as a tunnel or to be served by us, or refuse it by name."""
         try:
-            why = self._explain_refusal(flow)
+            why = self._decide_tunnel(flow)
         except LLMProxyError as error:
             why = remove_prefix(error).replace("\n", " ")
         except Exception:  # what leaves a hook would open the tunnel
@@ -138,7 +138,7 @@ class ConnectInterceptor:
         except Exception:
             log.exception("could not report a refused tunnel")
 
-    def _explain_refusal(self, flow: http.HTTPFlow) -> str:
+    def _decide_tunnel(self, flow: http.HTTPFlow) -> str:
         """Return why a tunnel is refused, empty if it is not."""
         client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
         self._shell.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted

@@ -15,10 +15,10 @@ from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.http1_parser import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http2_layer import ALPN, PREFACE, Http2Layer
 from llmproxy.mitm.intercept import is_own_listener
 from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
-from llmproxy.mitm.request_reader import FramingError, HeadTooSlow, RequestReader
 
 log = logging.getLogger(__name__)
 

@@ -26,12 +26,12 @@ from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.core.store.file.connect import advise_ignoring_journal
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.build_proxy import ContextAndJournal, open_proxy_context
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
 from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
+from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_context
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision

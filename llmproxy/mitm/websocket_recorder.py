@@ -20,8 +20,8 @@ from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import MissError, RefusedError
+from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.request_reader import Head
 
 PIECE = 1 << 20
 """Bytes of one frame that we send; longer messages are fragmented, for clients with a limit on frames."""

@@ -37,8 +37,8 @@ from llmproxy.core.ws_replay import (
     explain,
 )
 from llmproxy.errors import MissError
+from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.request_reader import Head
 from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_long_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 

@@ -54,14 +54,14 @@ from llmproxy.pytest.run_summary import (
     RunSummaryPlugin,
     hide_library_frames,
     miss_sections,
-    read_missed_calls,
+    read_reported_misses,
     unquote_misses,
 )
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import (
     CASSETTES,
     LIVE_MEMBERS,
-    PluginOptions,
+    SessionOptions,
     SharedProxy,
     SharedSession,
     SuiteResources,
@@ -506,7 +506,7 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     return reporter
 
 
-def _read_options(item: pytest.Item) -> PluginOptions:
+def _read_options(item: pytest.Item) -> SessionOptions:
     """Return what marker and options ask for. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
@@ -522,7 +522,7 @@ def _read_options(item: pytest.Item) -> PluginOptions:
         str(getattr(item.config.known_args_namespace, "llmproxy_live", None) or ""),
         ci=in_ci(os.environ),
     )
-    return PluginOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
+    return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
 
 
 def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
@@ -561,10 +561,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failed test's misses, and send what its session came to along with the last report."""
     walk = item.stash.get(_SESSION, None)
-    missed = read_missed_calls(walk) if walk is not None and call.excinfo is not None else ()
-    if missed and call.excinfo is not None and call.when == "call":
+    if walk is not None and call.excinfo is not None and call.when == "call":
         whole = any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb"))
-        if not whole:
+        if not whole and read_reported_misses(walk):
             hide_library_frames(call.excinfo.value)
     report = yield
     if walk is None:
@@ -581,7 +580,7 @@ def pytest_runtest_makereport(
         item.stash[_PASSED] = report.passed
     if report.failed:
         anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        unquote_misses(report, missed)
+        unquote_misses(report, missed := read_reported_misses(walk))
         report.sections += miss_sections(walk, missed, report.longreprtext, anew)
     return report
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.client.control import ControlError
-from llmproxy.client.session_reports import Report, format_counts, shorten_miss, sum_reports
+from llmproxy.client.session_reports import Miss, Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import SHOWN_KEY, Decision, join_name
-from llmproxy.proxy_calls import KEPT_MISSES, Call, find_violated_option
+from llmproxy.protocol import SHOWN_KEY, join_name
+from llmproxy.proxy_calls import find_violated_option
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
@@ -291,17 +291,17 @@ def hide_library_frames(error: BaseException | None) -> None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def is_miss_in_text(call: Call, text: str) -> bool:
-    """Return whether a text has what was said of a missed call: nothing else names its key."""
-    return call.key is not None and call.key[:SHOWN_KEY] in text
+def is_miss_in_text(miss: Miss, text: str) -> bool:
+    """Return whether a text has what was said of a miss: nothing else names its key."""
+    return bool(miss.key) and miss.key[:SHOWN_KEY] in text
 
 
-def unquote_misses(report: pytest.TestReport, missed: Sequence[Call]) -> None:
+def unquote_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
     """Put a miss, line by line, where an SDK has it quoted in the one line of its error."""
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
-                found = (each.note for each in missed if is_miss_in_text(each, line) and len(line) > len(each.note))
+                found = (each.text for each in missed if is_miss_in_text(each, line) and len(line) > len(each.text))
                 if line.startswith("E") and (miss := next(found, "")):
                     name, first, *more = line[1:].partition(":")[0].strip(), *_shorten_miss(miss.splitlines())
                     lines[at : at + 1] = [f"E   {name}: {first}", *(f"E     {each}" for each in more)]
@@ -315,16 +315,18 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
-def read_missed_calls(session: SharedSession) -> Sequence[Call]:
+def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
     """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
+    texts: Sequence[str] = ()
     with suppress(ControlError):
-        calls = session.calls() if session.misses else ()
-        return [call for call in calls if call.miss and call.decision is Decision.REFUSE][:KEPT_MISSES]
-    return ()
+        texts = session.misses
+        if texts and (found := session.list_last_misses(len(texts))):
+            return found
+    return [Miss(0.0, session.name, text) for text in texts]
 
 
 def miss_sections(
-    session: SharedSession, missed: Sequence[Call], shown: str = "", renew: str = ""
+    session: SharedSession, missed: Sequence[Miss], shown: str = "", renew: str = ""
 ) -> list[tuple[str, str]]:
     """Return what a failed test says of its session's misses, but for those `shown`. `renew` records the test anew."""
     try:
@@ -333,7 +335,7 @@ def miss_sections(
         return [("llmproxy", str(error))]
     injected = _build_faults_section(session)
     title = f'llmproxy: {len(missed)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    untold = [call.note for call in missed if not is_miss_in_text(call, shown)]
+    untold = [each.text for each in missed if not is_miss_in_text(each, shown)]
     known = bool(missed and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]

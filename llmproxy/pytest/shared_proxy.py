@@ -23,7 +23,7 @@ from llmproxy.client.child_env import EnvironmentPlan, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, find_running_url
-from llmproxy.client.session_reports import Report
+from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
 from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool
@@ -88,7 +88,7 @@ def choose_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) ->
 
 
 @dataclass(frozen=True, slots=True)
-class PluginOptions:
+class SessionOptions:
     """What a test asks for; what is None is the proxy's."""
 
     cassette: str
@@ -130,6 +130,10 @@ class SharedSession:
     def misses(self) -> tuple[str, ...]:
         """Texts of the requests that were refused because they were never recorded."""
         return tuple(self.report().miss_texts)
+
+    def list_last_misses(self, count: int) -> Sequence[Miss]:
+        """Return the last of its `misses` (at least one), with their keys."""
+        return [each for each in self._control.misses(self.name) if not each.to_model][-count:]
 
     def calls(self) -> tuple[Call, ...]:
         """Return every call of the session so far, in order of arrival; `fault` is the injected fault that it met."""
@@ -220,7 +224,7 @@ class SharedProxy:
             words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
             self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
 
-    def begin_test(self, asked: PluginOptions) -> SharedSession:
+    def begin_test(self, asked: SessionOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
         control = self.wait_ready()
         opened = control.open_session(
@@ -233,7 +237,7 @@ class SharedProxy:
             self._proxy.announce_open_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
-    def _list_run_variables(self, asked: PluginOptions) -> list[Mapping[str, str]]:
+    def _list_run_variables(self, asked: SessionOptions) -> list[Mapping[str, str]]:
         """Return the run variables of a test: those of this process as it is now, and its own in their place."""
         names = {each["name"] for each in asked.run_variables}
         found = gather_run_variables(self._before or self.env, Path.cwd())

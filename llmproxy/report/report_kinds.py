@@ -66,10 +66,6 @@ def _make_json_report(path: Path) -> Handler:
     return BufferedReport(path, render_json_report)
 
 
-def _make_jsonl_report(path: Path) -> Handler:
-    return JsonLines(path)
-
-
 def _make_github_report(path: Path | None) -> Handler:
     from llmproxy.report.github import GitHubAnnotator
 
@@ -95,7 +91,7 @@ KINDS: Mapping[str, ReportKind] = {
     "junit": ReportKind(_make_junit_report, "report.xml"),
     "html": ReportKind(_make_html_report, "report.html", recordings=True),
     "json": ReportKind(_make_json_report, "report.json"),
-    "jsonl": ReportKind(_make_jsonl_report, "report.jsonl"),
+    "jsonl": ReportKind(JsonLines, "report.jsonl"),
     "github": ReportKind(_make_github_report, "summary.md", alone=True),
 }
 """By name, as ``--report`` takes it."""

@@ -107,10 +107,10 @@ class Viewer:
             return lambda *_: _answer_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
-        return lambda asked, given: _answer_question(path, asked, given)
+        return lambda asked, given: _answer_store_question(path, asked, given)
 
 
-def _answer_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
     try:
         store = open_store(path, writable=False, now=lambda: 0.0)
     except CassetteNotFound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.mitm.request_reader import (
+from llmproxy.mitm.http1_parser import (
     MAX_HEAD,
     FramingError,
     Head,

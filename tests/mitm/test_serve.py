@@ -26,7 +26,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
-from llmproxy.mitm.build_proxy import ContextAndJournal
+from llmproxy.mitm.open_proxy_context import ContextAndJournal
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, on_signals
 from llmproxy.proxy_calls import Totals

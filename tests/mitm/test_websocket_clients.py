@@ -13,7 +13,7 @@ from wsproto.events import BytesMessage, TextMessage
 
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.certificates import CERTIFICATE, confdir
-from llmproxy.mitm.request_reader import Head, parse_head
+from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.mitm.websocket_recorder import (
     PIECE,
     UpgradeMissed,

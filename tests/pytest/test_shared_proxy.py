@@ -12,7 +12,7 @@ import pytest
 from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
 from llmproxy.pytest.shared_proxy import (
-    PluginOptions,
+    SessionOptions,
     SharedProxy,
     SuiteResources,
     choose_live_channels,
@@ -63,7 +63,7 @@ def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: 
     try:
         counts = []
         for name in ("a", "b"):
-            walk = one.begin_test(PluginOptions(name, "replay"))
+            walk = one.begin_test(SessionOptions(name, "replay"))
             assert ask_chat(f"{session_url(one.url, 'pytest-gw0')}/v1") == 404
             assert ask_chat(f"{walk.url}/v1") == 404
             assert walk.base_url == f"{one.url}/s/{name}/v1"
@@ -80,7 +80,7 @@ def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path,
     env = clean_env({"LLMPROXY_URL": px.url, "LLMPROXY_COMMAND": "/nosuch"})
     one = shared(tmp_path, env)
     one.prepare()
-    one.finish_test(one.begin_test(PluginOptions("c", "replay")))
+    one.finish_test(one.begin_test(SessionOptions("c", "replay")))
     one.end()
     assert px.is_healthy()
     assert env["LLMPROXY_URL"] == px.url
@@ -92,7 +92,7 @@ def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_
     one.prepare()
     for _ in range(2):
         with pytest.raises(MachineError, match="out of luck"):
-            one.begin_test(PluginOptions("a", "replay"))
+            one.begin_test(SessionOptions("a", "replay"))
     one.end()
 
 
@@ -100,9 +100,9 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
     """A second binding of a process is refused, and leaves nothing open."""
     one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
     one.prepare()
-    walk = one.begin_test(PluginOptions("first", "replay"))
+    walk = one.begin_test(SessionOptions("first", "replay"))
     with pytest.raises(MachineError, match="bound"):
-        one.begin_test(PluginOptions("second", "replay"))
+        one.begin_test(SessionOptions("second", "replay"))
     assert "second" not in [each["name"] for each in px.control("sessions")["sessions"]]
     one.finish_test(walk)
     one.end()

@@ -37,8 +37,8 @@ from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError
+from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.request_reader import parse_head
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, redact_message
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision, Mode

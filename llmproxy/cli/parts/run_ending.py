@@ -89,7 +89,7 @@ class RunEnding:
                 self.misses = tuple(miss.text for miss in found)
             else:
                 self.misses += tuple(self.report.miss_texts)  # the journal has those that the model is told of, too
-            self.records |= {miss.record for miss in found}
+            self.records |= {miss.record for miss in found if not miss.to_model}
         except ControlError as error:
             self.trouble = str(error)
         if last or self.trouble:

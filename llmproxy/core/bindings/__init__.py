@@ -22,45 +22,37 @@ from llmproxy.core.bindings.answer_rewriting import rebind_exact_answer, rewrite
 from llmproxy.core.bindings.bound_lookup_key import build_bound_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict, IdPairs
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
-from llmproxy.core.bindings.pair_volatile_values import VolatileValue, list_volatile_values
+from llmproxy.core.bindings.pair_volatile_values import list_volatile_values
 from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
 from llmproxy.core.bindings.run_variables import (
-    PERSONAL,
     BadRunVariable,
     RunVariable,
-    RunVariablePair,
     ValueKind,
     check_run_variable,
     dump_run_variables,
     load_run_variables,
-    pair_run_variables,
 )
 from llmproxy.core.bindings.volatile_fields import (
     BLOCK,
     KINDS,
-    LINE,
     OUTSIDE,
     SYSTEM,
-    TEXT,
     BadVolatileField,
     VolatileField,
-    VolatileKind,
     fits_kind,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_learning import find_captured_fields
-from llmproxy.core.traffic.canonical_json import split_text_by_json
 from llmproxy.protocol import BindScope
 
 __all__ = [
-    "BLOCK", "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField",
-    "BindScope", "Bindings", "ExpectedMessages", "Fit", "IdPair", "IdPairConflict", "IdPairs", "Mismatch",
-    "MismatchKind", "RunVariable", "RunVariablePair", "ValueKind", "VolatileField", "VolatileKind", "VolatileValue",
-    "build_bound_key", "check_run_variable", "create_expectations", "dump_run_variables", "find_captured_fields",
-    "find_volatile_matches", "fit_request", "fits_kind", "list_volatile_values", "load_run_variables", "mask_arguments",
-    "pair_run_variables", "parse_volatile_field", "rebind_exact_answer", "rewrite_answer", "rewrite_recorded",
-    "split_text_by_json",
+    "BLOCK", "KINDS", "OUTSIDE", "SYSTEM", "BadRunVariable", "BadVolatileField", "BindScope", "Bindings",
+    "ExpectedMessages", "Fit", "IdPair", "IdPairs", "Mismatch", "MismatchKind", "RunVariable", "ValueKind",
+    "VolatileField", "build_bound_key", "check_run_variable", "create_expectations", "dump_run_variables",
+    "find_captured_fields", "find_volatile_matches", "fit_request", "fits_kind", "list_volatile_values",
+    "load_run_variables", "mask_arguments", "parse_volatile_field", "rebind_exact_answer", "rewrite_answer",
+    "rewrite_recorded",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -111,7 +111,10 @@ def build_json_string_edits(text: str, start: int, end: int, inner: Iterable[Tex
     pieces.
     """
     # Where each character of the value begins in the escaped text, and where the last ends.
-    places = [*(start + 1 + match.start() for match in _ESCAPE.finditer(text[start + 1 : end - 1])), end - 1]
+    raw = text[start + 1 : end - 1]
+    places: Sequence[int] = range(start + 1, end)
+    if "\\" in raw:
+        places = [*(start + 1 + match.start() for match in _ESCAPE.finditer(raw)), end - 1]
     for each in inner:
         written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
         yield TextEdit(places[each.start], places[each.end], written, each.name)
@@ -437,8 +440,8 @@ class AnswerRewriter:
             if piece is not None and (short := self._find_short_value(tool, piece, value, place)):
                 self.names.add(short.name)
                 changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
-            elif isinstance(value, str):
-                changes += build_json_string_edits(text, start, end, list(self._list_text_changes(value, place, piece)))
+            elif isinstance(value, str) and (inner := list(self._list_text_changes(value, place, piece))):
+                changes += build_json_string_edits(text, start, end, inner)
         return changes
 
     def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[TextEdit]:

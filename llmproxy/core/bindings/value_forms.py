@@ -293,7 +293,9 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
                         )
                     )
                     if there:
-                        border = spans_folder_slug if way.border is spans_slug and _is_at_root(spelled) else way.border
+                        border = (
+                            spans_folder_slug if way.border is spans_slug and spelled.rfind("/") == 0 else way.border
+                        )
                         yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
@@ -342,10 +344,6 @@ def _build_hidden_folder_check(homes: Sequence[str]) -> Border:
         return False
 
     return is_below
-
-
-def _is_at_root(path: str) -> bool:
-    return path[:1] == "/" and path.count("/") == 1
 
 
 def _relative_to_home(path: str, home: str) -> str:

@@ -29,7 +29,7 @@ from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
 from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key, canonicalize, drop_asked_ids
-from llmproxy.core.keys.server_state import STATE_HEADER, StateChanges, find_change, is_success
+from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, asks_for_stream, route_host

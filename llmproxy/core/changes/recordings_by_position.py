@@ -25,7 +25,7 @@ from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.changes.change import NotCarried, Refusal, digest_of
 from llmproxy.core.changes.client_boilerplate import get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
-from llmproxy.core.changes.result_rewording import blank_values
+from llmproxy.core.changes.reworded_results import blank_values
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical

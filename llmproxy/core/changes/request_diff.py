@@ -29,10 +29,10 @@ from llmproxy.core.changes.request_parsing import (
     read_text,
     to_text,
 )
-from llmproxy.core.changes.result_rewording import find_rewording
+from llmproxy.core.changes.reworded_results import find_rewording
 from llmproxy.core.dialects.conversation import Kind, Segment, describe_tool_change
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.keys.server_state import STATE_HEADER
+from llmproxy.core.keys.server_object_changes import STATE_HEADER
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.canonical_json import dump
 
@@ -222,7 +222,7 @@ class _RequestDiff:
         The client's own lines are one change. What stands between them is the project's or a tool's: in system text
         it may change as any prompt, in the user's name it may not.
         """
-        was, now = (_FramedText.from_request(side, frames) for side in (self.old_request, self.now))
+        was, now = (_ClientFramedText.from_request(side, frames) for side in (self.old_request, self.now))
         if was.own != now.own:
             yield self._client_change(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
@@ -286,7 +286,7 @@ class _RequestDiff:
         return ChangeOrigin(source, *(self.client or ())) if source is Author.CLIENT else ChangeOrigin(source, name)
 
 
-class _FramedText(NamedTuple):
+class _ClientFramedText(NamedTuple):
     """System text, and what a client wrote in the user's name."""
 
     own: Sequence[str]

@@ -370,7 +370,7 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
         | {name: text(str(each.data.get(name, ""))) for name in ("key", "record", "unbound")}
         | {
             "starts": {mode: text(command) for mode, command in each.data.get("starts", {}).items()},
-            "numbers_only": each.data.get("numbers_only", False),
+            **{name: each.data.get(name, False) for name in ("numbers_only", "to_model")},
         }
         for each in found
     ]

@@ -257,6 +257,8 @@ class Miss(TypedDict):
     unbound: str
     starts: dict[str, str]
     numbers_only: bool
+    to_model: bool
+    """It was an answer to the model: the run went on."""
 
 
 class Misses(TypedDict):

@@ -42,7 +42,7 @@ MOST_OPEN = 10_000
 """Messages of one client that wait for something."""
 
 
-class ToolLineExecutor(Protocol):
+class StdioExchangeRecorder(Protocol):
     """Whoever carries out what the engine decides."""
 
     def record_begin(self, exchange: Exchange) -> None: ...
@@ -69,7 +69,7 @@ class StdioClient:
     """One client of one server, for as long as it is connected."""
 
     engine: Engine
-    shell: ToolLineExecutor
+    shell: StdioExchangeRecorder
     session: str
     server: str
     """Name of the server, without prefix."""
@@ -215,7 +215,7 @@ class StdioClient:
 class StdioClients:
     """Every client of the proxy's that speaks over stdio, as the control API knows it."""
 
-    def __init__(self, shell: ToolLineExecutor) -> None:
+    def __init__(self, shell: StdioExchangeRecorder) -> None:
         self._shell = shell
         self._lines: dict[tuple[str, str], StdioClient] = {}
 

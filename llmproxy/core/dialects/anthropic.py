@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, Speaker, SpokenTurn
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     BLOCKS,
     Draft,
@@ -191,7 +191,7 @@ DIALECT = Dialect(
         ),
     },
     _write_error, _write_failure, _build_error_event,
-    speaker=Speaker(
+    speaker=Composer(
         _build_request, _build_answer, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),
     ),

@@ -126,7 +126,7 @@ class Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class Composer:
     """How a request, an answer and an error are made up, for formats that know the meaning only."""
 
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
@@ -153,7 +153,7 @@ class Dialect:
     """How names begin that its servers give to what they keep."""
     reasoning_apart: bool = False
     """Whether some of its servers leave reasoning out of the output tokens, as the total says then."""
-    speaker: Speaker | None = None
+    speaker: Composer | None = None
 
 
 class LazyDialect(NamedTuple):
@@ -170,7 +170,7 @@ class LazyDialect(NamedTuple):
     once.
     """
     models: str = ""
-    """How the names of its maker's models begin; its file has a `Speaker`."""
+    """How the names of its maker's models begin; its file has a `Composer`."""
 
 
 ROWS = (
@@ -271,7 +271,7 @@ def find_option_dropping_client(headers: Headers) -> str | None:
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
-def get_model_speaker(model: str) -> Speaker:
+def get_model_speaker(model: str) -> Composer:
     """Return the dialect of whoever makes this model; the first one where that is not known."""
     row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
     if (speaker := _load_dialect(row.module).speaker) is None:

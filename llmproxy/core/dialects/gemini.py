@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, Speaker, SpokenTurn
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     WORDS,
     Asks,
@@ -185,5 +185,5 @@ DIALECT = Dialect(
     },
     _write_error, _write_failure, _build_error_event,
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
-    speaker=Speaker(_build_request, _build_answer, lambda said: [("", _build_answer(said))], _build_error),
+    speaker=Composer(_build_request, _build_answer, lambda said: [("", _build_answer(said))], _build_error),
 )  # fmt: skip

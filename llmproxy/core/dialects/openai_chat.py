@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, has_type, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, Speaker, SpokenTurn
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -177,7 +177,7 @@ DIALECT = Dialect(
         "audio.transcriptions": Codec(add_chat, has_type("transcript.text.done")),
     },
     write_error, write_failure, build_error_event, reasoning_apart=True,
-    speaker=Speaker(
+    speaker=Composer(
         _build_request, _build_answer, _build_stream_events,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
     ),

@@ -109,7 +109,7 @@ class AnswerWriter:
         if exchange.session.policy.plays is PlayScope.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.build_origin_finder(exchange.session), exchange.identity.refs)
-        return any(origin is not None and not exchange.session.records_key(origin.key) for origin in origins)
+        return any(origin is not None and not exchange.session.has_recorded_key(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Read what an answer used that is not stored."""

@@ -43,9 +43,9 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.forking import ForkState
-from llmproxy.core.engine.live_exchanges import LiveInterceptor
+from llmproxy.core.engine.partly_live_sessions import LiveInterceptor
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.server_state import is_success
+from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.provider_table import Client, read_client

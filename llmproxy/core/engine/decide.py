@@ -101,7 +101,7 @@ _SAID: dict[Ending, str] = {
 }
 
 
-def describe_failure(recording: KeyedRecording) -> str:
+def describe_bad_answer(recording: KeyedRecording) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"

@@ -23,7 +23,7 @@ from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Features
-from llmproxy.core.engine.feature_table import FEATURES
+from llmproxy.core.engine.interceptor_order import FEATURES
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestDispatcher
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages

@@ -18,7 +18,7 @@ from llmproxy.core.engine.decide import (
     choose_exhausted,
     decide,
     decide_from_head,
-    describe_failure,
+    describe_bad_answer,
     list_playable,
 )
 from llmproxy.core.engine.engine_state import EngineState
@@ -175,8 +175,8 @@ class FastPath:
             status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,
             operation=place.operation if place.route.known else known.path, model=known.model or priced.model,
             channel=place.channel, input=priced.input, output=priced.output, cost=priced.cost, key=known.key,
-            interaction=slot.id, attempt=place.attempt, note=describe_failure(slot), failed=not slot.is_good_answer,
-            asked=priced.asked, answered=priced.answered,
+            interaction=slot.id, attempt=place.attempt, note=describe_bad_answer(slot),
+            failed=not slot.is_good_answer, asked=priced.asked, answered=priced.answered,
         )  # fmt: skip
         return call
 

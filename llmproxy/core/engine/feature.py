@@ -1,6 +1,6 @@
 """A feature of one engine: what its sessions have in common, and which of them have its interceptor.
 
-What an interceptor is, and how one is written: `core.sessions.interceptor`. Their rows: `engine.feature_table`.
+What an interceptor is, and how one is written: `core.sessions.interceptor`. Their rows: `engine.interceptor_order`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_stages import RepeatedMiss
-from llmproxy.core.keys.server_state import is_success
+from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import from_sql

@@ -38,7 +38,7 @@ from llmproxy.core.keys.normalize import (
     find_named_model,
     list_refs,
 )
-from llmproxy.core.keys.server_state import STATE_HEADER, find_change, iter_texts_at_path
+from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_change, iter_texts_at_path
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, find_host_in_path, get_channel, name_service
 from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session

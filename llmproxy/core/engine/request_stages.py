@@ -15,12 +15,18 @@ from dataclasses import replace
 
 from llmproxy.core.dialects.codecs import find_option_dropping_client
 from llmproxy.core.dialects.conversation import read_last_user_text
-from llmproxy.core.engine.decide import count_arrival, decide_by_mode, decide_from_head, describe_failure, list_playable
+from llmproxy.core.engine.decide import (
+    count_arrival,
+    decide_by_mode,
+    decide_from_head,
+    describe_bad_answer,
+    list_playable,
+)
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.server_state import is_success
+from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.mcp_messages import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
@@ -107,8 +113,8 @@ class MissExplainer:
     def __init__(self, state: EngineState, keying: KeyDeriver) -> None:
         self._state, self._keying = state, keying
 
-    def record_miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
-        """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
+    def record_miss(self, exchange: Exchange, why: MissReason, recordings: int, *, to_model: bool = False) -> MissError:
+        """Explain a miss: to the client in the error (or `to_model` alone), and in the journal for `llmproxy why`."""
         wanted = self._keying.build_canonical(exchange, exchange.request.data)
         miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
@@ -121,7 +127,9 @@ class MissExplainer:
             error.nearest = first.error.nearest
             return error
         places = miss.nearest.places if miss.nearest else ()
-        self._state.journal.add_miss(miss.to_dict(), at=exchange.progress.started_at, places=places, steps=miss.steps)
+        self._state.journal.add_miss(
+            miss.to_dict() | {"to_model": to_model}, at=exchange.progress.started_at, places=places, steps=miss.steps
+        )
         text = miss.text
         for each in exchange.interceptors:
             text = each.on_miss_message(exchange, miss, text)
@@ -242,7 +250,7 @@ class RequestStages:
         exchange.decision = verdict.decision
         if verdict.recording is not None:
             exchange.slot = verdict.recording
-            exchange.note = exchange.note or describe_failure(verdict.recording)
+            exchange.note = exchange.note or describe_bad_answer(verdict.recording)
             if found.key == exchange.key:
                 self._keep_question_for_audit(exchange, verdict.recording)
         elif (why := verdict.reason) is not None:

@@ -12,21 +12,12 @@ A *kind* is a row of a table (`kinds`) with a function from the call and its num
 sends. A fault is never stored and changes no key.
 """
 
-from llmproxy.core.faults.fault_choice import Faulting, InjectedFault
+from llmproxy.core.faults.fault_choice import Faulting
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.parsing import (
-    PRESETS,
-    SWEEP,
-    BadFaults,
-    load_faults,
-    parse_session_faults,
-    read_faults,
-    read_preset,
-)
-from llmproxy.core.faults.rules import Fault, FaultKind, FaultNeeds, FaultRule, Faults, FaultTarget, Parameter, Symptom
+from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, parse_session_faults, read_faults, read_preset
+from llmproxy.core.faults.rules import FaultKind, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
 
 __all__ = [
-    "KINDS", "PRESETS", "SWEEP", "BadFaults", "Fault", "FaultKind", "FaultNeeds", "FaultRule",
-    "FaultTarget", "Faulting", "Faults", "InjectedFault", "Parameter", "Symptom", "load_faults", "parse_session_faults",
-    "read_faults", "read_preset",
+    "KINDS", "PRESETS", "BadFaults", "FaultKind", "FaultNeeds", "FaultRule", "FaultTarget", "Faulting", "Faults",
+    "Symptom", "load_faults", "parse_session_faults", "read_faults", "read_preset",
 ]  # fmt: skip

@@ -124,7 +124,8 @@ def parse_fork_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what 
         overrides = parse_json_overrides(tree.get("overrides"))
     except SettingsError as error:
         raise ValueError(f"`fork`: {remove_prefix(error).removesuffix('.')}") from error
-    return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
+    named, _, channels = tree["why"].partition("live: ")  # a file that is older than `live` has it in the reason alone
+    return Fork(**{"live": "" if named else channels, **tree, "cassette": cassette, "overrides": overrides})
 
 
 def store_fork(store: Store, fork: Fork) -> None:

@@ -136,7 +136,7 @@ def parse_json_overrides(value: Json) -> Overrides:
         raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
     answers: dict[int, Message] = {}
     for each in _parse_rows(value, "answers", {"call", "text", "tool_calls"}):
-        number = _parse_number(each.get("call"), "call", 0)
+        number = _check_call_number(each.get("call"), "call", 0)
         answers[number] = parse_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
     return Overrides(
         tuple(_parse_tool(each) for each in _parse_rows(value, "tools", {"tool", "nth", "when", "result"})), answers
@@ -167,10 +167,10 @@ def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
         raise OverrideError(f"llmproxy: when of an override is {format_given(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return ToolOverride(tool, text, None if nth is None else _parse_number(nth, "nth", 1), when)
+    return ToolOverride(tool, text, None if nth is None else _check_call_number(nth, "nth", 1), when)
 
 
-def _parse_number(value: Json, name: str, least: int) -> int:
+def _check_call_number(value: Json, name: str, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
         raise OverrideError(f"llmproxy: {name} of an override is {format_given(value)}; it counts from {least}.")
     return value

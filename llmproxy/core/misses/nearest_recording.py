@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import ChangedPlace, compare_requests
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.keys.server_state import STATE_HEADER
+from llmproxy.core.keys.server_object_changes import STATE_HEADER
 from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.traffic.grpc import find_texts, split_messages
 from llmproxy.core.traffic.interaction import is_grpc
@@ -176,7 +176,7 @@ def find_nearest(
         (*found, *varying)[:COUNTED],
         _compare_last_texts(best, wanted),
         None if written else suggest_rules(best, wanted),
-        tuple(describe_changed_values(*place) for _, place in pairs),
+        tuple(describe_changed_place(*place) for _, place in pairs),
         bound,
         reordered,
     )
@@ -402,7 +402,7 @@ Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
 
 
-def describe_changed_values(where: str, path: str, old: object, new: object) -> Told:
+def describe_changed_place(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, as far as they are read."""
     made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):

@@ -148,13 +148,13 @@ def _answer_google_metadata(asked: StubRequest) -> Response:
     return build_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
-def _aws_keys(asked: StubRequest) -> dict[str, str]:
+def _make_keys(asked: StubRequest) -> dict[str, str]:
     made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
     return {**made, "SessionToken": token("session"), "Expiration": _format_expiry(asked)}
 
 
 def _answer_aws_sts(asked: StubRequest) -> Response:
-    action, told = asked.said["Action"], "".join(f"<{name}>{text}</{name}>" for name, text in _aws_keys(asked).items())
+    action, told = asked.said["Action"], "".join(f"<{name}>{text}</{name}>" for name, text in _make_keys(asked).items())
     user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
     user = f"<AssumedRoleUser><AssumedRoleId>{NAME}:{NAME}</AssumedRoleId>{user}</AssumedRoleUser>"
     made = f"<{action}Result><Credentials>{told}</Credentials>{user * action.startswith('A')}</{action}Result>"
@@ -169,7 +169,7 @@ def _answer_aws_metadata(asked: StubRequest) -> Response:
         return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
     if asked.path.endswith("/security-credentials/"):
         return build_response(200, NAME, "text/plain")
-    keys = _aws_keys(asked)
+    keys = _make_keys(asked)
     return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
 

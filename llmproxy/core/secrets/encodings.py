@@ -410,7 +410,7 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
         start = first_of
         at = max(start, text.rfind("=", start, end - 2) + 1)
         coded = _CODED.match(text, at, end)
-        if coded and _is_base64_text(text[at : min(at + _SAMPLE, coded.end())]):
+        if coded and _decodes_to_text(text[at : min(at + _SAMPLE, coded.end())]):
             yield coded.span()
             start = coded.end()
         at = start
@@ -428,7 +428,7 @@ def may_hold_base64_text(data: bytes) -> bool:
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 
-def _is_base64_text(coded: str) -> bool:
+def _decodes_to_text(coded: str) -> bool:
     """Return whether base64 is text from its first character on, so that it is known where its quanta begin."""
     plain = _decode_base64(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
     return len(plain) >= 12 and plain.isascii() and (plain.isprintable() or all(map(_is_text_character, plain)))
@@ -488,11 +488,11 @@ def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
         parts
         for values in streams.values()
         if len(values) >= _FEWEST and sum(end - start for start, end in values) >= 16
-        for parts in _find_joined_secrets(text, values, find)
+        for parts in _find_split_secrets(text, values, find)
     ]
 
 
-def _find_joined_secrets(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
+def _find_split_secrets(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
     joined = "".join(text[start:end] for start, end in values)
     if not (found := find(joined)):
         return

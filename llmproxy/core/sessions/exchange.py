@@ -15,7 +15,7 @@ from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.faults.rules import Faults
 from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.keys.server_state import StateChange
+from llmproxy.core.keys.server_object_changes import StateChange
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.providers.provider_table import Family, get_channel

@@ -5,7 +5,7 @@ found is decided over, and it is answered and accounted for (`engine.request_sta
 of its session is asked; one that has nothing to say there leaves the method out. A session without any is the plain
 proxy, and only that has the fast path.
 
-    the way in, in the declared order (`engine.feature_table`)
+    the way in, in the declared order (`engine.interceptor_order`)
         before_key      another body; or refuse: `call.refuse(error)`
         on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
                         counted (`engine.decide.count_arrival`), and nothing is looked at any more
@@ -28,9 +28,9 @@ proxy, and only that has the fast path.
         on_end          the record of a call that is over
 
 To write one: a class that derives from `Interceptor[Exchange]` and overrides what it needs; a `Feature`
-(`engine.feature`) whose `create_interceptor` makes one for a session, or None; a row in `engine.feature_table`. What it
-knows of a session are its own attributes (`on_restart` is called where the session begins anew). What it knows of a
-call is a value of a type of its own in `call.state`, which nobody else reads:
+(`engine.feature`) whose `create_interceptor` makes one for a session, or None; its row in
+`engine.interceptor_order`. What it knows of a session are its own attributes (`on_restart` is called where the session
+begins anew). What it knows of a call is a value of a type of its own in `call.state`, which nobody else reads:
 
     class Waited(NamedTuple): until: float
 

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from llmproxy.core.forks.fork_rows import lease_cassette_name
 from llmproxy.core.keys.normalize import Canonical, build_key
-from llmproxy.core.keys.server_state import StateChanges
+from llmproxy.core.keys.server_object_changes import StateChanges
 from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
@@ -177,7 +177,7 @@ class ReplayPosition:
     last: PartyKey | None = None
     """The last request."""
     stateless: PartyKey | None = None
-    """The last request, by the key that it has without any state (`keys.server_state`)."""
+    """The last request, by the key that it has without any state (`keys.server_object_changes`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
     """The last miss of each question of a client that asks on with less; of all others the last one."""
     threads: dict[object, Key] = field(default_factory=dict)
@@ -306,7 +306,7 @@ class Session:
         self.position.recorded_here.add(walker)
         self.position.recorded_here.add(("", walker[1]))
 
-    def records_key(self, key: Key) -> bool:
+    def has_recorded_key(self, key: Key) -> bool:
         """Return whether a key is recorded here, whoever asks. From any thread."""
         return ("", key) in self.position.recorded_here
 

@@ -196,7 +196,7 @@ class RowCache[T]:
 
     def put(self, row: int, value: T, size: int) -> None:
         """Remember a value of `size` bytes, those that nobody asked for longest making room."""
-        if row in self._kept or size > self._limit // 2:
+        if row in self._kept or size > self._limit:
             return
         self._kept[row] = value, size
         self._bytes += size

@@ -159,7 +159,7 @@ def find_damages(
         )
 
 
-def count_stored_bytes(store: Store, ids: Collection[int]) -> int:
+def count_freeable_bytes(store: Store, ids: Collection[int]) -> int:
     """Return about how many bytes these interactions alone hold in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:

@@ -63,7 +63,7 @@ def encode_frame(frame: Frame) -> bytes:
         line |= {"close": frame.close, "reason": frame.data}
     elif isinstance(frame.data, str):
         line["text"] = frame.data
-    elif (text := _decode_if_json(frame.data)) is not None:
+    elif (text := _json_bytes_to_text(frame.data)) is not None:
         line |= {"text": text, "binary": True}
     else:
         line["data"] = base64.b64encode(frame.data).decode("ascii")
@@ -75,7 +75,7 @@ def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
     return tuple(Chunk(frame.at, encode_frame(frame)) for frame in frames)
 
 
-def _decode_if_json(data: bytes) -> str | None:
+def _json_bytes_to_text(data: bytes) -> str | None:
     """Return binary data as text where that is JSON: readable, and it can be compared and redacted like any JSON."""
     if data[:1] not in (b"{", b"["):
         return None
@@ -153,7 +153,7 @@ def _format_frame(frame: Frame) -> str:
         return "(cut, without a closing handshake)"
     if frame.close is not None:
         return f"(close {frame.close}{f': {frame.data!s}' if frame.data else ''})"
-    text = frame.data if isinstance(frame.data, str) else _decode_if_json(frame.data)
+    text = frame.data if isinstance(frame.data, str) else _json_bytes_to_text(frame.data)
     if text is None:
         return f"({len(frame.data)} bytes)"
     with suppress(ValueError, RecursionError):

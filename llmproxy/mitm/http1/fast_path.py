@@ -40,8 +40,8 @@ from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.request_handling import IncomingRequest, get_undelayed_answer
+from llmproxy.mitm.http1_parser import FramingError, Head, parse_head
 from llmproxy.mitm.proxy_context import HandledEvents, LayerProgress, ProxyContext
-from llmproxy.mitm.request_reader import FramingError, Head, parse_head
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)

@@ -47,9 +47,9 @@ from llmproxy.mitm.http1.request_handling import (
     is_page_request,
 )
 from llmproxy.mitm.http1.stream_sender import StreamSender
+from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
-from llmproxy.mitm.request_reader import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision

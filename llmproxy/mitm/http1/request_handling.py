@@ -28,9 +28,9 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_page
 from llmproxy.core.traffic.response_bytes import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
+from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.intercept import find_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.request_reader import FramingError, Head, RequestReader
 from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
 

@@ -25,7 +25,7 @@ from llmproxy.server_store_path import find_store_server, without_secrets
 from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import make_recording_fingerprint
 from llmproxy.trace.observing.tool_calls import InteractionLabel
-from llmproxy.trace.reading.recording_spans import read_recordings_as_json
+from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _LISTED = 6
 _NO_KEY = "none"
@@ -121,7 +121,7 @@ def make_local_number_lookup(store: Path) -> Known:
         if find_store_server(store) is None and not store.is_file():
             return {}
         try:
-            found = read_recordings_as_json(store, cassette=cassette, sample=sample)
+            found = read_interactions_as_json(store, cassette=cassette, sample=sample)
             return {make_recording_fingerprint(line): int(line["recorded"]["id"]) for line in found}
         except LLMProxyError:
             return {}

@@ -84,7 +84,7 @@ def get_provider_name(model: str) -> str:
             "it cannot be recorded.",
             hint=suggest_google_key(model),
         )
-    return str(_ask_litellm(model)[1])
+    return str(_get_litellm_provider(model)[1])
 
 
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
@@ -114,7 +114,7 @@ def _upstream_name(config: ModelConfig) -> str:
 def _provider_base_path(model: str, provider: str) -> str:
     if provider in PATHS:
         return PATHS[provider]
-    base = _ask_litellm(model)[3]
+    base = _get_litellm_provider(model)[3]
     if provider in OPENAI_LIKE or not base:
         name = provider.removesuffix("_chat")
         raise SettingsError(
@@ -126,7 +126,7 @@ def _provider_base_path(model: str, provider: str) -> str:
     return f"/{NAMES.get(provider, provider)}{urlsplit(str(base)).path.rstrip('/')}"
 
 
-def _ask_litellm(model: str) -> tuple[Any, ...]:
+def _get_litellm_provider(model: str) -> tuple[Any, ...]:
     litellm = import_litellm()
     try:
         return tuple(litellm.get_llm_provider(model, api_key="none"))

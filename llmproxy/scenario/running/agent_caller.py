@@ -27,7 +27,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.criteria import refuse_contradiction
+from llmproxy.scenario.values.criteria import refuse_pass_despite_failure
 from llmproxy.scenario.values.messages import Farewell, explain_missing_async, list_messages
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import WireObserver
@@ -277,6 +277,6 @@ async def call_adapter_in_time(
 def _read_answer(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
     name = type(agent).__name__
     if isinstance(returned, ScenarioResult):
-        refuse_contradiction(name, returned)
+        refuse_pass_despite_failure(name, returned)
         return returned
     return list_messages(returned, agent.role, name)

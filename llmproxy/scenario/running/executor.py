@@ -39,7 +39,7 @@ from llmproxy.scenario.running.starting_history import begin_with_history
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_contradiction
+from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_pass_despite_failure
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
@@ -344,7 +344,7 @@ class ScenarioExecutor:
         result = await self._run_step(step)
         if not isinstance(result, ScenarioResult):
             return None
-        refuse_contradiction(f"step {number + 1} of the script", result)
+        refuse_pass_despite_failure(f"step {number + 1} of the script", result)
         return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:

@@ -189,7 +189,7 @@ def _read_finding(value: object) -> Finding | None:
     )
 
 
-def refuse_contradiction(who: str, result: ScenarioResult) -> None:
+def refuse_pass_despite_failure(who: str, result: ScenarioResult) -> None:
     """Refuse a passing result with a failed criterion: who is right? Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")

@@ -104,7 +104,7 @@ def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> As
     return _compare_with_snapshot(context, step, "response", "response.snapshot", seen)
 
 
-def check_tools_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
+def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
     """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
     if measured.unreadable:
         first = measured.unreadable[0]

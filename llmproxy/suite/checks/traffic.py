@@ -13,7 +13,7 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.answer_checks import CheckedStep, check_tools_snapshot
+from llmproxy.suite.checks.answer_checks import CheckedStep, check_tool_calls_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import build_unseen, check_server_tools, check_tool_order, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
@@ -311,7 +311,7 @@ def evaluate_traffic(
     if step.total_tool_calls is not None and not toolless:
         made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
     if step.tools_snapshot and not toolless:
-        made.append(check_tools_snapshot(context, step, measured))
+        made.append(check_tool_calls_snapshot(context, step, measured))
     if step.usage is not None:
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:

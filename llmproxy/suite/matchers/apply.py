@@ -109,7 +109,7 @@ def check_number(
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         with suppress(StepError):
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
-            if bounds and all(_holds_for_every_number(key, value) for key, value in bounds.items()):
+            if bounds and all(_is_bound_always_met(key, value) for key, value in bounds.items()):
                 return check_value(
                     name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope
                 )
@@ -212,7 +212,7 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
         place = place_of(wanted) or at
         if not wanted:
             problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
-        elif all(_holds_for_every_number(key, value) for key, value in wanted.items()):
+        elif all(_is_bound_always_met(key, value) for key, value in wanted.items()):
             hint = "write {gte: 1} for at least one, 0 for none"
             problems.add(place, f"{_describe_every_number(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
@@ -234,7 +234,7 @@ def _describe_every_number(bounds: Mapping[str, object]) -> str:
     return f"every number is {', '.join(f'`{key}: {quote(value)}`' for key, value in bounds.items())}"
 
 
-def _holds_for_every_number(key: str, value: object) -> bool:
+def _is_bound_always_met(key: str, value: object) -> bool:
     """Return whether a comparison holds for every number that something can be counted to."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

@@ -20,7 +20,7 @@ from llmproxy.did_you_mean import suggest_name
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
-from llmproxy.suite.reading.params import drop_id, expand_file, expand_matrix, name_sets, pick_by_shape, warn_of_axes
+from llmproxy.suite.reading.params import drop_id, expand_matrix, inline_params, name_sets, pick_by_shape, warn_of_axes
 from llmproxy.suite.reading.shared_parts import apply_defaults, find_files, find_scenarios, include_parts, show_path
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import ToolExpect
@@ -213,7 +213,7 @@ class SuiteLoader:
                         place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
                     )
             for given, where in found:
-                raw, data = expand_file(given, where, variables, self.problems, self.doubts)
+                raw, data = inline_params(given, where, variables, self.problems, self.doubts)
                 if data is not None:
                     self.record_file(data)
                 warn_of_axes(raw, variables, self.doubts)

@@ -159,7 +159,7 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
-def expand_file(
+def inline_params(
     raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
 ) -> tuple[Map, Path | None]:
     """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is."""

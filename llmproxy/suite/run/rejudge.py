@@ -29,7 +29,7 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.apply import build_unclear
 from llmproxy.trace.observing.agent_activity import make_recording_fingerprint
-from llmproxy.trace.reading.recording_spans import read_recordings_as_json
+from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
@@ -120,7 +120,7 @@ class ReportedRuns:
         )  # so that it is in the store
         found = {
             make_recording_fingerprint(line): _parse_call(line)
-            for line in read_recordings_as_json(self.store, cassette=run.cassette, sample=run.sample)
+            for line in read_interactions_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - {""} - found.keys():
             raise Unjudgeable(

@@ -392,7 +392,7 @@ class WireObserver:
                 tool.executed = True
                 tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
             elif not exchange.failed:
-                self._conversations.add_pending(conversation, PendingCall(tool.id, tool.name, tool, None))
+                self._conversations.add_tool_call(conversation, PendingCall(tool.id, tool.name, tool, None))
             if known is None:
                 seen.tools.append(tool)
         own = [tool for tool in seen.tools if not tool.hosted]

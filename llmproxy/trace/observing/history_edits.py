@@ -22,7 +22,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.trace.observing.agent_activity import AgentStep
-from llmproxy.trace.observing.links import HistoryLink, has_only_tools, is_quoted_later, link_to_parent, system_summary
+from llmproxy.trace.observing.links import HistoryLink, find_parent, has_only_tools, is_quoted_later, system_summary
 from llmproxy.trace.observing.thread_diff import HistoryGap
 from llmproxy.trace.observing.tool_calls import WireCall
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
@@ -144,7 +144,7 @@ def find_history_edits(
         if reason := explain_hidden_history(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
-        link = link_to_parent(seen, all_seen, continues=continues, spoken=spoken)
+        link = find_parent(seen, all_seen, continues=continues, spoken=spoken)
         if (isinstance(link, str) or (link is not None and link.lacks_only_latest)) and is_quoted_later(seen, all_seen):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):

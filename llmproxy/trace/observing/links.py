@@ -40,7 +40,7 @@ class HistoryLink:
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
-def link_to_parent(
+def find_parent(
     seen: WireCall, all_seen: Sequence[WireCall], *, continues: bool, spoken: Sequence[str] = ()
 ) -> HistoryLink | str | None:
     """Find the request that this goes on from; None: its thread's first; a text: why not. `spoken`: users' texts."""

@@ -137,7 +137,7 @@ class RecordedConversations:
         for name in exchange.interaction.made_ids:
             self._ids[name] = conversation, after
 
-    def add_pending(self, conversation: RecordedConversation, pending: PendingCall) -> None:
+    def add_tool_call(self, conversation: RecordedConversation, pending: PendingCall) -> None:
         """Remember a tool call whose result is to come."""
         conversation.pending.append(pending)
         if pending.call_id:

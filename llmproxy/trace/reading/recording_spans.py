@@ -40,7 +40,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
         yield from build_spans(_iterate_interactions(store, cassette, sample, party))
 
 
-def read_recordings_as_json(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
+def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
     """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _iterate_interactions(store, cassette, sample, AGENT):

@@ -349,7 +349,7 @@ class SpanBuilder:
             span.metadata = build_tool_attributes(call) | {"gen_ai.conversation.id": conversation.id}
             set_span_arguments(span, call)
             entry = self._line.add_span(span, ready=False)
-            self._conversations.add_pending(conversation, PendingCall(call.id, call.name, span, entry))
+            self._conversations.add_tool_call(conversation, PendingCall(call.id, call.name, span, entry))
         if answer.text and not answer.tool_calls:
             span = self._build_span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
             span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text

@@ -84,4 +84,4 @@ class RecordingReader:
         if exchange.answer is None or exchange.failed:
             return
         for call in exchange.answer.tool_calls:
-            self._conversations.add_pending(conversation, PendingCall(call.id, call.name, exchange.interaction, None))
+            self._conversations.add_tool_call(conversation, PendingCall(call.id, call.name, exchange.interaction, None))

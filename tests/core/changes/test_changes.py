@@ -17,7 +17,7 @@ from llmproxy.core.changes.answer_plausibility import check_schema, explain_impo
 from llmproxy.core.changes.change import Change, NotCarried, Refusal, UnrecordedTrialCall, diff_hunks, digest_of
 from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_frame_line, get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
-from llmproxy.core.changes.result_rewording import FAILS_NOW, find_rewording
+from llmproxy.core.changes.reworded_results import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.provider_table import Client, read_client

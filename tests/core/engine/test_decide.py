@@ -13,7 +13,7 @@ from llmproxy.core.engine.decide import (
     choose_exhausted,
     decide,
     decide_from_head,
-    describe_failure,
+    describe_bad_answer,
     list_playable,
 )
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
@@ -145,7 +145,7 @@ def test_a_key_first_met_in_this_session_is_asked_again() -> None:
 ])  # fmt: skip
 def test_an_answer_that_may_be_another_tomorrow_says_so(recorded: KeyedRecording, *, stays: bool) -> None:
     """Whatever is no good answer has a word for the log; one that stays what it is has none."""
-    assert (recorded.is_good_answer, bool(describe_failure(recorded))) == (stays, not stays)
+    assert (recorded.is_good_answer, bool(describe_bad_answer(recorded))) == (stays, not stays)
 
 
 def test_each_mode_plays_what_it_may() -> None:

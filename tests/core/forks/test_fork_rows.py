@@ -77,6 +77,9 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
     whole = Fork("b", "a", 3, "because", 1, 2, 9, "$.x", parse_overrides(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25)
     for fork in (plain, whole):
         assert parse_fork_member("b", fork.to_member()) == fork
+    live = {"parent": "a", "step": 1, "why": "live: http, mcp"}  # a file that is older than the member `live`
+    assert parse_fork_member("b", live).live == "http, mcp"
+    assert not parse_fork_member("b", live | {"why": "x live: mcp"}).live
 
 
 @pytest.mark.parametrize(("wrong", "said"), [

@@ -17,7 +17,7 @@ from llmproxy.core.misses.nearest_recording import (
     COUNTED,
     LONGEST,
     RecordingRewriter,
-    describe_changed_values,
+    describe_changed_place,
     find_nearest,
     suggest_rules,
 )
@@ -187,7 +187,7 @@ def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: C
 def test_a_text_keeps_what_surrounds_its_difference() -> None:
     """The rest is counted, not kept, however long it is."""
     old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
-    found = describe_changed_values("", "$.x", old, new)
+    found = describe_changed_place("", "$.x", old, new)
     for side, word in (("old", "one"), ("new", "two")):
         assert found[side] == "a" * AROUND + word + "b" * AROUND
     assert (found["before"], found["after"]) == (1_000_000 - AROUND, 500_000 - AROUND)
@@ -195,15 +195,15 @@ def test_a_text_keeps_what_surrounds_its_difference() -> None:
 
 def test_texts_that_overlap_are_cut_once() -> None:
     """What is repeated is not counted as both front and end."""
-    found = describe_changed_values("", "$.x", "aaaa", "aaa")
+    found = describe_changed_place("", "$.x", "aaaa", "aaa")
     assert [found["before"] + len(found[side]) + found["after"] for side in ("old", "new")] == [4, 3]
 
 
 def test_what_is_on_one_side_only_has_no_other() -> None:
     """A member that was added, one that was dropped; a list of tools that is new altogether is cut."""
-    assert describe_changed_values("", "$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
-    assert describe_changed_values("", "$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
-    assert len(describe_changed_values("", "$.tools", ABSENT, ["x" * 100] * 1000)["new"]) == LONGEST + 1
+    assert describe_changed_place("", "$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
+    assert describe_changed_place("", "$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
+    assert len(describe_changed_place("", "$.tools", ABSENT, ["x" * 100] * 1000)["new"]) == LONGEST + 1
 
 
 def test_places_begin_with_what_people_edit_and_are_bounded() -> None:

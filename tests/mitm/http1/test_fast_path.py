@@ -29,7 +29,7 @@ from llmproxy.mitm.http1.fast_path import (
     is_servable_by_front,
 )
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.request_reader import parse_head
+from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import body_of, chat, chunked, request

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.mitm.http1.fast_path import Front
 from llmproxy.mitm.http1.request_handling import IncomingRequest, is_page_request
-from llmproxy.mitm.request_reader import parse_head
+from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected
 from tests.mitm.wire import body_of, chat, chunked

@@ -19,7 +19,7 @@ import pytest
 from llmproxy.core.sessions.session import CallLog
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.http1.request_handling import split_absolute_target
-from llmproxy.mitm.request_reader import Head, parse_head
+from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, Received, Wire, body_of, chat, chunked, request

@@ -32,7 +32,7 @@ from llmproxy.core.cassettes.formats.entries import (
     text,
 )
 from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
-from llmproxy.core.dialects.codecs import Speaker, SpokenTurn, get_model_speaker
+from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_model_speaker
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
@@ -126,7 +126,7 @@ class _Fixture:
             messages += [Message("tool", result, tool_call_id=call.id) for call in earlier.said.message.tool_calls]
         return messages
 
-    def write_answer(self, speaker: Speaker, *, stream: bool) -> tuple[str, bytes]:
+    def write_answer(self, speaker: Composer, *, stream: bool) -> tuple[str, bytes]:
         if self.said is None:
             return "application/json", dump_json(speaker.error(dict(self.error), self.status))
         if stream:

@@ -398,7 +398,7 @@ def is_conflicted(source: Source) -> bool:
     return recognises(source) and bool(_BEGIN.search(source.text))
 
 
-class BranchSide(NamedTuple):
+class MergeSide(NamedTuple):
     """The file as one branch had it."""
 
     source: Source
@@ -411,7 +411,7 @@ class BranchSide(NamedTuple):
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 
-def split_sides(source: Source) -> tuple[BranchSide, BranchSide]:
+def split_sides(source: Source) -> tuple[MergeSide, MergeSide]:
     """Return the file as each side had it. Raises CassetteCorrupt for markers that do not fit together."""
     sides: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
     into: tuple[int, ...] = (0, 1)
@@ -435,7 +435,7 @@ def split_sides(source: Source) -> tuple[BranchSide, BranchSide]:
     if into != (0, 1):
         raise CassetteCorrupt(f"{source.name}: its last merge conflict has no end.")
     ours, theirs = (
-        BranchSide(Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side])
+        MergeSide(Source("".join(line for _, line in side).encode(), f"{source.name} ({name})"), [n for n, _ in side])
         for side, name in zip(sides, ("ours", "theirs"), strict=True)
     )
     return ours, theirs
@@ -462,7 +462,7 @@ def merge_both_sides(source: Source) -> str:
     )
 
 
-def merge_sides(ours: BranchSide, theirs: BranchSide, name: str) -> list[Recorded]:
+def merge_sides(ours: MergeSide, theirs: MergeSide, name: str) -> list[Recorded]:
     """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
     its side. What the head of either side says, such as accepted changes, stands in the first recording.
 

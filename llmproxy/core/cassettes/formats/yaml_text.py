@@ -70,11 +70,11 @@ _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 def write_lines(value: object) -> list[str]:
     """Return the lines of a mapping or list that is not empty."""
     out: list[str] = []
-    _write_block(out, value, "")
+    _write_block_collection(out, value, "")
     return out
 
 
-def _write_block(out: list[str], value: object, indent: str) -> None:
+def _write_block_collection(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, dict):
         for name, child in value.items():
             _write_entry(out, f"{indent}{write_scalar(str(name))}:", child, indent)
@@ -84,7 +84,7 @@ def _write_block(out: list[str], value: object, indent: str) -> None:
             start = len(out)
             bare, room = _unwrap_one_line(child, _WIDTH - len(indent))
             if isinstance(bare, dict | list) and bare and not (indent and _write_flow(bare, room)):
-                _write_block(out, bare, indent + _STEP)
+                _write_block_collection(out, bare, indent + _STEP)
                 out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
             else:
                 _write_entry(out, f"{indent}-", child, indent)
@@ -103,7 +103,7 @@ def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
         out.append(f"{head} {short}")
     elif isinstance(value, dict | list) and value:
         out.append(head)
-        _write_block(out, value, indent + _STEP)
+        _write_block_collection(out, value, indent + _STEP)
     elif isinstance(value, str) and "\n" in value and not _ODD.search(value):
         _write_literal(out, head, value, indent + _STEP)
     else:

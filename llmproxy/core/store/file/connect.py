@@ -22,7 +22,7 @@ from llmproxy.advice import describe_upgrade as upgrade_advice, format_store_opt
 from llmproxy.core.store.file import migrations
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, LLMProxyError, MachineError, StoreReadOnly
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
-from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy_raw, in_snapshot, primary_code, sidecar_path
+from llmproxy.sqlite_file import BUSY, DAMAGED, FileConn, FileState, copy_raw, in_snapshot, primary_code, sidecar_path
 
 BUSY_SECONDS = 5.0
 """How long one statement waits for another process's write."""
@@ -68,7 +68,7 @@ def check_file(path: Path) -> FileState:
     return state
 
 
-def connect_file(path: Path, query: str) -> Connection:
+def connect_file(path: Path, query: str) -> FileConn:
     """Open `path` with SQLite URI parameters `query`; statements commit by themselves unless a transaction is open."""
     return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
 
@@ -98,7 +98,7 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
 class StoreReader:
     """A connection for reading, and the private copy it reads from, if there had to be one."""
 
-    conn: Connection
+    conn: FileConn
     copy: tempfile.TemporaryDirectory[str] | None = None
     in_place: bool = False
     """Whether it reads the file itself, in rollback mode."""
@@ -214,7 +214,7 @@ def open_reader(path: Path) -> StoreReader:
         return _open_copy(path)
 
 
-def open_writer(path: Path) -> Connection:
+def open_writer(path: Path) -> FileConn:
     """Open the store for writing, made or upgraded, in write-ahead mode. Raises CassetteError of each kind."""
     state = check_file(path)
     check_writable(path)
@@ -235,7 +235,7 @@ def open_writer(path: Path) -> Connection:
     return conn
 
 
-def close_writer(conn: Connection) -> None:
+def close_writer(conn: FileConn) -> None:
     """Fold the write-ahead file in and put the file at rest as one file; leave that to others who have it open."""
     try:
         conn.execute("PRAGMA busy_timeout=200")

@@ -194,7 +194,7 @@ def m005_words(db: Database) -> None:
 def m006_live(db: Database) -> None:
     """Add the live channels to `forks`: they stood in the reason alone."""
     db.conn.execute("ALTER TABLE forks ADD COLUMN live TEXT NOT NULL DEFAULT ''")
-    db.conn.execute("UPDATE forks SET live = substr(why, 7) WHERE why LIKE 'live: %'")
+    db.conn.execute("UPDATE forks SET live = substr(why, 7) WHERE why GLOB 'live: *'")
 
 
 def list_applied_migrations(conn: sqlite3.Connection) -> tuple[str, ...]:

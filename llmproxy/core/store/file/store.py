@@ -39,7 +39,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choo
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.server_store_path import find_store_server
-from llmproxy.sqlite_file import Connection, FileState, write_transaction
+from llmproxy.sqlite_file import FileConn, FileState, write_transaction
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class FileStore(Store):
         super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable
         self._lock = threading.Lock()
-        self._writer: Connection | None = None
+        self._writer: FileConn | None = None
         self._moved = False
         """Whether the file was removed or replaced since the reading connection was opened."""
         self._bodies = BodyWriter()

@@ -39,7 +39,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choo
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.server_store_path import StoreServer, make_copy_folder
-from llmproxy.sqlite_file import Connection
+from llmproxy.sqlite_file import FileConn
 
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Answer, Conn
@@ -119,12 +119,12 @@ class _CommittedRows:
 class ServerStore(Store):
     """A store on a server. Reading belongs to one thread at a time; writing may be done from any."""
 
-    def __init__(self, server: StoreServer, writer: Connection, *, writable: bool, now: Callable[[], float]) -> None:
+    def __init__(self, server: StoreServer, writer: FileConn, *, writable: bool, now: Callable[[], float]) -> None:
         super().__init__(server.copy, open_beside_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
-        self._writer: Connection | None = writer
+        self._writer: FileConn | None = writer
         """To the copy."""
         self._bodies = BodyWriter()
         self._reads, self._writes = ServerLink(server), ServerLink(server)
@@ -240,7 +240,7 @@ class ServerStore(Store):
                 self._bodies.forget_bases()
 
     @contextmanager
-    def _copy_connection(self) -> Iterator[Connection]:
+    def _copy_connection(self) -> Iterator[FileConn]:
         """Yield the copy's writing connection to one thread."""
         with self._lock:
             if self._writer is None or not self._writer.is_current():

@@ -16,8 +16,8 @@ from llmproxy.core.engine.cost_limit import BudgetFeature
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.engine.feature import Feature
 from llmproxy.core.engine.forking import ForkFeature
-from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
+from llmproxy.core.engine.partly_live_sessions import LiveFeature
 from llmproxy.core.engine.recording_replacement import ReaskFeature, ReplacementFeature
 from llmproxy.core.engine.stale_answers import StaleFeature
 

@@ -194,9 +194,9 @@ class LiveInterceptor(Interceptor[Exchange]):
             living.parted = living.parted or (name if self._may_change_state(call) else "")
             self._send_live(call)
             return True
-        call.error = self._parts.misses.record_miss(call, why, recordings)
-        refused = call.state.get(_NoMatch) or _NoMatch()
-        call.state.put(refused._replace(is_error=living.asked.unknown is UnknownTool.ERROR))
+        refused = (call.state.get(_NoMatch) or _NoMatch())._replace(is_error=living.asked.unknown is UnknownTool.ERROR)
+        call.state.put(refused)
+        call.error = self._parts.misses.record_miss(call, why, recordings, to_model=refused.is_error)
         call.note = call.note or f"no recording of {name} holds here"
         self._keep_in_child(call)
         response = build_tool_miss_response(call, str(call.error), self._parts.state.config.miss_status)
@@ -307,19 +307,19 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
         found[provider] = frozenset(
-            split_tools_by_read_only(each for id_ in listed for each in _read_answer_messages(store, id_))[0]
+            split_tools_by_read_only(each for id_ in listed for each in _read_mcp_messages(store, id_))[0]
         )
     return found
 
 
-def _read_answer_messages(store: Store, id_: int) -> Iterator[object]:
+def _read_mcp_messages(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
     return (part.value for part in list_json_parts(response.mime_type, response.body))
 
 
 def _normalize_answer(store: Store, id_: int) -> str:
     response = store.response(id_)
-    messages = list(_read_answer_messages(store, id_))
+    messages = list(_read_mcp_messages(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
         return f"{response.status} {response.body!r}"
     bare = [
