@@ -241,7 +241,7 @@ class RunSummaryPlugin:
         for test, report in [each for each in self.done if each[0] not in self.passed][:_LISTED]:
             store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
             if store is not None:
-                name = join_name(report.cassette, report.sample)
+                name = join_name(report.cassette, report.sample or 1)  # older proxies do not say it
                 yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:
@@ -317,12 +317,12 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
 
 def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
     """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
-    texts: Sequence[str] = ()
     with suppress(ControlError):
-        texts = session.misses
-        if texts and (found := session.list_last_misses(len(texts))):
-            return found
-    return [Miss(0.0, session.name, text) for text in texts]
+        report = session.report()
+        found = session.list_last_misses(report.misses) if report.misses else ()
+        known = len(found) == report.misses  # else the proxy, which remembers the last ones, has forgotten some
+        return [found[n] if known else Miss(0.0, session.name, text) for n, text in enumerate(report.miss_texts)]
+    return ()
 
 
 def miss_sections(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +72,15 @@ def test_what_a_green_test_hides_is_said() -> None:
         "a: passed, but was refused 1: no such",
         f"a: 5 recorded but not asked for: {', '.join(f'#{n} claude {chr(39)}{40 * chr(120)}{chr(39)}' for n in range(3))}, ...",
     ]
+
+
+@pytest.mark.parametrize(("sample", "name"), [(0, "a"), (1, "a"), (2, "'a~2'")])
+def test_a_failed_test_names_its_recording(sample: int, name: str) -> None:
+    """A proxy that says no sample (0) has but the first one."""
+    collector = RunSummaryPlugin(lambda: None)
+    collector.store_of = lambda _suites: Path("my.db")
+    heard(collector, "t", "failed", Report("a", "a", sample, hits=1))
+    assert summary(collector)[1].startswith(f"t: look at its recording: llmproxy ui {name} ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.control import session_url
+from llmproxy.core.sessions.journal import IN_MEMORY
 from llmproxy.errors import MachineError
+from llmproxy.proxy_calls import KEPT_MISSES
+from llmproxy.pytest.run_summary import read_reported_misses
 from llmproxy.pytest.shared_proxy import (
     SessionOptions,
     SharedProxy,
@@ -73,6 +76,23 @@ def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: 
         assert counts == [2, 2]
     finally:
         one.end()
+
+
+def test_of_many_misses_the_first_are_told(tmp_path: Path, px: Proxy) -> None:
+    """The later ones follow from them. Where the proxy has forgotten some, by their texts alone."""
+    one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
+    one.prepare()
+    walk = one.begin_test(SessionOptions("many", "replay"))
+    for count, forgotten in ((KEPT_MISSES + 2, False), (IN_MEMORY, True)):
+        for n in range(count):
+            ask_chat(walk.base_url, f"question {n}")
+        found = read_reported_misses(walk)
+        assert [each.text for each in found] == list(walk.misses)
+        assert [not each.key for each in found] == [forgotten] * KEPT_MISSES
+        if not forgotten:
+            assert found == list(walk.list_last_misses(count))[:KEPT_MISSES]
+    one.finish_test(walk)
+    one.end()
 
 
 def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path, px: Proxy) -> None:

@@ -5,7 +5,7 @@ is a place in a tool's results whose value is known to vary (`VolatileField`). T
 exact key changes by anything in this room. Pure: no I/O, no clock, nothing of the engine.
 
     build_bound_key(canonical)                              what no binding can change, which finds candidates (``b1:``)
-    bindings = Bindings(recorded run variables, present ones, volatile fields, Binds.ALL | PATHS | NONE)
+    bindings = Bindings(recorded run variables, present ones, volatile fields, BindScope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
     create_expectations(bindings)                           -> ExpectedMessages, which make the next comparisons quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch

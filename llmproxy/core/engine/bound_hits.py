@@ -355,7 +355,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _find_fitting_recording(
         self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
     ) -> BoundRecording | None:
-        """Return the recording that fits a request without its own. Else `_MisfitReason` says why none does."""
+        """Return the recording that fits a request without its own. Else `_UnboundReason` says why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
         if session.policy.plays is PlayScope.NOTHING or call.route.not_llm:
             return None
