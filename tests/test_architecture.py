@@ -70,8 +70,8 @@ STARTS = {
     "plugin": ("import llmproxy.pytest.plugin", {"typer", "mitmproxy", "http", "asyncio", "ssl"}),
 }
 """What somebody waits for: how it is done, and what it must not import beside the heavy ones, each some milliseconds."""
-MAY = {"start": {"mitmproxy", "pydantic"}, "run": {"pydantic"}}
-"""Heavy ones that are needed: typer reads the words of a command line with pydantic."""
+MAY = {"start": {"mitmproxy"}}
+"""Heavy ones that are needed."""
 
 
 @pytest.mark.parametrize("name", STARTS)

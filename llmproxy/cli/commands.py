@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import typer
@@ -131,6 +132,26 @@ EXAMPLES = {
 COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
+def _keep_typed(parameters: list[Any]) -> list[Any]:
+    """Let parameters of a command keep text, and what was not typed, as it is.
+
+    Typer 0.29 imports pydantic and makes an adapter even for these: 0.1 s of each command.
+    """
+    for each in parameters:
+        each.process_value = partial(_process_value, each)
+    return parameters
+
+
+def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:  # noqa: ANN401 (of typer, or of its own click)
+    kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    as_typed = value is None or value is parameter.default or kind in (str, list[str])
+    if not as_typed or (parameter.required and not value):
+        return type(parameter).process_value(parameter, ctx, value)
+    many = parameter.multiple or parameter.nargs == -1
+    kept = value if not many else () if value is None else list(value)
+    return parameter.callback(ctx, parameter, kept) if parameter.callback else kept
+
+
 class CommandGroup(TyperGroup):
     """The group of all commands. Each is imported when it is asked for; the help asks for none."""
 
@@ -138,6 +159,9 @@ class CommandGroup(TyperGroup):
         super().__init__(**attributes)
         listed = {name: TyperCommand(name, help=each.help, rich_markup_mode=None) for name, each in COMMANDS.items()}
         self.commands = {**self.commands, **listed}
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (of typer, or of its own click)
+        return _keep_typed(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (of typer, or of its own click)
         """Import a command; None if there is none of this name."""
@@ -169,6 +193,7 @@ def load_command(name: str) -> Any:  # noqa: ANN401 (as above)
     command = group.commands[name]
     below = {f"{name} {sub}": each for sub, each in getattr(command, "commands", {}).items()}
     for spelt, each in {name: command, **below}.items():
+        each.get_params = lambda ctx, made=each.get_params: _keep_typed(made(ctx))
         if spelt in EXAMPLES:
             each.epilog = f"Example:  llmproxy {spelt} {EXAMPLES[spelt]}".rstrip()
     return command

@@ -111,7 +111,7 @@ class RunOptions:
     )
     patience: float = _declare_run_option(
         "--patience",
-        default=0,
+        default=0.0,
         metavar="SECONDS",
         limits={"min": 0},
         run="With --faults sweep: time limit of a run. [20, or 5 times a run without faults]",
