@@ -44,7 +44,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
             quiet=loaded.settings.quiet,
             verbose=loaded.settings.verbose,
             room=partial(get_terminal_width, sys.stdout) if terminal else lambda: None,
-            later=None if terminal else lambda job: asyncio.get_running_loop().call_soon(job),
+            later=lambda job: asyncio.get_running_loop().call_later(0.02, job),
         )
         try:
             code = serve.run_proxy(loaded, console, announce=announce)

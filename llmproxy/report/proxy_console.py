@@ -3,14 +3,13 @@
 Lines are aligned under heads, plain when piped (or with NO_COLOR) and coloured on a terminal, where the beginning of
 prompt and answer fills the width. Everything that came over the wire is made printable first, so that a model's name
 cannot move the cursor. A console never raises into the proxy: when nobody reads any more (a closed pipe), it falls
-silent. A terminal gets each line at once, a pipe or a file all lines of one turn of the event loop together: a write
-costs more than what it writes.
+silent. Lines of 20 ms are made and written together: alone, each costs more than three times as much.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from shlex import quote
@@ -88,7 +87,7 @@ class Console:
         `room` gives the cells of the terminal as it is now, None for a pipe. `later` calls what it is given in a
         moment; with it the lines of requests are written together (whoever ends calls `flush`), without it at once.
         """
-        self._later, self._waiting = later, list[str]()
+        self._later, self._waiting = later, list[Call]()
         self._stream, self._room, self._zone = stream, room, zone
         self._colour, self._quiet, self._verbose = colour, quiet, verbose
         self._lines = 0
@@ -103,18 +102,11 @@ class Console:
     def on_call(self, call: Call) -> None:
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
             return
-        room = self._room()
-        if self._later is not None and not self._waiting:
-            self._later(self.flush)
-        # Heads stand above the first line; on a terminal they scroll away, so again and again.
-        if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
-            self._waiting.append(paint(format_head_line(room), "dim", colour=self._colour))
-        self._lines += 1
-        self._waiting.append(format_request_line(call, colour=self._colour, zone=self._zone, room=room))
-        if self._verbose:
-            self._waiting += describe_request_handling(call)
+        self._waiting.append(call)
         if self._later is None:
             self.flush()
+        elif len(self._waiting) == 1:
+            self._later(self.flush)
 
     def note(self, text: str) -> None:
         self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
@@ -129,17 +121,28 @@ class Console:
             self._write_lines()
 
     def _write_lines(self, *lines: str) -> None:
-        """Write whole lines, after those that wait, at once."""
-        waiting, self._waiting = self._waiting, []
+        """Write whole lines, after those of the calls that wait, at once."""
+        calls, self._waiting = self._waiting, []
         if self._gone:
             return
-        text = "".join(f"{text}\n" for text in (*waiting, *lines))
+        text = "".join(f"{text}\n" for text in (*self._format_calls(calls), *lines))
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             self._stream.flush()
         except (OSError, ValueError):  # the reader left, or the stream was closed
             self._gone = True
+
+    def _format_calls(self, calls: Iterable[Call]) -> Iterator[str]:
+        room = self._room()
+        for call in calls:
+            # Heads stand above the first line; on a terminal they scroll away, so again and again.
+            if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
+                yield paint(format_head_line(room), "dim", colour=self._colour)
+            self._lines += 1
+            yield format_request_line(call, colour=self._colour, zone=self._zone, room=room)
+            if self._verbose:
+                yield from describe_request_handling(call)
 
 
 def format_start_lines(info: ProxyStarted) -> list[str]:
