@@ -71,7 +71,8 @@ def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) ->
 
 def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
-    case = ET.Element("testcase", name=_escape_text(title + _format_run_number(run)), classname=_escape_text(suite))
+    title += f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
+    case = ET.Element("testcase", name=_escape_text(title), classname=_escape_text(suite))
     if run.finished and run.finished.total_seconds is not None:
         case.set("time", f"{run.finished.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
@@ -99,10 +100,6 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
 def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
     """Return what a run is here; a failed one is nothing where its scenario passes all the same (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
-
-
-def _format_run_number(run: Run) -> str:
-    return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
 
 
 def _list_failure_reasons(run: Run) -> Iterator[str]:

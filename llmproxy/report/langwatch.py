@@ -35,10 +35,6 @@ _GOOD = range(200, 300)
 _log = logging.getLogger(__name__)
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 class ScenarioRunFinishedEventVerdict(StrEnum):
     SUCCESS = "success"
     FAILURE = "failure"
@@ -131,7 +127,7 @@ class ScenarioEvent:
     scenario_id: str
     scenario_run_id: str
     scenario_set_id: str = "default"
-    timestamp: int = field(default_factory=_now_ms)
+    timestamp: int = field(default_factory=lambda: int(time.time() * 1000))
     """Unix time in milliseconds."""
 
     def to_dict(self) -> dict[str, Any]:

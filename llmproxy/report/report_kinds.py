@@ -62,10 +62,6 @@ def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
     return BufferedReport(path, lambda run_tree: render_report(run_tree, store() if run_tree.completed else None))
 
 
-def _make_json_report(path: Path) -> Handler:
-    return BufferedReport(path, render_json_report)
-
-
 def _make_github_report(path: Path | None) -> Handler:
     from llmproxy.report.github import GitHubAnnotator
 
@@ -90,7 +86,7 @@ class ReportKind(NamedTuple):
 KINDS: Mapping[str, ReportKind] = {
     "junit": ReportKind(_make_junit_report, "report.xml"),
     "html": ReportKind(_make_html_report, "report.html", recordings=True),
-    "json": ReportKind(_make_json_report, "report.json"),
+    "json": ReportKind(lambda path: BufferedReport(path, render_json_report), "report.json"),
     "jsonl": ReportKind(JsonLines, "report.jsonl"),
     "github": ReportKind(_make_github_report, "summary.md", alone=True),
 }

@@ -104,10 +104,6 @@ def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     }, ()
 
 
-def _build_v1_error_event(_number: int) -> tuple[str, Json]:
-    return "", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}
-
-
 def _build_v2_error_event(_number: int) -> tuple[str, Json]:
     delta = {"finish_reason": "ERROR", "error": "internal server error"}
     return "message-end", {"type": "message-end", "delta": delta}
@@ -121,7 +117,7 @@ DIALECT = Dialect(
     {
         "v1.chat": Codec(
             _add_events, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
-            error_event=_build_v1_error_event,
+            error_event=lambda _: ("", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}),
             layout=BodyLayout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
         "v1.generate": Codec(_add_events, _is_finished, layout=BodyLayout(("prompt",))),

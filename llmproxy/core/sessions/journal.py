@@ -117,10 +117,6 @@ def _build_decision_row(run: int, call: Call) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _build_miss_row(run: int, miss: JournaledMiss) -> tuple[object, ...]:
-    return (run, miss.at, to_sql(miss.text), json.dumps(miss.data, default=str))
-
-
 def _build_replayed_row(run: int, asked: ReplayedRequest) -> tuple[object, ...]:
     request = asked.request
     body = None if asked.same_body else zlib.compress(request.body, 1)
@@ -235,7 +231,8 @@ class Journal:
                     some = rows[at : at + _AT_ONCE]
                     self._conn.execute(_build_insert(len(some)), list(chain.from_iterable(some)))
                 missed = [each for each in batch if isinstance(each, JournaledMiss)]
-                self._conn.executemany(_MISS, [_build_miss_row(self._run, each) for each in missed])
+                values = [(self._run, m.at, to_sql(m.text), json.dumps(m.data, default=str)) for m in missed]
+                self._conn.executemany(_MISS, values)
                 asked = [each for each in batch if isinstance(each, ReplayedRequest)]
                 self._conn.executemany(_ASKED, [_build_replayed_row(self._run, each) for each in asked])
         except (sqlite3.Error, OverflowError) as error:

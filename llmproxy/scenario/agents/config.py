@@ -152,13 +152,9 @@ def _build_command_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
     return CommandAgent(given.pop("run"), cwd=cwd, **given)
 
 
-def _build_function_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
-    return FunctionAgent(given.pop("call"), folder=folder, **given)
-
-
 _MAKERS: Mapping[str, Callable[[dict[str, Any], Path], AgentAdapter]] = {
     "http": _build_http_agent,
     "url": _build_service_agent,
     "command": _build_command_agent,
-    "python": _build_function_agent,
+    "python": lambda given, folder: FunctionAgent(given.pop("call"), folder=folder, **given),
 }

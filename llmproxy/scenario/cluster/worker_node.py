@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
-from llmproxy.report.events import Event, Handler
+from llmproxy.report.events import Event, ImmediateHandler
 from llmproxy.scenario.cluster.ray_pacer import Take, serve_pacer
 
 CASSETTES = Path("tests") / "cassettes"
@@ -68,20 +68,13 @@ class NodeReply[T]:
 
 
 @dataclass(slots=True)
-class EventList:
+class EventList(ImmediateHandler):
     """Keeps the events of a run in a worker; as a listener it hears all runs of the process."""
 
     events: list[Event] = field(default_factory=list)
 
-    @property
-    def handler(self) -> Handler:
-        return self
-
     def handle(self, event: Event) -> None:
         self.events.append(event)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
 
     def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
         """Nobody asks."""

@@ -16,7 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -199,7 +199,9 @@ def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random,
         agreed=agreed,
         interval=wilson(agreed, len(pairs)),
         kappa=kappa(pairs),
-        kappa_interval=None if kappa(pairs) is None else bootstrap(groups, _kappa_of, rng, resamples),
+        kappa_interval=None
+        if kappa(pairs) is None
+        else bootstrap(groups, lambda of: kappa([*chain(*of)]), rng, resamples),
         table={human: {judge: counts[human, judge] for judge in used} for human in used},
         repetition=_count_flips([pair for said in steady for pair in combinations(said, 2)]),
         unsteady=sum(len(set(said)) > 1 for said in steady),
@@ -218,10 +220,6 @@ def _pair_orders(seen: _JudgedConversation) -> list[tuple[str, str]]:
     if seen.reversed is None:
         return []
     return [(seen.statuses_by_repeat(text)[0], seen.reversed[text].status) for text in seen.of.labels]
-
-
-def _kappa_of(groups: Sequence[Sequence[tuple[str, str]]]) -> float | None:
-    return kappa([pair for group in groups for pair in group])
 
 
 def _count_flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:
