@@ -4,7 +4,7 @@
 
 The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). What the
 server said between the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No
-I/O and no clock here: the shell sends what is due (`mitm.websocket_replay`).
+I/O and no clock here: the proxy sends what is due (`mitm.websocket_replay`).
 """
 
 from __future__ import annotations

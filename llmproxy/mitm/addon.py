@@ -102,13 +102,13 @@ class RecordReplay:
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1
-        shell = self._built.shell
-        shell.forward, shell.guard = True, build_origin_guard(loaded.settings, ctx.options.listen_host)
-        shell.sockets = ClientSockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        self.addons = [NextLayerChoice(shell, http2=False), ConnectInterceptor(shell, forward=True), Recorder(shell)]
+        proxy = self._built.proxy
+        proxy.forward, proxy.guard = True, build_origin_guard(loaded.settings, ctx.options.listen_host)
+        proxy.sockets = ClientSockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
+        self.addons = [NextLayerChoice(proxy, http2=False), ConnectInterceptor(proxy, forward=True), Recorder(proxy)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
-        config = shell.engine.config
+        config = proxy.engine.config
         log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
 
     def _read_options(self) -> Mapping[str, object]:
@@ -127,15 +127,15 @@ class RecordReplay:
         """Let open answers end, then close the store."""
         if self._built is None:
             return
-        shell = self._built.shell
-        shell.draining = True
-        await shell.wait_until_idle(PATIENCE)
+        proxy = self._built.proxy
+        proxy.draining = True
+        await proxy.wait_until_idle(PATIENCE)
         server = ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         if server is not None:
             await cut_connections(server)
-        await shell.wait_until_idle(1.0)
-        unused = shell.engine.questions.count_unused()
-        notes = shell.engine.features.list_notes()
+        await proxy.wait_until_idle(1.0)
+        unused = proxy.engine.questions.count_unused()
+        notes = proxy.engine.features.list_notes()
         await self._built.close()
         for text in notes:
             log.warning("llmproxy: %s", text)

@@ -159,10 +159,10 @@ class Http2Stream:
 
 
 class Http2Layer(layer.Layer):
-    def __init__(self, context: Context, shell: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
+    def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
         """Serve a client that speaks HTTP/2; `make` puts a replay layer before a stream's client."""
         super().__init__(context)
-        self._shell, self._make = shell, make
+        self._proxy, self._make = proxy, make
         self._server = ValidatingHttp2Server(context.fork())
         self._streams: dict[int, Http2Stream] = {}
         self._free: dict[bool, list[Http2Stream]] = {True: [], False: []}
@@ -223,8 +223,8 @@ class Http2Layer(layer.Layer):
         stream = free.pop() if free else Http2Stream(self.context, self._make, rpc=rpc)
         stream.prepare_for_request(event.stream_id)
         self._streams[event.stream_id] = stream
-        if (user := self._shell.users.get(self.context.client.id)) is not None:
-            self._shell.users[stream.client.id] = user
+        if (user := self._proxy.users.get(self.context.client.id)) is not None:
+            self._proxy.users[stream.client.id] = user
         if rpc and not event.end_stream:
             stream.request = request
             yield from self._schedule_grpc_check(stream)
@@ -238,7 +238,7 @@ class Http2Layer(layer.Layer):
         stream.held += data
         if grpc.count_up_to_two(stream.held) > 1:
             yield from self._refuse_streaming(stream)
-        elif len(stream.held) > self._shell.engine.config.max_request:  # the layer says so, or lets it through
+        elif len(stream.held) > self._proxy.engine.config.max_request:  # the layer says so, or lets it through
             yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
 
     def _receive_end(self, stream: Http2Stream) -> Commands:
@@ -267,7 +267,7 @@ class Http2Layer(layer.Layer):
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
             return
-        if grpc.count_up_to_two(stream.held) or time.monotonic() - stream.since > self._shell.body_patience:
+        if grpc.count_up_to_two(stream.held) or time.monotonic() - stream.since > self._proxy.body_patience:
             yield from self._refuse_streaming(stream)
         else:
             yield from self._schedule_grpc_check(stream)
@@ -283,7 +283,7 @@ class Http2Layer(layer.Layer):
             hint="Unary calls and server streaming work: docs/interception.md, What is not supported.",
         )
         status = UnsupportedGrpc.status
-        self._shell.on_call(self._shell.engine.sum_up_refusal(request.method, request.path, status, error))
+        self._proxy.on_call(self._proxy.engine.sum_up_refusal(request.method, request.path, status, error))
         fields = [(name.encode(), value.encode()) for name, value in grpc.build_refusal(status, error.code, str(error))]
         yield from self._send_event(ResponseHeaders(stream.number, build_answer_head(200, fields), end_stream=True))
         yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR)
@@ -301,7 +301,7 @@ class Http2Layer(layer.Layer):
                 self._waiting[command] = stream
             if isinstance(command, commands.OpenConnection):
                 self._upstream[command.connection] = stream
-                self._shell.streams[command.connection.id] = stream.client.id
+                self._proxy.streams[command.connection.id] = stream.client.id
             if not isinstance(command, commands.ConnectionCommand) or command.connection is not stream.client:
                 yield command
             elif isinstance(command, commands.SendData):
@@ -317,7 +317,7 @@ class Http2Layer(layer.Layer):
             stream.number = 0
             self._free[stream.rpc].append(stream)
         elif stream.closed:  # answered in the middle of its body, or cut
-            code = self._shell.resets.pop(stream.client.id, stream.code)
+            code = self._proxy.resets.pop(stream.client.id, stream.code)
             yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
     def _send_answer(self, stream: Http2Stream, data: bytes) -> Commands:
@@ -391,7 +391,7 @@ class Http2Layer(layer.Layer):
 
     def _forget_upstream(self, connection: Connection) -> None:
         self._upstream.pop(connection, None)
-        self._shell.streams.pop(connection.id, None)
+        self._proxy.streams.pop(connection.id, None)
 
 
 def find_reset_code(error: str) -> int | None:

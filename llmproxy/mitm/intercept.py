@@ -87,13 +87,13 @@ def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
 
 
 def find_destination(
-    shell: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
+    proxy: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
     """Return a proxied request's (scheme, host, port), or None: ourselves. Raises RefusedError, HostNotForwarded."""
     scheme, host, port = named
     if is_own_listener(client, host, port):
         return None
-    if not shell.forward and not shell.engine.in_scope(host, port):
+    if not proxy.forward and not proxy.engine.in_scope(host, port):
         shown = printable(host[:LONGEST])
         msg = (
             f"llmproxy: {shown} is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
@@ -102,9 +102,9 @@ def find_destination(
         raise HostNotForwarded(msg, hint=hint)
     if is_loopback(client.peername[0]):
         return named
-    if not _is_same_token(read_proxy_credentials(headers).password, shell.token):
+    if not _is_same_token(read_proxy_credentials(headers).password, proxy.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
-    if not shell.engine.in_scope(host, port):
+    if not proxy.engine.in_scope(host, port):
         raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
     return named
 
@@ -112,9 +112,9 @@ def find_destination(
 class ConnectInterceptor:
     """Decides about each CONNECT."""
 
-    def __init__(self, shell: ProxyContext, *, forward: bool) -> None:
-        """Decide for `shell`; without `forward` every tunnel is refused."""
-        self._shell, self._forward = shell, forward
+    def __init__(self, proxy: ProxyContext, *, forward: bool) -> None:
+        """Decide for `proxy`; without `forward` every tunnel is refused."""
+        self._proxy, self._forward = proxy, forward
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Let a CONNECT come to be, as a tunnel or to be served by us, or refuse it by name."""
@@ -126,7 +126,7 @@ class ConnectInterceptor:
             log.exception("llmproxy failed while deciding about a tunnel; it is refused")
             why = "internal error"
         if why:
-            self._shell.tunnels.pop(flow.client_conn.id, None)
+            self._proxy.tunnels.pop(flow.client_conn.id, None)
             flow.response = build_connect_refusal(flow.request.host, flow.request.port, why)
             self._report_refusal(flow, why)
 
@@ -134,14 +134,14 @@ class ConnectInterceptor:
         """Report a refused tunnel, as any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
-            self._shell.on_call(self._shell.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why)))
+            self._proxy.on_call(self._proxy.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why)))
         except Exception:
             log.exception("could not report a refused tunnel")
 
     def _decide_tunnel(self, flow: http.HTTPFlow) -> str:
         """Return why a tunnel is refused, empty if it is not."""
         client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
-        self._shell.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
+        self._proxy.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
         headers = tuple(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in flow.request.headers.fields
         )
@@ -149,29 +149,29 @@ class ConnectInterceptor:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
         user, password = read_proxy_credentials(headers)
         local = is_loopback(client.peername[0])
-        if not local and not _is_same_token(password, self._shell.token):
+        if not local and not _is_same_token(password, self._proxy.token):
             return NEEDS_TOKEN
         if user is not None:
-            self._shell.users[client.id] = user
-        engine = self._shell.engine
+            self._proxy.users[client.id] = user
+        engine = self._proxy.engine
         stubbed = local and engine.is_stubbed(host, offline=engine.mode_of(user) in OFFLINE)
         if is_own_listener(client, host, port) or engine.in_scope(host, port) or stubbed:
             self._inject_fault(client, host, port, user)
             return ""
         if not local:
             return ONLY_SCOPE
-        allowed = host_matches(self._shell.engine.config.allow_host, host)
-        if self._shell.engine.mode_of(user) in OFFLINE and not allowed:
+        allowed = host_matches(self._proxy.engine.config.allow_host, host)
+        if self._proxy.engine.mode_of(user) in OFFLINE and not allowed:
             return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
-        self._shell.tunnels[client.id] = (flow.request.host, port)
+        self._proxy.tunnels[client.id] = (flow.request.host, port)
         return ""
 
     def _inject_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Let the handshake to come fail, if it meets an injected fault."""
-        self._shell.without_tls.discard(client.id)
-        if (call := self._shell.engine.meet_handshake(host, port, user)) is not None:
-            self._shell.without_tls.add(client.id)
-            self._shell.on_call(call)
+        self._proxy.without_tls.discard(client.id)
+        if (call := self._proxy.engine.meet_handshake(host, port, user)) is not None:
+            self._proxy.without_tls.add(client.id)
+            self._proxy.on_call(call)
 
 
 def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
@@ -183,9 +183,9 @@ def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
     return response
 
 
-def is_permitted_tunnel(shell: ProxyContext, data: ServerConnectionHookData) -> bool:
+def is_permitted_tunnel(proxy: ProxyContext, data: ServerConnectionHookData) -> bool:
     """Return whether a connection is that of a tunnel that was permitted."""
-    return data.server.address is not None and shell.tunnels.get(data.client.id) == data.server.address[:2]
+    return data.server.address is not None and proxy.tunnels.get(data.client.id) == data.server.address[:2]
 
 
 def _is_same_token(given: str, token: str) -> bool:

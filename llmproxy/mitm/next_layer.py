@@ -138,10 +138,10 @@ class NextLayerChoice:
     """Chooses the layer for what a client says first."""
 
     def __init__(
-        self, shell: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer, *, http2: bool = True
+        self, proxy: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer, *, http2: bool = True
     ) -> None:
         """Put a `layer_class` before each client; `http2`: before each of its streams too."""
-        self._shell, self._layer_class, self._http2 = shell, layer_class, http2
+        self._proxy, self._layer_class, self._http2 = proxy, layer_class, http2
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
         """Put our layer in front of whatever arrives; under TLS it is asked again."""
@@ -160,12 +160,12 @@ class NextLayerChoice:
         inside = tunnel >= 0
         # The way to us may be encrypted too (HTTPS_PROXY=https://...): only what was put on since the CONNECT counts.
         encrypted = any(isinstance(each, layers.ClientTLSLayer) for each in context.layers[tunnel + 1 :])
-        if inside and context.client.id in self._shell.tunnels:
+        if inside and context.client.id in self._proxy.tunnels:
             nextlayer.layer = layers.TCPLayer(context, ignore=True)  # else it keeps all that passes, to show it
-        elif inside and not encrypted and context.client.id in self._shell.without_tls:
+        elif inside and not encrypted and context.client.id in self._proxy.without_tls:
             nextlayer.layer = FailingHandshake(context)
         elif data[0] == TLS_HANDSHAKE and not encrypted:
-            nextlayer.layer = TimeLimitedTlsLayer(context, self._shell.head_patience)
+            nextlayer.layer = TimeLimitedTlsLayer(context, self._proxy.head_patience)
         elif inside:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
@@ -175,7 +175,7 @@ class NextLayerChoice:
             nextlayer.layer = self._serve(context, data, origin)
         elif may_be_connect(data) or PREFACE.startswith(data):
             nextlayer.layer = ConnectLayer(
-                context, self._shell.head_patience, lambda held: self._serve(context, held, front=not encrypted)
+                context, self._proxy.head_patience, lambda held: self._serve(context, held, front=not encrypted)
             )
         else:
             nextlayer.layer = self._serve(context, data, front=not encrypted)
@@ -186,11 +186,11 @@ class NextLayerChoice:
         """Return our layer for a client that says `data` first; `front`: one stands before its stream."""
 
         def make(context: Context) -> ReplayLayer:
-            return self._layer_class(context, HTTPMode.regular, self._shell, origin)
+            return self._layer_class(context, HTTPMode.regular, self._proxy, origin)
 
         if self._http2 and (context.client.alpn == ALPN or data.startswith(PREFACE)):
-            return Http2Layer(context, self._shell, make)
+            return Http2Layer(context, self._proxy, make)
         behind = make(context)
         if front:
-            behind.attach_to_front(self._shell.fronts.get((context.client.peername, context.client.sockname)))
+            behind.attach_to_front(self._proxy.fronts.get((context.client.peername, context.client.sockname)))
         return behind

@@ -88,14 +88,14 @@ async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
 class ContextAndJournal:
     """The parts of one running proxy that are not mitmproxy."""
 
-    shell: ProxyContext
+    proxy: ProxyContext
     journal: Journal
     notes: tuple[str, ...]
     """What the user should know before the first request."""
 
     async def close(self) -> None:
         """Store what is left, end the sessions, close the files."""
-        await self.shell.close()
+        await self.proxy.close()
         self.journal.close()
 
 
@@ -124,7 +124,7 @@ def build_engine_config(
 def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:
     """Return how this proxy is started again.
 
-    What another command started (`run`, a test runner) is started by that again, from the same shell: its variables are
+    What another command started (`run`, a test runner) is started by that again, from the same proxy: its variables are
     still set there, and the port is not the user's. Whoever starts a proxy by hand often has a shell of its own for it.
     """
     typed = env.get(STARTED_BY_VARIABLE)
@@ -174,12 +174,12 @@ def open_proxy_context(
         watch.record(call)
         on_call(call)
 
-    shell = ProxyContext(
+    proxy = ProxyContext(
         engine, record, token=settings.token, exposed=is_exposed(settings.host),
         guard=build_origin_guard(settings, settings.host), forward=settings.intercepts,
         pace=build_rate_limiter(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
-    return ContextAndJournal(shell, journal, tuple(notes))
+    return ContextAndJournal(proxy, journal, tuple(notes))
 
 
 def is_exposed(host: str) -> bool:

@@ -165,9 +165,9 @@ def deny_connection(data: ServerConnectionHookData) -> None:
 class Recorder(WebSocketHooks):
     """Obeys what the layer decided."""
 
-    def __init__(self, shell: ProxyContext) -> None:
+    def __init__(self, proxy: ProxyContext) -> None:
         patch_http_layers()
-        super().__init__(shell)
+        super().__init__(proxy)
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
         """Allow no connection for this flow any more; the layer says why, or `client_disconnected` notes the end."""
@@ -175,7 +175,7 @@ class Recorder(WebSocketHooks):
             why, LLMProxyError
         ):  # what we say ourselves is told to the client, and in the line of the request
             log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
-        exchange = self._shell.released.get(flow.client_conn.id)
+        exchange = self._proxy.released.get(flow.client_conn.id)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
             internal = LLMProxyError("llmproxy: internal error; this request was not served.")
@@ -188,7 +188,7 @@ class Recorder(WebSocketHooks):
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         """Send the request to its upstream, before a streamed body: `request` would fire after that was dialled."""
         try:
-            exchange = self._shell.released.get(flow.client_conn.id)
+            exchange = self._proxy.released.get(flow.client_conn.id)
             if exchange is None:
                 flow.kill()  # type: ignore[no-untyped-call]
                 return None
@@ -200,8 +200,8 @@ class Recorder(WebSocketHooks):
             if is_grpc(exchange.request.headers):
                 flow.request.headers["grpc-accept-encoding"] = "identity"  # its messages would hide from redaction
             flow.request.stream = True
-            exchange.progress.released = self._shell.engine.clock()
-            return self._wait_for_rate(flow, exchange) if self._shell.pace is not None else None
+            exchange.progress.released = self._proxy.engine.clock()
+            return self._wait_for_rate(flow, exchange) if self._proxy.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
             self._kill_flow_on_error(flow, why)
             return None
@@ -209,13 +209,13 @@ class Recorder(WebSocketHooks):
     async def _wait_for_rate(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """Wait until the provider's rate lets this one go; nothing goes of what was taken back meanwhile."""
         try:
-            seconds = await self._shell.pace(exchange) if self._shell.pace is not None else 0.0
+            seconds = await self._proxy.pace(exchange) if self._proxy.pace is not None else 0.0
             if seconds > 0:
                 await asyncio.sleep(seconds)
             left = not flow.client_conn.state & connection.ConnectionState.CAN_READ
-            if left or self._shell.released.get(flow.client_conn.id) is not exchange:
+            if left or self._proxy.released.get(flow.client_conn.id) is not exchange:
                 flow.kill()  # type: ignore[no-untyped-call]
-            exchange.progress.released = self._shell.engine.clock()
+            exchange.progress.released = self._proxy.engine.clock()
         except Exception as why:  # noqa: BLE001 - as above
             self._kill_flow_on_error(flow, why)
 
@@ -234,12 +234,12 @@ class Recorder(WebSocketHooks):
         """Allow a connection only for what was released, to where it belongs. Written to be unable to raise."""
         allowed = False
         try:
-            stream = self._shell.streams.get(data.server.id)
-            exchange = self._shell.released.get(stream or data.client.id)
+            stream = self._proxy.streams.get(data.server.id)
+            exchange = self._proxy.released.get(stream or data.client.id)
             if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
                 allowed = data.server.address == split_upstream(exchange.route.upstream)[1]
                 set_alpn_offers(data, is_rpc=is_grpc(exchange.request.headers), is_stream=stream is not None)
-            allowed = allowed or is_permitted_tunnel(self._shell, data)
+            allowed = allowed or is_permitted_tunnel(self._proxy, data)
         finally:
             if not allowed:
                 deny_connection(data)
@@ -277,7 +277,7 @@ class Recorder(WebSocketHooks):
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
                 response.stream = self._build_stream_recorder(exchange)
-                await self._shell.turns.wait_for_turn(exchange)  # an end may have gone out since the head came
+                await self._proxy.turns.wait_for_turn(exchange)  # an end may have gone out since the head came
         except Exception as why:  # noqa: BLE001 - as above
             self._kill_flow_on_error(flow, why)
 
@@ -289,7 +289,7 @@ class Recorder(WebSocketHooks):
                 if data:
                     recording.on_data(offset(exchange), data)
                 if not recording.next_piece_may_be_last:
-                    self._shell.turns.record_if_last_piece(exchange, data)
+                    self._proxy.turns.record_if_last_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
                 recording.damaged = True
@@ -306,11 +306,11 @@ class Recorder(WebSocketHooks):
             if flow.response is not None and flow.response.trailers:
                 exchange.recording.trailers = _decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
-                await self._shell.turns.wait_to_send_end(exchange)
+                await self._proxy.turns.wait_to_send_end(exchange)
                 if exchange.recording.next_piece_may_be_last:
                     exchange.recording.postpone_last_offset(self._get_offset(exchange))
             await self._store_answer(exchange, proper=True)
-            self._shell.turns.on_answer_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
+            self._proxy.turns.on_answer_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """Store what came before the break, or say why nothing came: the layer tells it to the client."""
@@ -319,9 +319,9 @@ class Recorder(WebSocketHooks):
             return
         if exchange.recording.has_head:
             why = flow.error.msg if flow.error else ""
-            exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._shell.draining
+            exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._proxy.draining
             if (code := find_reset_code(why)) is not None:
-                self._shell.resets[flow.client_conn.id] = code
+                self._proxy.resets[flow.client_conn.id] = code
                 exchange.recording.on_reset(code)
             await self._store_answer(exchange, proper=False)
         elif exchange.error is None:
@@ -337,30 +337,30 @@ class Recorder(WebSocketHooks):
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
-        self._shell.forget_connection_state(client.id)
-        begun = self._shell.arrived.pop((client.peername, client.sockname), None)
+        self._proxy.forget_connection_state(client.id)
+        begun = self._proxy.arrived.pop((client.peername, client.sockname), None)
         if begun is not None and begun.exchange is not None:
             begun.exchange.note = begun.exchange.note or "the connection ended before it was served"
-            self._shell.report_exchange_end(begun.exchange, 0)
-        exchange = self._shell.released.pop(client.id, None)
+            self._proxy.report_exchange_end(begun.exchange, 0)
+        exchange = self._proxy.released.pop(client.id, None)
         if exchange is not None:
-            self._shell.turns.on_answer_end(exchange, None)
+            self._proxy.turns.on_answer_end(exchange, None)
         if exchange is None or exchange.progress.finished:
             return
         if exchange.recording.has_head:
-            exchange.recording.left = not self._shell.draining
+            exchange.recording.left = not self._proxy.draining
             await self._store_answer(exchange, proper=False)
         else:
-            self._shell.report_abandoned(exchange)
+            self._proxy.report_abandoned(exchange)
 
     async def request_prepared(self, asked: tuple[Exchange, bytes]) -> None:
         """Take the secrets out of a large body on a thread, while others are served."""
-        await asyncio.to_thread(self._shell.engine.prepare, *asked)
+        await asyncio.to_thread(self._proxy.engine.prepare, *asked)
 
     async def store_server_awaited(self, exchange: Exchange) -> None:
         """Wait on a thread until the store's server is there; if it stays away, the request is refused."""
         try:
-            await asyncio.to_thread(self._shell.engine.wait_for_store_server)
+            await asyncio.to_thread(self._proxy.engine.wait_for_store_server)
         except LLMProxyError as error:
             exchange.decision, exchange.error = Decision.REFUSE, error
 
@@ -377,7 +377,7 @@ class Recorder(WebSocketHooks):
         what = "did not answer" if connected else "could not be reached"
         msg = f"llmproxy: {exchange.route.provider.name} at {exchange.route.upstream} {what}: {simplify_cause(cause)}"
         hint = f"Nothing was recorded. Another address: --upstream {exchange.route.provider.name}=URL"
-        return UpstreamError(self._shell.engine.redactor.text(msg), hint=hint)
+        return UpstreamError(self._proxy.engine.redactor.text(msg), hint=hint)
 
 
 def set_alpn_offers(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: bool) -> None:

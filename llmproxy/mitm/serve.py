@@ -80,22 +80,22 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
             report.note(text)
 
     built = open_proxy_context(loaded, on_call)
-    shell = built.shell
+    proxy = built.proxy
     try:
-        proxy = ServedProxy(shell, settings)
-        port = await proxy.start_listening()
-        shell.engine.put_port_in_start_command(port)
+        server = ServedProxy(proxy, settings)
+        port = await server.start_listening()
+        proxy.engine.put_port_in_start_command(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
         gc.set_threshold(20_000)  # ten times as rarely: most of what is made for a call goes without a collection
         gc.enable()
     except BaseException:
         await built.close()
         raise
-    started = _describe_start(loaded, shell, port)
+    started = _describe_start(loaded, proxy, port)
     if announce:
         print(json.dumps({"serves": started.url}), flush=True)  # noqa: T201 - to whoever reads our output
     report.on_start(started)
-    for note in (*proxy.authority.notes, *built.notes):
+    for note in (*server.authority.notes, *built.notes):
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -103,18 +103,18 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return find_exit_code(settings, totals, shell.engine.questions.count_unused(), losses=shell.losses)[0]
+        return find_exit_code(settings, totals, proxy.engine.questions.count_unused(), losses=proxy.losses)[0]
 
-    shell.stop = end_soon
-    beat = asyncio.create_task(_renew_cassette_leases(shell))
+    proxy.stop = end_soon
+    beat = asyncio.create_task(_renew_cassette_leases(proxy))
     await stop.wait()
     unhear()  # a second one ends us at once
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    unused = await close_and_report(proxy.stop_serving, built, report, totals)
+    unused = await close_and_report(server.stop_serving, built, report, totals)
     write_totals(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
-    code, doubts = find_exit_code(settings, totals, unused, losses=shell.losses)
+    code, doubts = find_exit_code(settings, totals, unused, losses=proxy.losses)
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
@@ -129,13 +129,13 @@ def write_totals(totals: Totals, unused: int | None, path: str) -> None:
             )
 
 
-def _describe_start(loaded: Loaded, shell: ProxyContext, port: int) -> ProxyStarted:
+def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStarted:
     """Return what is said when the proxy serves."""
     settings = loaded.settings
     return ProxyStarted(
         url=f"http://{find_reachable_host(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
-        cassette=settings.cassette, upstreams=loaded.upstreams, live=settings.live, ca=shell.ca,
-        ca_bundle=shell.ca_bundle,
+        cassette=settings.cassette, upstreams=loaded.upstreams, live=settings.live, ca=proxy.ca,
+        ca_bundle=proxy.ca_bundle,
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ async def close_and_report(
 ) -> int | None:
     """End what is open, store what is left, then say the sum; returns how many recordings were unused, or None."""
     await end()
-    unused, notes = built.shell.engine.questions.count_unused(), built.shell.engine.features.list_notes()
+    unused, notes = built.proxy.engine.questions.count_unused(), built.proxy.engine.features.list_notes()
     await built.close()  # what is still being stored counts too
     for text in notes:
         report.note(text)
@@ -215,10 +215,10 @@ def check_port_free(host: str, port: int) -> None:
             raise MachineError(msg, hint=hint) from error
 
 
-async def _renew_cassette_leases(shell: ProxyContext) -> None:
+async def _renew_cassette_leases(proxy: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
-        await shell.run_in_writer(shell.engine.sessions.renew_recording_leases)
+        await proxy.run_in_writer(proxy.engine.sessions.renew_recording_leases)
 
 
 def check_client_cert(path: Path) -> None:
@@ -239,23 +239,23 @@ class ServedProxy:
     """A minimal mitmproxy master with our layer and recorder."""
 
     def __init__(
-        self, shell: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
+        self, proxy: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
     ) -> None:
         """Put the addons together; nothing listens yet. `ours` are layer choice and recorder, where not the usual ones.
 
         Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
         """
-        self._shell = shell
+        self._proxy = proxy
         self.authority = prepare_authority(confdir()) if settings.intercepts else prepare_or_use_temporary(confdir())
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
         self._master.addons = HandledEvents(self._master)
-        self._server, self._tls, self._forward = FrontedProxyserver(shell, front), LazyTlsConfig(), settings.intercepts
+        self._server, self._tls, self._forward = FrontedProxyserver(proxy, front), LazyTlsConfig(), settings.intercepts
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
         # one.
-        shell.sockets = ClientSockets(lambda: self._server)
-        ours = ours or (NextLayerChoice(shell), ConnectInterceptor(shell, forward=settings.intercepts), Recorder(shell))
+        proxy.sockets = ClientSockets(lambda: self._server)
+        ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
@@ -270,7 +270,7 @@ class ServedProxy:
             given["ssl_verify_upstream_trusted_ca"] = bundle
         opts.update(**given)  # type: ignore[no-untyped-call]
         if settings.intercepts:
-            shell.ca, shell.ca_bundle = str(self.authority.ca_certificate), str(self.authority.ca_bundle)
+            proxy.ca, proxy.ca_bundle = str(self.authority.ca_certificate), str(self.authority.ca_bundle)
 
     async def start_listening(self) -> int:
         """Start to serve and return the port. Raises MachineError: nothing listens."""
@@ -278,8 +278,8 @@ class ServedProxy:
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
         widen_backlog(self._server)
         await self._master.running()
-        if self._shell.sockets is not None:
-            self._shell.sockets.watch_errors(asyncio.get_running_loop(), self._shell.fronts.values())
+        if self._proxy.sockets is not None:
+            self._proxy.sockets.watch_errors(asyncio.get_running_loop(), self._proxy.fronts.values())
         if self._forward:
             self._tls.get_config()
         port: int = self._server.listen_addrs()[0][1]
@@ -287,11 +287,11 @@ class ServedProxy:
 
     async def stop_serving(self) -> None:
         """Stop listening, let open answers finish for a while, cut what is left."""
-        self._shell.draining = True
+        self._proxy.draining = True
         await self._server.servers.update([])
-        await self._shell.wait_until_idle(PATIENCE)
+        await self._proxy.wait_until_idle(PATIENCE)
         await cut_connections(self._server)
-        await self._shell.wait_until_idle(1.0)
+        await self._proxy.wait_until_idle(1.0)
         await self._master.done()
 
 

@@ -108,8 +108,8 @@ CARRIED = "llmproxy"
 class WebSocketHooks:
     """The part of `Recorder` for WebSockets, and what its other part shares with it."""
 
-    def __init__(self, shell: ProxyContext) -> None:
-        self._shell = shell
+    def __init__(self, proxy: ProxyContext) -> None:
+        self._proxy = proxy
 
     def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
@@ -118,18 +118,18 @@ class WebSocketHooks:
 
     def _get_offset(self, exchange: Exchange) -> int:
         since = exchange.progress.released or exchange.progress.arrived
-        return round((self._shell.engine.clock() - since) * 1_000_000)
+        return round((self._proxy.engine.clock() - since) * 1_000_000)
 
     async def _store_answer(self, exchange: Exchange, *, proper: bool) -> None:
         try:
-            await self._shell.store_answer_and_wait(exchange, proper=proper)
+            await self._proxy.store_answer_and_wait(exchange, proper=proper)
         except Exception as why:  # it would only be logged, and the answer go unrecorded and unmentioned
             log.exception("llmproxy failed in a hook; an answer is lost")
-            self._shell.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
+            self._proxy.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
 
     def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
         """The upstream has switched protocols: write down messages from here on."""
-        engine, socket = self._shell.engine, flow.websocket
+        engine, socket = self._proxy.engine, flow.websocket
         if socket is None:
             flow.kill()  # type: ignore[no-untyped-call]
             return
@@ -163,7 +163,7 @@ class WebSocketHooks:
             await self._store_answer(exchange, proper=True)
         except Exception as why:
             log.exception("the end of a WebSocket could not be noted")
-            self._shell.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
+            self._proxy.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
         finally:
             recording.is_stored = True
 

@@ -55,12 +55,12 @@ Commands = layer.CommandGenerator[None]
 class ReplayedWebSocket:
     """One replayed WebSocket. Call `accept_upgrade`, then `handle_event` for each event, until `is_closed`."""
 
-    def __init__(self, shell: ProxyContext, context: Context, exchange: Exchange, head: Head) -> None:
+    def __init__(self, proxy: ProxyContext, context: Context, exchange: Exchange, head: Head) -> None:
         """Prepare to play what was chosen; raises for a damaged recording, and for a handshake that is none."""
-        store = shell.engine.store
+        store = proxy.engine.store
         if exchange.slot is None or store is None:
             raise ValueError("a Socket is for exchanges decided REPLAY")
-        self._shell, self._exchange, self._head, self._client = shell, exchange, head, context.client
+        self._proxy, self._exchange, self._head, self._client = proxy, exchange, head, context.client
         self._response = store.response(exchange.slot.id)
         self._player = self._make_player(self._response)
         self._ws = WSConnection(ConnectionType.SERVER)
@@ -76,7 +76,7 @@ class ReplayedWebSocket:
 
     @property
     def _engine(self) -> Engine:
-        return self._shell.engine
+        return self._proxy.engine
 
     def _make_player(self, response: Response) -> FramePlayer:
         engine, exchange = self._engine, self._exchange
@@ -336,4 +336,4 @@ class ReplayedWebSocket:
 
     def _finish_exchange(self) -> None:
         self._mark_recording_served()
-        self._shell.report_exchange_end(self._exchange, SWITCHING)
+        self._proxy.report_exchange_end(self._exchange, SWITCHING)

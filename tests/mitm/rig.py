@@ -4,7 +4,7 @@ with Rig("record", store, {"openai": p.url}) as rig:
     with rig.client() as c:
         c.post(chat("hi"))
 
-It runs an event loop in a thread of its own; `rig.outcomes` is what it reported, `rig.shell` its inside (to prove that
+It runs an event loop in a thread of its own; `rig.outcomes` is what it reported, `rig.proxy` its inside (to prove that
 nothing leaked), `rig.stop()` ends it as SIGTERM would. mitmproxy keeps its master and options in a global, so the rig
 that began last serves; its end leaves the one around it as it was.
 """
@@ -67,7 +67,7 @@ class Rig:
         self.store = store
         self.outcomes: list[Call] = []
         self.port = 0
-        self.shell: ProxyContext
+        self.proxy: ProxyContext
         self._parts = engine, layer, choice, recorder, shell, intercept
         self._front = front
         self._failure: BaseException | None = None
@@ -95,8 +95,8 @@ class Rig:
     def wait_idle(self, seconds: float = 120) -> None:
         """Wait until nothing is open or released; AssertionError if that never comes."""
         until = time.monotonic() + seconds
-        while self.shell.open or self.shell.released:
-            assert time.monotonic() < until, f"leaked: {self.shell.open} {self.shell.released}"
+        while self.proxy.open or self.proxy.released:
+            assert time.monotonic() < until, f"leaked: {self.proxy.open} {self.proxy.released}"
             time.sleep(0.01)
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # what it was just doing is done
 
@@ -147,16 +147,16 @@ class Rig:
         config = build_engine_config(self.settings, frozenset(self.settings.upstream))
         made = engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
         guard = build_origin_guard(self.settings, self.settings.host)
-        self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
-        ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
+        self.proxy = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
+        ours = choice(self.proxy, layer), intercept(self.proxy, forward=self.settings.forward), recorder(self.proxy)
         before = {name: getattr(ctx, name, None) for name in ("master", "options")}
-        proxy = ServedProxy(self.shell, self.settings, ours, self._front)
+        proxy = ServedProxy(self.proxy, self.settings, ours, self._front)
         self.port = await proxy.start_listening()
         self._ready.set()
         await self._end.wait()
         await asyncio.sleep(0.02)  # who has just connected gets a handler, which can be ended
         await proxy.stop_serving()
-        await self.shell.close()
+        await self.proxy.close()
         journal.close()
         vars(ctx).update(before)
 

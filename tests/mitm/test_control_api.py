@@ -82,7 +82,7 @@ def test_control_is_no_traffic(tmp_path: Path) -> None:
         ask(rig, "POST", "sessions", {"name": "a"})
         ask(rig, "GET", "nonsense")
         ask(rig, "POST", "sessions/a/close")
-        rig.shell.draining = True  # who waits for the end asks again and again whether it has come
+        rig.proxy.draining = True  # who waits for the end asks again and again whether it has come
         assert ask(rig, "GET", "health").status == 500
         assert p.connections == 0
         assert rig.outcomes == []
@@ -180,7 +180,7 @@ def test_other_machines_need_the_token(tmp_path: Path) -> None:
         assert foreign(rig, "GET", "health") == 200
         assert foreign(rig, "POST", "sessions") == 403
         assert foreign(rig, "POST", "sessions", x_llmproxy_token="") == 403
-        rig.shell.token = "s3cret"
+        rig.proxy.token = "s3cret"
         assert foreign(rig, "POST", "sessions", host=f"{address}:{rig.port}", x_llmproxy_token="guess") == 403
         assert foreign(rig, "POST", "sessions", host=f"{address}:{rig.port}", x_llmproxy_token="s3cret") == 201
 
@@ -195,7 +195,7 @@ def test_the_proxy_is_no_way_round_its_own_walls(tmp_path: Path, mode: str) -> N
             with from_elsewhere(rig, address) as c:
                 answer = c.ask(request(b'{"name": "a"}', f"http://{place}/_llmproxy/sessions", host=place))
             assert answer.status >= 400
-        assert "a" not in rig.shell.engine.sessions.open_sessions
+        assert "a" not in rig.proxy.engine.sessions.open_sessions
 
 
 # --- sessions over sockets -------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_a_call_that_outlives_its_session_is_recorded(store: Path) -> None:
         with FileStore.open(store, writable=False, now=time.time) as found:
             assert found.last_session_ended_cleanly("a", 1)
             assert len(found.list_summaries("a", 1)) == 1
-        assert rig.shell.losses == 0
+        assert rig.proxy.losses == 0
 
 
 @pytest.mark.usefixtures("impatient")
@@ -323,7 +323,7 @@ def test_a_paced_replay_goes_on_when_its_session_closes(store: Path) -> None:
     with Rig("replay", store) as rig, rig.client() as agent, rig.client() as c:
         c.ask(control("POST", "sessions", {"name": "a", "speed": 0.5}))
         agent.send(in_session("a", "hi", stream=True))
-        until(lambda: rig.shell.open or rig.outcomes)
+        until(lambda: rig.proxy.open or rig.outcomes)
         c.ask(control("POST", "sessions/a/close"))
         c.ask(control("POST", "sessions", {"name": "a"}))
         assert c.ask(in_session("a", "hi", stream=True)).body == live

@@ -170,7 +170,7 @@ def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path
         assert c.ask(chat("new", stream=True)).whole
         rig.wait_idle()
         assert [(outcome.lost, "NOT RECORDED" in outcome.note) for outcome in rig.outcomes] == [(True, True)] * 2
-        assert rig.shell.losses == 2
+        assert rig.proxy.losses == 2
     assert recorded(tmp_path / "x.db") == []
 
 

@@ -272,7 +272,7 @@ def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Pat
     with Rig("replay", tape, faults="unknown-tool") as rig:
         assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
         rig.wait_idle()
-        assert rig.shell.engine.features.get_feature(FaultFeature).explain_idle_rules() == {
+        assert rig.proxy.engine.features.get_feature(FaultFeature).explain_idle_rules() == {
             1: "fault unknown-tool (rule 1) met no call: none of the calls that it chooses came"
         }
     rules = tmp_path / "f.yaml"
@@ -324,7 +324,7 @@ def test_an_intercepted_handshake_fails_once(tape: Path) -> None:
     def connected() -> ssl.SSLSocket:
         c = rig.client()
         assert c.send(b"CONNECT api.openai.com:443 HTTP/1.1\r\nhost: api.openai.com:443\r\n\r\n").head()[0] == 200
-        return ssl.create_default_context(cafile=rig.shell.ca).wrap_socket(c.sock, server_hostname="api.openai.com")
+        return ssl.create_default_context(cafile=rig.proxy.ca).wrap_socket(c.sock, server_hostname="api.openai.com")
 
     with Rig("replay", tape, faults="tls-failure", forward=True) as rig:
         with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):

@@ -222,7 +222,7 @@ def test_tls_through_the_proxy_and_at_the_port(tmp_path: Path, monkeypatch: pyte
     ca = server_context(("localhost",))[1]
     monkeypatch.setenv("SSL_CERT_FILE", str(ca))
     with Upstream(ca.parent) as up, Rig("auto", tmp_path / "x.db", {"xai": up.url}, forward=True) as rig:
-        trusted = grpc.ssl_channel_credentials(Path(rig.shell.ca).read_bytes())
+        trusted = grpc.ssl_channel_credentials(Path(rig.proxy.ca).read_bytes())
         with monkeypatch.context() as env:
             env.setenv("https_proxy", rig.url)
             env.delenv("no_proxy", raising=False)

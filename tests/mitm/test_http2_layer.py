@@ -188,7 +188,7 @@ def test_an_intercepted_client_gets_the_version_that_it_offers(store: Path) -> N
             for http2, version in ((True, "HTTP/2"), (False, "HTTP/1.1")):
                 with httpx.Client(
                     http2=http2,
-                    verify=ssl.create_default_context(cafile=rig.shell.ca),
+                    verify=ssl.create_default_context(cafile=rig.proxy.ca),
                     proxy=rig.url,
                     timeout=60,
                     trust_env=False,

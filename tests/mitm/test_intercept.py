@@ -76,7 +76,7 @@ def tunnel(rig: Rig, host: str = OPENAI, port: int = 443, user: str | None = Non
 def intercepted(rig: Rig, host: str = OPENAI, port: int = 443, user: str | None = None) -> Iterator[Wire]:
     """Open a tunnel, and TLS inside it with the proxy's certificate."""
     with tunnel(rig, host, port, user) as c:
-        yield secure(c, host, rig.shell.ca)
+        yield secure(c, host, rig.proxy.ca)
 
 
 def refused(rig: Rig, host: str, port: int, user: str | None = None) -> Received:
@@ -207,15 +207,15 @@ def test_plain_http_in_absolute_form(store: Path) -> None:
 def test_tls_at_the_port(tape: Path) -> None:
     """https://127.0.0.1:PORT is a base URL too."""
     with Rig("replay", tape, forward=True) as rig, rig.client() as c:
-        assert secure(c, "localhost", rig.shell.ca).ask(chat("hi")).status == 200
+        assert secure(c, "localhost", rig.proxy.ca).ask(chat("hi")).status == 200
 
 
 def test_a_proxy_that_is_reached_by_tls(tape: Path) -> None:
     """HTTPS_PROXY=https://...: TLS to the proxy, CONNECT inside, and TLS to the host inside that."""
     with Rig("replay", tape, forward=True) as rig, rig.client() as c:
-        outer = secure(c, "localhost", rig.shell.ca)
+        outer = secure(c, "localhost", rig.proxy.ca)
         assert outer.send(connect_bytes(OPENAI, 443)).head()[0] == 200
-        inner, sent, got = tls_inside(rig.shell.ca, OPENAI)
+        inner, sent, got = tls_inside(rig.proxy.ca, OPENAI)
         shake(outer, inner, sent, got)
         inner.write(say())
         outer.send(sent.read())
@@ -260,7 +260,7 @@ def test_our_own_address_through_ourselves_is_a_base_url(tape: Path) -> None:
 def test_a_clienthello_split_over_packets(tape: Path) -> None:
     """Byte by byte, it is still recognised, and the host's certificate made from the name in it."""
     with Rig("replay", tape, forward=True) as rig, tunnel(rig) as c:
-        inner, sent, got = tls_inside(rig.shell.ca, OPENAI)
+        inner, sent, got = tls_inside(rig.proxy.ca, OPENAI)
         with pytest.raises(ssl.SSLWantReadError):
             inner.do_handshake()
         for byte in (hello := sent.read())[:20]:
@@ -277,7 +277,7 @@ def test_a_clienthello_split_over_packets(tape: Path) -> None:
 def test_connect_and_the_clienthello_in_one_packet(tape: Path) -> None:
     """Some clients do not wait for the 200."""
     with Rig("replay", tape, forward=True) as rig, rig.client() as c:
-        inner, sent, got = tls_inside(rig.shell.ca, OPENAI)
+        inner, sent, got = tls_inside(rig.proxy.ca, OPENAI)
         with pytest.raises(ssl.SSLWantReadError):
             inner.do_handshake()
         c.send(connect_bytes(OPENAI, 443) + sent.read())
@@ -363,7 +363,7 @@ def test_allow_host_lets_one_through_in_replay(tape: Path) -> None:
 def test_a_session_s_own_mode_decides_about_its_tunnels(tape: Path) -> None:
     """A session that was opened in replay on a recording proxy has no network."""
     with Provider(HELLO, tls=True) as p, Rig("auto", tape, forward=True) as rig:
-        rig.shell.engine.sessions.open_session("offline", mode=Mode.REPLAY)
+        rig.proxy.engine.sessions.open_session("offline", mode=Mode.REPLAY)
         assert refused(rig, "127.0.0.1", p.port, "offline").status == 403
         with tunnel(rig, "127.0.0.1", p.port, "another"):
             pass
@@ -445,7 +445,7 @@ def test_a_user_that_can_be_no_session_is_said_inside(tape: Path, user: str) -> 
     with Rig("replay", tape, forward=True) as rig, rig.client() as c:
         status, _ = c.send(connect_bytes(OPENAI, 443, user)).head()
         if status == 200:
-            answer = secure(c, OPENAI, rig.shell.ca).ask(say())
+            answer = secure(c, OPENAI, rig.proxy.ca).ask(say())
             assert answer.status >= 400
             assert "llmproxy" in answer.message
         else:
@@ -465,7 +465,7 @@ def test_each_tunnel_keeps_its_own_session(store: Path) -> None:
             for wire in (a, b, c, a):
                 assert wire.ask(say()).status == 200
         rig.wait_idle()
-        until(lambda: not rig.shell.users)
+        until(lambda: not rig.proxy.users)
     assert [(each.cassette, each.occurrence) for each in recorded(store)] == [
         ("one", 1), ("two", 1), ("default", 1), ("one", 2),
     ]  # fmt: skip
@@ -522,16 +522,16 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
             ("secret", "secret", OPENAI, None),
             ("secret", "secret", "example.com", 403),
         ):
-            rig.shell.token = token
-            ConnectInterceptor(rig.shell, forward=True).http_connect(flow := from_afar(host, 443, password))
+            rig.proxy.token = token
+            ConnectInterceptor(rig.proxy, forward=True).http_connect(flow := from_afar(host, 443, password))
             assert (flow.response.status_code if flow.response else None) == status, (token, password, host)
             headers = (("proxy-authorization", flow.request.headers["proxy-authorization"]),)
             if status is None:
-                assert find_destination(rig.shell, flow.client_conn, ("http", host, 80), headers) == ("http", host, 80)
+                assert find_destination(rig.proxy, flow.client_conn, ("http", host, 80), headers) == ("http", host, 80)
             else:
                 with pytest.raises(RefusedError):
-                    find_destination(rig.shell, flow.client_conn, ("http", host, 80), headers)
-        assert rig.shell.tunnels == {}
+                    find_destination(rig.proxy, flow.client_conn, ("http", host, 80), headers)
+        assert rig.proxy.tunnels == {}
 
 
 # --- fail closed ------------------------------------------------------------------------------------------------------------
@@ -559,7 +559,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, method: str
             with rig.client(5) as c:
                 if c.send(connect_bytes(OPENAI, 443)).head()[0] == 200:
                     try:
-                        answer = secure(c, OPENAI, rig.shell.ca).ask(chat("new", headers={"host": OPENAI}))
+                        answer = secure(c, OPENAI, rig.proxy.ca).ask(chat("new", headers={"host": OPENAI}))
                     except (ssl.SSLError, ConnectionError):
                         answer = Received(0, {}, b"")
                     assert answer.status in (0, 404, 500, 502)
@@ -572,20 +572,20 @@ def test_a_tunnel_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
         with tunnel(rig, "127.0.0.1", 9) as c:
             c.send(b"\x16nothing listens there")
             c.rest()
-        until(lambda: not rig.shell.tunnels)
+        until(lambda: not rig.proxy.tunnels)
 
 
 def test_an_earlier_permission_does_not_count_for_a_later_connect(tmp_path: Path) -> None:
     """Whatever the same connection was allowed before, its next CONNECT to a provider is no raw tunnel."""
     with Rig("record", tmp_path / "x.db", forward=True) as rig:
-        decides, same = ConnectInterceptor(rig.shell, forward=True), client("127.0.0.1")
+        decides, same = ConnectInterceptor(rig.proxy, forward=True), client("127.0.0.1")
         flow = http.HTTPFlow(same, Server(address=None))
         flow.request = http.Request.make("CONNECT", "http://example.com:443/")
         decides.http_connect(flow)
-        assert rig.shell.tunnels == {same.id: ("example.com", 443)}
+        assert rig.proxy.tunnels == {same.id: ("example.com", 443)}
         flow.request = http.Request.make("CONNECT", f"http://{OPENAI}:443/")
         decides.http_connect(flow)
-        assert rig.shell.tunnels == {}
+        assert rig.proxy.tunnels == {}
 
 
 def test_what_passes_inside_a_wrong_origin_is_still_the_origin_s(tape: Path) -> None:

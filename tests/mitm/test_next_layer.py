@@ -103,7 +103,7 @@ def test_who_breaks_off_a_head_is_not_waited_for_without_end(
         if not drips:  # else the end may take the answer with it
             assert got.startswith(b"" if said[:1] == HELLO[:1] else b"HTTP/1.1 408 ")
             assert (b"did not end within" in got) is (said[:1] != HELLO[:1])
-        assert rig.shell.open == {}
+        assert rig.proxy.open == {}
 
 
 def test_a_head_in_pieces_is_waited_for_while_it_is_young(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_no_page_is_served_in_any_mode(tmp_path: Path, mode: Mode) -> None:
             assert b"--allow-origin" in answer.body or b"--answer-to" in answer.body, what
             assert "access-control-allow-origin" not in answer.headers, what
         assert p.requests == []
-        assert not rig.shell.engine.sessions.open_sessions, "a page opened a session"
+        assert not rig.proxy.engine.sessions.open_sessions, "a page opened a session"
         if mode is Mode.REPLAY:
             with rig.client() as c:
                 found = [c.ask(chat(SECRET_TEXT)).json["choices"][0]["message"]["content"] for _ in "12"]

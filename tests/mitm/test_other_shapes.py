@@ -116,7 +116,7 @@ def test_the_region_that_signed_is_where_it_goes(tmp_path: Path) -> None:
         )
         for place in (("https", host, 443), None):
             path = "/model/m/converse" if place else "/bedrock/model/m/converse"
-            assert rig.shell.engine.begin_exchange("POST", path, place, signed).route.upstream == f"https://{host}"
+            assert rig.proxy.engine.begin_exchange("POST", path, place, signed).route.upstream == f"https://{host}"
     with Rig("replay", store, forward=True) as rig, intercepted(rig, host.replace("us-west-2", "eu-west-1")) as c:
         assert c.ask(raw).headers["x-llmproxy-cache"] == "hit"
 

@@ -55,7 +55,7 @@ def test_the_end_of_an_answer_waits_for_the_store(tmp_path: Path) -> None:
         assert c.response().whole
         assert d.response().whole
         assert time.monotonic() - began > module.COMMIT_PATIENCE * 0.9
-        assert rig.shell.losses == 0
+        assert rig.proxy.losses == 0
         Slow.gate.set()
         rig.wait_idle()
     assert len(recorded(tmp_path / "x.db")) == 2
@@ -68,11 +68,11 @@ def test_a_loss_is_counted_and_noted(tmp_path: Path) -> None:
         assert [c.ask(chat("a")).status for _ in range(3)] == [200] * 3
         rig.wait_idle()
         assert [outcome.note for outcome in rig.outcomes] == ["NOT RECORDED: the store is locked"] * 3
-        assert rig.shell.losses == 3
+        assert rig.proxy.losses == 3
 
 
 class Crowded(ProxyContext):
-    """A shell whose writer begins when so many answers wait for it."""
+    """A proxy whose writer begins when so many answers wait for it."""
 
     sizes: list[int]
 
@@ -111,7 +111,7 @@ def test_answers_that_end_together_are_stored_together(tmp_path: Path, bad: int)
         assert all(client.response().whole for client in clients)
         assert len(recorded(tmp_path / "x.db")) == 6 - bad
         assert [outcome.note for outcome in rig.wait_outcomes(6)].count("NOT RECORDED: a bad one") == bad
-        assert rig.shell.losses == bad
+        assert rig.proxy.losses == bad
     assert Crowded.sizes == [6]
 
 
@@ -126,23 +126,23 @@ def test_answers_of_ours_have_a_length() -> None:
 def test_a_miss_has_the_status_of_its_dialect(tmp_path: Path) -> None:
     """400 where Claude Code and Codex ask, so that each asks once; 404 elsewhere; what was set counts for all."""
     with Rig("replay", tmp_path / "x.db") as rig:
-        refusal = rig.shell.build_refusal
+        refusal = rig.proxy.build_refusal
         assert refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 400
         assert refusal(MissError("m"), "openai", close=False, operation="responses")[0] == 400
         assert refusal(MissError("m"), "openai", close=False, operation="chat.completions")[0] == 404
     with Rig("replay", tmp_path / "x.db", miss_status=404) as rig:
-        assert rig.shell.build_refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 404
+        assert rig.proxy.build_refusal(MissError("m"), "anthropic", close=False, operation="messages")[0] == 404
 
 
 def test_a_refusal_takes_the_miss_status_and_hides_secrets(tmp_path: Path) -> None:
     """--miss-status is for misses only; what was learned as a secret is taken out of every text."""
     with Rig("replay", tmp_path / "x.db", miss_status=501) as rig:
-        assert rig.shell.build_refusal(MissError("m"), "openai", close=False)[0] == 501
-        assert rig.shell.build_refusal(LLMProxyError("m"), "openai", close=False)[0] == 500
-        rig.shell.engine.redactor.learn_request((("authorization", "Bearer canary-0123456789abcdef"),), "/")
+        assert rig.proxy.build_refusal(MissError("m"), "openai", close=False)[0] == 501
+        assert rig.proxy.build_refusal(LLMProxyError("m"), "openai", close=False)[0] == 500
+        rig.proxy.engine.redactor.learn_request((("authorization", "Bearer canary-0123456789abcdef"),), "/")
         assert (
             b"canary"
-            not in rig.shell.build_refusal(LLMProxyError("x canary-0123456789abcdef"), "openai", close=False)[1]
+            not in rig.proxy.build_refusal(LLMProxyError("x canary-0123456789abcdef"), "openai", close=False)[1]
         )
 
 
@@ -173,7 +173,7 @@ def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
     """Neither is one sent whose client left while it waited; a hit waits for nothing."""
     gate = Gate()
     with provider() as upstream, Rig("auto", tmp_path / "x.db", {"openai": upstream.url}, recorder=Watching) as rig:
-        rig.shell.pace = gate
+        rig.proxy.pace = gate
         with rig.client() as stays, rig.client() as leaves:
             stays.send(chat("stays"))
             leaves.send(chat("leaves"))
@@ -196,7 +196,7 @@ def test_nothing_goes_before_its_time(tmp_path: Path) -> None:
 def test_where_nobody_counts_nothing_goes(tmp_path: Path) -> None:
     """An error that says why, and the provider hears nothing."""
     with provider() as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-        rig.shell.pace = build_rate_limiter({"*": "5/min"}, "1/secret", lambda: 0.0)
+        rig.proxy.pace = build_rate_limiter({"*": "5/min"}, "1/secret", lambda: 0.0)
         with rig.client() as c:
             answer = c.ask(chat("hi"))
         assert answer.status >= 500
@@ -207,7 +207,7 @@ def test_where_nobody_counts_nothing_goes(tmp_path: Path) -> None:
 def test_the_proxy_counts_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As the option says: the third of two a second waits, and that is said once."""
     with provider() as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
-        rig.shell.pace = build_rate_limiter({"openai": "2/s"}, "", lambda: 5.0)
+        rig.proxy.pace = build_rate_limiter({"openai": "2/s"}, "", lambda: 5.0)
         with rig.client() as c:
             for n in range(4):
                 assert c.ask(chat(f"{n}")).status == 200
@@ -231,7 +231,7 @@ def test_another_one_may_count(tmp_path: Path) -> None:
         Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        rig.shell.pace = build_rate_limiter({"openai": "1/h"}, f"{server.server_address[1]}/hush", lambda: 0.0)
+        rig.proxy.pace = build_rate_limiter({"openai": "1/h"}, f"{server.server_address[1]}/hush", lambda: 0.0)
         with rig.client() as c:
             assert [c.ask(chat(f"{n}")).status for n in range(2)] == [200, 200]
         server.shutdown()

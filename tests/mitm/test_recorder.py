@@ -132,7 +132,7 @@ def test_the_reading_connection_stays_with_the_event_loop(tmp_path: Path, mode: 
     threads: set[str] = set()
     with connected(Provider(Script((Step(Reply("a"), times=None),))), mode, tmp_path / "x.db") as (rig, c):
         assert c.ask(chat("first")).status == 200
-        store = rig.shell.engine.store
+        store = rig.proxy.engine.store
         assert store is not None
         store.conn.set_trace_callback(lambda _: threads.add(threading.current_thread().name))
         for n in range(5):

@@ -520,16 +520,16 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         written.set()
 
     def closed() -> Future[int | None]:
-        built = ContextAndJournal(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
+        built = ContextAndJournal(rig.proxy, Journal.open(tmp_path / "other.state.db", time.time), ())
         return asyncio.run_coroutine_threadsafe(
             close_and_report(out_of_patience, built, Console(said), totals), rig._loop
         )
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
     with connected(Provider(Script((Step(answer),))), "record", tmp_path / "x.db", shell=ClosesOnce) as (rig, c):
-        rig.shell._writer.submit(written.wait, 120)
+        rig.proxy._writer.submit(written.wait, 120)
         c.send(chat("hi", stream=True)).until(EVENT)
-        until(lambda: rig.shell._commits)  # the answer has come to its end
+        until(lambda: rig.proxy._commits)  # the answer has come to its end
         closed().result(120)
     assert totals.recorded == 1
     assert "1 recorded" in said.getvalue()

@@ -362,7 +362,7 @@ def test_a_message_that_could_not_be_noted_is_relayed_and_the_loss_is_said(
         (outcome,) = rig.wait_outcomes(1)
         assert outcome.lost
         rig.wait_idle()
-        assert rig.shell.losses == 1
+        assert rig.proxy.losses == 1
     assert recorded(tmp_path / "x.db") == []
 
 
@@ -426,7 +426,7 @@ def test_sockets_of_one_session_at_once_are_kept_apart(store: Path) -> None:
             with client:
                 assert client.hear()["of"]["n"] == n
         rig.wait_outcomes(20)
-        assert rig.shell.losses == 0
+        assert rig.proxy.losses == 0
     assert [decode_frames(each.response.body)[0].data for each in recorded(store)].count('{"type": "a", "n": 3}') == 1
     assert sorted(each.occurrence for each in recorded(store)) == list(range(1, 21))
     assert upstream.ended == [Gone(1000)] * 20 or all(gone.code == 1000 for gone in upstream.ended)

@@ -170,7 +170,7 @@ def test_what_was_never_said_closes_the_socket(store: Path, said: list[object], 
         rig.wait_idle()
         (outcome,) = rig.outcomes
         assert (outcome.decision, outcome.miss, outcome.nearest) == ("REFUSE", True, 1)
-        (missed,) = rig.shell.engine.journal.list_misses()
+        (missed,) = rig.proxy.engine.journal.list_misses()
         assert "is not as recorded" in missed.text
         assert "llmproxy show 1" in missed.text
         assert path in missed.text
@@ -322,7 +322,7 @@ def test_a_client_may_leave_early(store: Path) -> None:
         found = [each.note for each in outcomes]
         assert found == ["client left after 0 of 2 messages", *["client left after 1 of 2 messages"] * 3]
         assert not any(each.miss for each in outcomes)
-        assert rig.shell.engine.questions.count_unused() == 0
+        assert rig.proxy.engine.questions.count_unused() == 0
 
 
 @pytest.mark.parametrize(("rubbish", "code"), [
@@ -355,7 +355,7 @@ def test_the_nth_socket_gets_the_nth_recording(tmp_path: Path, exhausted: str, t
     path = tmp_path / "x.db"
     record(path, ("one",), ("two",))
     with Rig("replay", path, exhausted=exhausted) as rig:
-        session = rig.shell.engine.sessions.get_or_open("default")
+        session = rig.proxy.engine.sessions.get_or_open("default")
         session.settings = replace(session.settings, opened=True)
         for text in filter(None, ("one", "two", third)):
             with Client(rig.port) as client:
@@ -390,7 +390,7 @@ def test_sockets_of_one_session_may_come_in_any_order(tmp_path: Path) -> None:
                 assert client.say({"type": "response.create", "text": name}).hear()["of"] == name
         rig.wait_idle()
         assert not any(each.miss for each in rig.outcomes)
-        assert rig.shell.engine.questions.count_unused() == 0
+        assert rig.proxy.engine.questions.count_unused() == 0
 
 
 def test_a_hundred_sockets_in_sessions_of_their_own_are_not_mixed(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_hundred_sockets_in_sessions_of_their_own_are_not_mixed(tmp_path: Path
         with Upstream(counting) as upstream, Rig("record", path, {"openai": upstream.url}) as rig:
             live = list(pool.map(lambda n: run(rig.port, n), range(count)))
             rig.wait_idle(20)
-            assert rig.shell.losses == 0
+            assert rig.proxy.losses == 0
         with Rig("replay", path) as rig:
             replayed = list(pool.map(lambda n: run(rig.port, n), range(count)))
             rig.wait_idle()

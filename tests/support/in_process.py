@@ -75,7 +75,7 @@ class InProcess:
             now=lambda: self.time + self.jump,
             clock=lambda: self.time - NOW,
         )
-        self.shell = ProxyContext(self.engine, lambda _: None)
+        self.proxy = ProxyContext(self.engine, lambda _: None)
         self._places: dict[tuple[object, ...], RequestHeadInfo] = {}
         self.labels: list[str] = []
         """Of the requests that found their session, in the order of their arrival."""
@@ -112,11 +112,11 @@ class InProcess:
             place = self._places[which] = engine.place("POST", target, None, headers)
         if (hit := engine.fast_path.find_answer(place, client, body)) is not None:
             self.labels.append(f"{label}'")
-            self.shell.report_hit(hit)
+            self.proxy.report_hit(hit)
             return _read(hit.data)
         self.labels.append(label)
         exchange = engine.begin(place)
-        self.shell.record_begin(exchange)
+        self.proxy.record_begin(exchange)
         engine.identify(exchange, body)
         match exchange.decision:
             case Decision.REPLAY:
@@ -149,22 +149,22 @@ class InProcess:
                         continue
                 break
             answer = Answer(status, plan.head + body, body)
-        self.shell.report_exchange_end(exchange, status)
+        self.proxy.report_exchange_end(exchange, status)
         return answer
 
     def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
         answer = _join(self.engine.plan_made(exchange, client))
-        self.shell.report_exchange_end(exchange, exchange.replayed_status or 0)
+        self.proxy.report_exchange_end(exchange, exchange.replayed_status or 0)
         return answer
 
     def _refuse(self, exchange: Exchange, error: LLMProxyError) -> Answer:
         exchange.decision = Decision.REFUSE
         if exchange.channel is Channel.MCP:
-            status, data = self.shell.build_mcp_refusal(error, exchange, close=False, method="POST")
+            status, data = self.proxy.build_mcp_refusal(error, exchange, close=False, method="POST")
         else:
             operation = exchange.operation
-            status, data = self.shell.build_refusal(error, exchange.family, close=False, operation=operation)
-        self.shell.report_exchange_end(exchange, status)
+            status, data = self.proxy.build_refusal(error, exchange.family, close=False, operation=operation)
+        self.proxy.report_exchange_end(exchange, status)
         return _read(data)
 
     def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
@@ -179,7 +179,7 @@ class InProcess:
                 reply(chunk.data)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
         usage = keep(exchange, proper=True)
-        self.shell.report_exchange_end(exchange, made.status, usage=usage)
+        self.proxy.report_exchange_end(exchange, made.status, usage=usage)
         if withheld:
             return self._inject(exchange, client)
         return Answer(made.status, made.body, made.body)
@@ -195,7 +195,7 @@ class InProcess:
         place = self.engine.place(head.method, target, None, head.headers)
         self.labels.append(label)
         exchange = self.engine.begin(place)
-        self.shell.record_begin(exchange)
+        self.proxy.record_begin(exchange)
         self.engine.identify(exchange, b"")
         match exchange.decision:
             case Decision.REPLAY:
@@ -226,12 +226,12 @@ class InProcess:
                 heard.append(answer)
         recording.record_close(at + 10, 1000, "", client=True)
         keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
-        self.shell.report_exchange_end(exchange, SWITCHING, usage=keep(exchange, proper=True))
+        self.proxy.report_exchange_end(exchange, SWITCHING, usage=keep(exchange, proper=True))
         return Answer(SWITCHING, "\n".join(heard).encode(), b"")
 
     def _replay_socket(self, exchange: Exchange, client: WSConnection, raw: bytes, says: list[str]) -> Answer:
         peer = connection.Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0)
-        socket = ReplayedWebSocket(self.shell, Context(peer, Options()), exchange, parse_head(raw))
+        socket = ReplayedWebSocket(self.proxy, Context(peer, Options()), exchange, parse_head(raw))
         heard: list[str] = []
 
         def take(made: Iterator[object]) -> None:

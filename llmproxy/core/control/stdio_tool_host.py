@@ -69,7 +69,7 @@ class StdioClient:
     """One client of one server, for as long as it is connected."""
 
     engine: Engine
-    shell: StdioExchangeRecorder
+    proxy: StdioExchangeRecorder
     session: str
     server: str
     """Name of the server, without prefix."""
@@ -95,18 +95,18 @@ class StdioClient:
             self._begin_unasked_messages()
         self._number += 1
         exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
-        self.shell.record_begin(exchange)
+        self.proxy.record_begin(exchange)
         try:
             self.engine.identify(exchange, line)
             if exchange.decision is Decision.FAULT:
                 made = exchange.answer.made
-                self.shell.report_exchange_end(exchange, 0 if made is None else made.status)
+                self.proxy.report_exchange_end(exchange, 0 if made is None else made.status)
                 if made is None:
                     return ToolLineOutcome(gone=True)
                 return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
             out, forward = self._execute_decision(exchange, line)
         except Exception:
-            self.shell.report_exchange_end(exchange, 0)
+            self.proxy.report_exchange_end(exchange, 0)
             raise
         told, again = self._take_ready_lines()
         return ToolLineOutcome(out + told, forward, again=again)
@@ -123,14 +123,14 @@ class StdioClient:
         exchange.decision = Decision.REFUSE
         text = self.engine.redactor.text(str(exchange.error or "llmproxy: refused"))
         status, _, body = build_refusal(exchange.operation, line, text)
-        self.shell.report_exchange_end(exchange, status)
+        self.proxy.report_exchange_end(exchange, status)
         return body + b"\n" if body else b"", None
 
     def _play_recording(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
         playback = self.engine.playback(exchange)
         if playback is None and not (response.body and exchange.answer.held):
-            self.shell.report_exchange_end(exchange, response.status)
+            self.proxy.report_exchange_end(exchange, response.status)
             return response.body
         turns = [AnswerPart(SendCondition.NOTHING, None, response.body)] if playback is None else playback.turns or ()
         self._waiting.append(_PendingPlayback(exchange, playback, deque(turns)))
@@ -141,7 +141,7 @@ class StdioClient:
         exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
         self.engine.identify(exchange, b"")
         if exchange.decision is Decision.REPLAY:
-            self.shell.record_begin(exchange)
+            self.proxy.record_begin(exchange)
             self._play_recording(exchange)
         elif exchange.decision is Decision.RECORD:
             self._stream = exchange
@@ -163,7 +163,7 @@ class StdioClient:
                     each.playback.on_question_sent(each.turns[0])
             if not each.turns or (each.turns[0].wait is SendCondition.FOR_EVER and each.exchange.method == "GET"):
                 self._waiting.remove(each)
-                self.shell.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
+                self.proxy.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
         return out, again
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
@@ -184,13 +184,13 @@ class StdioClient:
             exchange.recording.postpone_last_offset(
                 round((self.engine.clock() - exchange.progress.released) * MICROSECONDS)
             )
-        self.shell.store_later(exchange, proper=not left)
+        self.proxy.store_later(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
         """Handle that the server did not answer: nothing of that is kept."""
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
-            self.shell.report_exchange_end(exchange, 0)
+            self.proxy.report_exchange_end(exchange, 0)
 
     def on_client_end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
         """Handle a client's end; `unasked` is what the server said meanwhile: (message followed or 0, line)."""
@@ -198,25 +198,25 @@ class StdioClient:
             self.on_server_loss(number, "the client left before the server answered")
         for each in self._waiting:
             each.exchange.note = "client left"
-            self.shell.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
+            self.proxy.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
         self._waiting.clear()
         stream, self._stream = self._stream, None
         if stream is None or not unasked:
             return
-        self.shell.record_begin(stream)
+        self.proxy.record_begin(stream)
         stream.progress.released = self.engine.clock()
         stream.recording.on_head(0, 200, "OK", (("content-type", LINES),))
         for after, line in unasked:
             since = max(0.0, self._begun.get(after, stream.progress.started_at) - stream.progress.started_at)
             stream.recording.on_data(int(since * MICROSECONDS) + 1, line + b"\n")
-        self.shell.store_later(stream)
+        self.proxy.store_later(stream)
 
 
 class StdioClients:
     """Every client of the proxy's that speaks over stdio, as the control API knows it."""
 
-    def __init__(self, shell: StdioExchangeRecorder) -> None:
-        self._shell = shell
+    def __init__(self, proxy: StdioExchangeRecorder) -> None:
+        self._proxy = proxy
         self._lines: dict[tuple[str, str], StdioClient] = {}
 
     def on_connection_end(self, connection: str) -> None:
@@ -231,7 +231,7 @@ class StdioClients:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
                     raise BadControl(UNKNOWN)
-                line = self._lines[which] = StdioClient(engine, self._shell, session, read_text(body, "server"))
+                line = self._lines[which] = StdioClient(engine, self._proxy, session, read_text(body, "server"))
             if body.get("held") is True:
                 line.held = connection
             for each in body.get("secrets") or ():

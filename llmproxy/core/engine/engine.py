@@ -92,7 +92,7 @@ class Engine:
         self.trials = TrialStore(config.store, now)
         """What sessions on trial saw."""
 
-        # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
+        # What the proxy asks, in the order of a request's way; each is the method of the part that answers it.
         self.in_scope, self.is_stubbed = dispatcher.is_in_scope, dispatcher.may_be_stubbed
         self.family_of, self.mode_of = dispatcher.find_family, dispatcher.get_mode
         self.place, self.holds = dispatcher.place_request, dispatcher.is_still_valid

@@ -154,7 +154,7 @@ class RequestHeadInfo(NamedTuple):
 
 @dataclass(slots=True)
 class CallProgress:
-    """How far a call has come; begun at its arrival, and carried on by the shell."""
+    """How far a call has come; begun at its arrival, and carried on by the proxy."""
 
     seq: int
     """Number of this call in its session, from 1."""

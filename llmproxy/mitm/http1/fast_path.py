@@ -67,14 +67,14 @@ class Front(asyncio.StreamReaderProtocol):
 
     def __init__(
         self,
-        shell: ProxyContext,
+        proxy: ProxyContext,
         heads: HeadCache,
         serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Wait for the first request; what is not answered here goes to `serve`."""
         super().__init__(asyncio.StreamReader(loop=loop), serve, loop=loop)
-        self._shell, self._heads = shell, heads
+        self._proxy, self._heads = proxy, heads
         self._held: list[bytes] = []
         self._wanted = 0
         """Bytes that what is held lacks at least."""
@@ -96,17 +96,17 @@ class Front(asyncio.StreamReaderProtocol):
         """Be found by the layer."""
         self._out = cast("asyncio.Transport", transport)
         self._place = (transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
-        sockets, descriptor = self._shell.sockets, transport.get_extra_info("socket").fileno()
+        sockets, descriptor = self._proxy.sockets, transport.get_extra_info("socket").fileno()
         if sockets is not None and descriptor >= sockets.room:
-            sockets.make_room(self._shell.fronts.values(), descriptor)
-        self._shell.fronts[self._place] = self
+            sockets.make_room(self._proxy.fronts.values(), descriptor)
+        self._proxy.fronts[self._place] = self
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the layer hear of what is left."""
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
-        self._shell.fronts.pop(self._place, None)
+        self._proxy.fronts.pop(self._place, None)
         self.layer = None
         if self._look is not None:
             self._look.cancel()
@@ -164,7 +164,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     def _schedule_hand_over(self) -> None:
         self._look = asyncio.get_running_loop().call_later(
-            self._shell.held_for, self._hand_over_incomplete, self._held[0]
+            self._proxy.held_for, self._hand_over_incomplete, self._held[0]
         )
 
     def _hand_over_incomplete(self, first: bytes) -> None:
@@ -188,7 +188,7 @@ class Front(asyncio.StreamReaderProtocol):
         """Hand these bytes, and the request that they begin with, to the layer."""
         self._held, self._here = [], False
         if self._incoming is not None:
-            self._shell.arrived[self._place] = self._incoming
+            self._proxy.arrived[self._place] = self._incoming
             self._incoming = None
         if data:
             self._handed += len(data)
@@ -205,7 +205,7 @@ class Front(asyncio.StreamReaderProtocol):
             if last is None or not data.startswith(last.raw):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
                 self._last = last = self._heads.find_head(data[:end]) if end > 3 else None
-            if last is None or self._shell.draining:
+            if last is None or self._proxy.draining:
                 self._hand_over(data)
                 return
             end, length = last.end, last.length
@@ -239,7 +239,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     def _send_fast_hit(self, last: ReceivedHead, body: bytes) -> bool:
         """Send the recorded answer by the fast path. False, and nothing counted, if the long way must answer."""
-        plain, engine = last.plain, self._shell.engine
+        plain, engine = last.plain, self._proxy.engine
         if plain.place is None:
             return False
         if last.credential != plain.credential:
@@ -247,15 +247,15 @@ class Front(asyncio.StreamReaderProtocol):
         if (hit := engine.fast_path.find_answer(plain.place, plain.client, body)) is None:
             return False
         self._out.write(hit.data)
-        self._shell.report_hit(hit)
+        self._proxy.report_hit(hit)
         if hit.close:
             self._out.close()
         return True
 
     def _begin_request(self, plain: FastHead) -> bool:
         """Begin a request whose head is here; False if its body is not to be waited for here."""
-        engine, head = self._shell.engine, plain.head
-        incoming = self.incoming(self._shell)
+        engine, head = self._proxy.engine, plain.head
+        incoming = self.incoming(self._proxy)
         incoming.head, incoming.client = head, plain.client
         try:
             if plain.place is None or not engine.holds(plain.place):
@@ -286,7 +286,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)
-        self._shell.report_exchange_end(exchange, slot.status)
+        self._proxy.report_exchange_end(exchange, slot.status)
         if laid.close:
             self._out.close()
         return True
@@ -426,7 +426,7 @@ class EagerHookLayer:
 class ConnectionHandler(mode_servers.ProxyConnectionHandler):
     """mitmproxy's handler of a client, which notices at once that it leaves, not at its next write."""
 
-    shell: ProxyContext | None = None
+    proxy: ProxyContext | None = None
 
     def use_layer(self, top: layer.Layer) -> None:
         """Serve by these layers."""
@@ -483,11 +483,11 @@ class ConnectionHandler(mode_servers.ProxyConnectionHandler):
 
     async def server_event(self, event: events.Event) -> None:
         """Let the layers hear of something, of a piece of a recorded answer in its turn."""
-        if isinstance(event, events.DataReceived) and event.connection is not self.client and self.shell is not None:
-            exchange = self.shell.released.get(self.shell.streams.get(event.connection.id, self.client.id))
+        if isinstance(event, events.DataReceived) and event.connection is not self.client and self.proxy is not None:
+            exchange = self.proxy.released.get(self.proxy.streams.get(event.connection.id, self.client.id))
             if exchange is not None and exchange.recording.status != SWITCHING:
                 try:
-                    await self.shell.turns.wait_for_turn(exchange)
+                    await self.proxy.turns.wait_for_turn(exchange)
                 except asyncio.CancelledError as why:
                     # mitmproxy closes a connection only where a read or a write is cancelled: the next one is.
                     await super().server_event(event)
@@ -522,10 +522,10 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
 class FrontedProxyserver(proxyserver.Proxyserver):
     """The servers of a proxy that has a front."""
 
-    def __init__(self, shell: ProxyContext, front: type[Front]) -> None:
-        """Serve for `shell`, with a `front` before each stream."""
+    def __init__(self, proxy: ProxyContext, front: type[Front]) -> None:
+        """Serve for `proxy`, with a `front` before each stream."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.shell, self.front = shell, front
+        self.proxy, self.front = proxy, front
 
 
 class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type: ignore[no-untyped-call]
@@ -538,7 +538,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - no common type
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
-        handler.shell = cast("FrontedProxyserver", self.manager).shell
+        handler.proxy = cast("FrontedProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.use_layer(self.make_top_layer(handler.layer.context))
         with self.manager.register_connection(handler.client.id, handler):
@@ -553,10 +553,10 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("FrontedProxyserver", self.manager)
-        heads = HeadCache(manager.shell.guard, by_credential=manager.shell.engine.config.match_credential)
+        heads = HeadCache(manager.proxy.guard, by_credential=manager.proxy.engine.config.match_credential)
 
         def front() -> Front:
-            return manager.front(manager.shell, heads, self.handle_stream, loop)
+            return manager.front(manager.proxy, heads, self.handle_stream, loop)
 
         return [await loop.create_server(front, host, port)]
 

@@ -84,7 +84,7 @@ class RequestForwarder:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None:
             raise AssertionError("nothing to release")
-        here.shell.released[here.client.id] = exchange
+        here.proxy.released[here.client.id] = exchange
         here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
         here.forwarded = True
         self.withheld = exchange.answer.withheld
@@ -96,7 +96,7 @@ class RequestForwarder:
     def forward_body(self) -> Commands:
         """Pass the body on as it arrives; keep a copy for the key, up to the limit."""
         here, incoming = self._here, self._here.incoming
-        most = here.shell.engine.config.max_request
+        most = here.proxy.engine.config.max_request
         raw, decoded, over = here.reader.take_body()
         if raw and not self._overflow and (self._kept or may_hold_redaction(incoming.body[-LONGEST_MARK:] + decoded)):
             self._kept += raw
@@ -118,7 +118,7 @@ class RequestForwarder:
                     if decided.decision is Decision.REFUSE and decided.error is not None:
                         raise decided.error
         if not over:
-            yield from here.start_time_limit(here.shell.body_patience)
+            yield from here.start_time_limit(here.proxy.body_patience)
         if over and self._kept:
             raw, self._kept = bytes(self._kept) + raw, bytearray()
         if raw and self._here.is_forwarding:
@@ -208,12 +208,12 @@ class RequestForwarder:
         if self._spent is not None:
             yield commands.CloseConnection(self._spent)
             self._spent = None
-        exchange = here.shell.released.pop(here.client.id, None)
+        exchange = here.proxy.released.pop(here.client.id, None)
         if exchange is not None and not exchange.progress.finished:
             if exchange.recording.has_head:
-                here.shell.report_unrecorded(exchange, "its end was not noticed; see the log")
+                here.proxy.report_unrecorded(exchange, "its end was not noticed; see the log")
             else:
-                here.shell.report_abandoned(exchange)
+                here.proxy.report_abandoned(exchange)
         if self.withheld and exchange is not None and here.incoming.head is not None:
             yield from self._layer.send_made_answer()
             return

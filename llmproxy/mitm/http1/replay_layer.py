@@ -97,25 +97,25 @@ class OwnRequestAnswerer:
 
     def answer_request(self, head: Head, body: bytes) -> Commands:
         """Answer, now or when what has to be waited for is over."""
-        here, shell = self._here, self._here.shell
-        local = is_loopback(here.client.peername[0]) and not shell.exposed
+        here, proxy = self._here, self._here.proxy
+        local = is_loopback(here.client.peername[0]) and not proxy.exposed
         scheme = "https" if here.client.tls_established else "http"
         asked = ControlRequest(
-            head.method, head.target, head.headers, body, loopback=local, guard=shell.guard, scheme=scheme,
+            head.method, head.target, head.headers, body, loopback=local, guard=proxy.guard, scheme=scheme,
             connection=here.client.id,
         )  # fmt: skip
         if is_page_request(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._answer_viewer(head, asked)
             return
-        session, now = control.find_session_to_await(shell.engine, asked), shell.engine.clock()
-        if session is not None and shell.has_open_calls(session):
+        session, now = control.find_session_to_await(proxy.engine, asked), proxy.engine.clock()
+        if session is not None and proxy.has_open_calls(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
                 yield from self._wait_for_answer()
                 return
         waited = here.state is LayerState.ASKED
-        status, data, kind = control.answer_control_request(shell.engine, asked, shell)
-        if (stored := shell.take_latest_store()) is not None:
+        status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
+        if (stored := proxy.take_latest_store()) is not None:
             yield ToolStoringAwaitedHook(stored)
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
@@ -133,13 +133,13 @@ class OwnRequestAnswerer:
     def on_shim_connection_end(self) -> None:
         """Handle the end of the connection; where it is idle, and we end it, its shim goes on with another one."""
         here = self._here
-        if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
-            here.shell.lines.on_connection_end(here.client.id)
+        if here.client.state is ConnectionState.CAN_WRITE and here.proxy.lines is not None:
+            here.proxy.lines.on_connection_end(here.client.id)
 
     def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""
         waited = self._viewed is not None
-        self._viewed = self._viewed or self._here.shell.answer_viewer(asked)
+        self._viewed = self._viewed or self._here.proxy.answer_viewer(asked)
         if not self._viewed.done():
             yield from self._wait_for_answer()
             return
@@ -171,11 +171,11 @@ class LayerParts:
 class ReplayLayer(layer.Layer):
     parts = LayerParts()
 
-    def __init__(self, context: Context, mode: HTTPMode, shell: ProxyContext, origin: Origin | None = None) -> None:
+    def __init__(self, context: Context, mode: HTTPMode, proxy: ProxyContext, origin: Origin | None = None) -> None:
         """Wait for the first request; `mode`: mitmproxy's, `origin` (scheme, host, port): intercepted."""
         super().__init__(context)
-        self._shell, self._origin = shell, origin
-        self._here = here = ClientConnectionState(context, shell, self.parts.incoming(shell))
+        self._proxy, self._origin = proxy, origin
+        self._here = here = ClientConnectionState(context, proxy, self.parts.incoming(proxy))
         self._mode = mode
         self._own = self.parts.own_answers(here, self)
         self._socket: ReplayedWebSocket | None = None
@@ -193,7 +193,7 @@ class ReplayLayer(layer.Layer):
 
     def _await_request(self) -> None:
         """Stand before the next request."""
-        self._here.incoming = self.parts.incoming(self._shell)
+        self._here.incoming = self.parts.incoming(self._proxy)
         self._own.prepare_for_next()
         if self._here.forwarded:
             self._forwarding.prepare_for_next()
@@ -291,7 +291,7 @@ class ReplayLayer(layer.Layer):
         if exchange is not None:
             answered = self._here.state is LayerState.REPLAYING
             exchange.note = "client left" if answered else "client left before its request was complete"
-            self._shell.report_exchange_end(exchange, (exchange.replayed_status or 0) if answered else 0)
+            self._proxy.report_exchange_end(exchange, (exchange.replayed_status or 0) if answered else 0)
         yield from self._close_client()
 
     def _close_client(self) -> Commands:
@@ -311,7 +311,7 @@ class ReplayLayer(layer.Layer):
                     if self._ended:
                         yield from self._close_client()
                     elif here.reader.count_waiting:
-                        yield from here.start_time_limit(self._shell.head_patience)
+                        yield from here.start_time_limit(self._proxy.head_patience)
                     return
                 yield from self._on_head(head)
                 continue  # `_open` may have answered, or handed on
@@ -328,7 +328,7 @@ class ReplayLayer(layer.Layer):
                 yield from self._on_client_left()
             else:
                 yield from self._send_continue(head)
-                yield from here.start_time_limit(self._shell.body_patience)
+                yield from here.start_time_limit(self._proxy.body_patience)
                 return
 
     def _on_time_limit(self) -> Commands:
@@ -338,18 +338,18 @@ class ReplayLayer(layer.Layer):
         reading = here.state is LayerState.READING
         if self._forwarding.uploading if here.is_forwarding else reading and here.incoming.head is not None:
             if seen == here.seen:
-                raise BodyTooSlow(self._shell.body_patience)
-            yield from here.start_time_limit(self._shell.body_patience)
+                raise BodyTooSlow(self._proxy.body_patience)
+            yield from here.start_time_limit(self._proxy.body_patience)
         elif reading and here.reader.count_waiting:
             if heads == here.reader.heads:
-                raise HeadTooSlow(self._shell.head_patience)
-            yield from here.start_time_limit(self._shell.head_patience)
+                raise HeadTooSlow(self._proxy.head_patience)
+            yield from here.start_time_limit(self._proxy.head_patience)
 
     def _get_body_limit(self, head: Head) -> int:
         """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
-        peer, shell = self.context.client.peername[0], self._shell
-        own = is_shim_call(head) and is_loopback(peer) and not shell.exposed
-        return max(shell.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
+        peer, proxy = self.context.client.peername[0], self._proxy
+        own = is_shim_call(head) and is_loopback(peer) and not proxy.exposed
+        return max(proxy.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
         """Send `100 Continue` to a client that waits for it; once."""
@@ -361,7 +361,7 @@ class ReplayLayer(layer.Layer):
         """The head is here: find out where the request belongs."""
         here = self._here
         here.incoming.head = head
-        if self._shell.draining:
+        if self._proxy.draining:
             error = LLMProxyError("llmproxy: the proxy is ending.")
             yield from self.refuse(error, close=True, told=not head.target.startswith(CONTROL_PREFIX))
             return
@@ -377,7 +377,7 @@ class ReplayLayer(layer.Layer):
     def _continue_begun_request(self) -> None:
         """Go on with the request that the front has begun, if the bytes that it handed over begin with one."""
         client = self.context.client
-        begun = None if self._front is None else self._shell.arrived.pop((client.peername, client.sockname), None)
+        begun = None if self._front is None else self._proxy.arrived.pop((client.peername, client.sockname), None)
         if isinstance(begun, IncomingRequest):
             self._here.incoming = begun
 
@@ -415,10 +415,10 @@ class ReplayLayer(layer.Layer):
 
     def _refuse_or_pass_too_large(self) -> Commands:
         """More than can be matched: `auto` lets it through unrecorded and says so, everything else refuses."""
-        incoming, limit = self._here.incoming, self._shell.engine.config.max_request
+        incoming, limit = self._here.incoming, self._proxy.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
         doubtful = may_hold_redaction(incoming.body)
-        if head is None or exchange is None or doubtful or not self._shell.engine.may_pass_unrecorded(exchange):
+        if head is None or exchange is None or doubtful or not self._proxy.engine.may_pass_unrecorded(exchange):
             msg = f"llmproxy: the request's body is over {limit} bytes, so it cannot be matched against recordings."
             yield from self.refuse(BodyTooLarge(msg, hint="Raise the limit with --max-request."), close=True)
             return
@@ -456,7 +456,7 @@ class ReplayLayer(layer.Layer):
             refused = UpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)
             return
-        socket = ReplayedWebSocket(self._shell, self.context, exchange, head)
+        socket = ReplayedWebSocket(self._proxy, self.context, exchange, head)
         self._here.incoming.answering, self._here.state, self._socket = True, LayerState.REPLAYING, socket
         yield from socket.accept_upgrade(self._here.reader.take_rest())
 
@@ -468,12 +468,12 @@ class ReplayLayer(layer.Layer):
     def _end_replay(self) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is not None:
-            self._shell.on_sent(exchange)
-            self._shell.report_exchange_end(exchange, exchange.replayed_status or 0)
+            self._proxy.on_sent(exchange)
+            self._proxy.report_exchange_end(exchange, exchange.replayed_status or 0)
         self._await_request()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING
-        if self._sender.crash_after and self._shell.sockets is not None:
-            self._shell.sockets.reset_connection(self.context.client)
+        if self._sender.crash_after and self._proxy.sockets is not None:
+            self._proxy.sockets.reset_connection(self.context.client)
         if here.close_after:
             yield from self._close_client()
         elif paced:
@@ -481,26 +481,26 @@ class ReplayLayer(layer.Layer):
 
     def refuse(self, error: LLMProxyError, *, close: bool, told: bool = True) -> Commands:
         """Answer with an error in the provider's envelope, or close a begun answer; not `told`: uncounted."""
-        incoming, shell = self._here.incoming, self._shell
+        incoming, proxy = self._here.incoming, self._proxy
         exchange = incoming.exchange
         method = incoming.head.method if incoming.head else "POST"
         if exchange is not None and exchange.channel is Channel.MCP and exchange.request.body is not None:
-            status, data = shell.build_mcp_refusal(error, exchange, close=close, method=method)
+            status, data = proxy.build_mcp_refusal(error, exchange, close=close, method=method)
         elif incoming.head and is_grpc(incoming.head.headers):
-            status, data = shell.build_grpc_refusal(error)
+            status, data = proxy.build_grpc_refusal(error)
         else:
             family, operation = (exchange.family, exchange.operation) if exchange else (incoming.family, "")
             asked = exchange.request.headers if exchange else ()
-            status, data = shell.build_refusal(
+            status, data = proxy.build_refusal(
                 error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked
             )
-        shell.released.pop(self.context.client.id, None)
+        proxy.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
-            shell.report_exchange_end(exchange, status)
+            proxy.report_exchange_end(exchange, status)
         elif told:
-            shell.on_call(
-                shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)
+            proxy.on_call(
+                proxy.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)
             )
         if incoming.answering:
             yield from self._close_client()
@@ -523,7 +523,7 @@ class ReplayLayer(layer.Layer):
             yield from self.refuse(error, close=True)
         except Exception:
             log.exception("llmproxy could not even say that it failed")
-            self._shell.released.pop(self.context.client.id, None)
+            self._proxy.released.pop(self.context.client.id, None)
             yield from self._close_client()
 
     def send_whole_answer(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:

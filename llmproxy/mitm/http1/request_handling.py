@@ -41,12 +41,12 @@ _PORT = re.compile(r":[^:\]]*$")
 
 class IncomingRequest:
     __slots__ = (
-        "answering", "body", "client", "continued", "exchange", "family", "grants", "head", "laid", "preflight", "raw",
-        "refusal", "shell",
+        "answering", "body", "client", "continued", "exchange", "family", "grants", "head", "laid", "preflight",
+        "proxy", "raw", "refusal",
     )  # fmt: skip
 
-    def __init__(self, shell: ProxyContext) -> None:
-        self.shell = shell
+    def __init__(self, proxy: ProxyContext) -> None:
+        self.proxy = proxy
         self.head: Head | None = None
         self.client = ClientHttp()
         """What its client can take."""
@@ -71,27 +71,27 @@ class IncomingRequest:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. Again: uncounted."""
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
-        shell = self.shell
+        proxy = self.proxy
         try:
             target, named = split_absolute_target(head)
             if self._check_origin(head, target, origin or named, "https" if client.tls_established else "http"):
                 return
             check_servable(head)
             if self.exchange is None:
-                host = origin or (named and find_destination(shell, client, named, head.headers))
-                user = shell.users.get(client.id) or read_proxy_credentials(head.headers).user
-                place = shell.engine.place(head.method, target, host, head.headers, user)
+                host = origin or (named and find_destination(proxy, client, named, head.headers))
+                user = proxy.users.get(client.id) or read_proxy_credentials(head.headers).user
+                place = proxy.engine.place(head.method, target, host, head.headers, user)
                 self.begin_exchange(place).progress.connection = client.peername, client.sockname
             if head.upgrade == "websocket" and (key := find_subprotocol_key(head)):
-                shell.engine.redactor.learn_request((("authorization", f"Bearer {key}"),), "")
+                proxy.engine.redactor.learn_request((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
             self.refusal = error
 
     def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
         """Count the request where it belongs. Raises LLMProxyError: its session cannot be."""
-        self.exchange = exchange = self.shell.engine.begin(place)
+        self.exchange = exchange = self.proxy.engine.begin(place)
         exchange.answer.grants = self.grants
-        self.shell.record_begin(exchange)
+        self.proxy.record_begin(exchange)
         return exchange
 
     @property
@@ -109,11 +109,11 @@ class IncomingRequest:
 
         Raises RefusedError: nobody allowed this page, or the request is for another name.
         """
-        guard = self.shell.guard
+        guard = self.proxy.guard
         try:
             guard.check_origin(SeenHead(head.headers, scheme, named))
         except RefusedError:
-            self.family = self.shell.engine.family_of(head.method, target, named, head.headers)
+            self.family = self.proxy.engine.family_of(head.method, target, named, head.headers)
             raise
         recorded_page = named is None and is_shown_as_page(head.headers)
         self.grants = guard.build_cors_fields(head.headers) + (SANDBOX if recorded_page else ())
@@ -129,11 +129,11 @@ class IncomingRequest:
             raise AssertionError("no request has arrived")
         if exchange.decision is None and exchange.error is None:
             try:
-                self.shell.engine.identify(exchange, body)
+                self.proxy.engine.identify(exchange, body)
             except CassetteError as error:
                 exchange.decision, exchange.error = Decision.REFUSE, error
         elif exchange.request.body is None:
-            self.shell.engine.identify(exchange, body)
+            self.proxy.engine.identify(exchange, body)
         return exchange
 
     # --- decided REPLAY --------------------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ class IncomingRequest:
         if self.exchange is None:
             raise AssertionError("no request has arrived")
         if self.laid is None:
-            self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra_headers(self.exchange))
+            self.laid = self.proxy.engine.plan(self.exchange, self.client, extra=self._extra_headers(self.exchange))
         return self.laid
 
     def plan_interactive_answer(self) -> tuple[Playback, HeadPlan] | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `plan_answer`."""
         if self.exchange is None:
             return None
-        return self.shell.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))
+        return self.proxy.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))
 
     def _extra_headers(self, exchange: Exchange) -> Headers:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)
@@ -241,7 +241,7 @@ class LayerState(Enum):
 @dataclass
 class ClientConnectionState:
     context: Context
-    shell: ProxyContext
+    proxy: ProxyContext
     incoming: IncomingRequest
     """The request that is being read, answered or passed on; between two of them one without a head."""
     reader: RequestReader = field(default_factory=RequestReader)
@@ -281,7 +281,7 @@ class ClientConnectionState:
     def wait_for_redaction(self, body: bytes) -> Commands:
         """Wait until a large body is redacted on a thread; `IncomingRequest.decide_request` follows."""
         exchange = self.incoming.exchange
-        if exchange is not None and self.shell.engine.is_long(exchange, body):
+        if exchange is not None and self.proxy.engine.is_long(exchange, body):
             yield RequestPreparedHook((exchange, body))
 
     def wait_for_decision(self, body: bytes) -> layer.CommandGenerator[Exchange]:

@@ -49,13 +49,13 @@ class StreamSender:
 
     def send_made_answer(self, exchange: Exchange, *, withheld: bool) -> Ending:
         """Send what an interceptor made of an answer; `withheld`: of one that an upstream gave."""
-        here, shell = self._here, self._here.shell
+        here, proxy = self._here, self._here.proxy
         incoming = here.incoming
-        laid = shell.engine.plan_made(exchange, incoming.client, extra=incoming.grants)
+        laid = proxy.engine.plan_made(exchange, incoming.client, extra=incoming.grants)
         here.close_after = laid.close or (withheld and here.close_after)
         self.crash_after = laid.crash
-        if laid.shut and shell.sockets is not None:
-            shell.sockets.refuse_connections(laid.shut)
+        if laid.shut and proxy.sockets is not None:
+            proxy.sockets.refuse_connections(laid.shut)
         return (yield from self._begin_answer(laid))
 
     def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
@@ -79,12 +79,12 @@ class StreamSender:
     def _begin_answer(self, laid: SendingPlan) -> Ending:
         self._here.state = LayerState.REPLAYING
         self._pieces.extend(laid.pieces)
-        self._began = self._here.shell.engine.clock()
+        self._began = self._here.proxy.engine.clock()
         return (yield from self._send_due())
 
     def _send_due(self) -> Ending:
         """Send what is due, in its place among answers, then sleep; counted from the start: delays do not add up."""
-        passed = (self._here.shell.engine.clock() - self._began) * MICROSECONDS
+        passed = (self._here.proxy.engine.clock() - self._began) * MICROSECONDS
         due, wait = b"", 0.0
         while self._pieces:
             offset, data = self._pieces[0]
@@ -112,7 +112,7 @@ class StreamSender:
         if exchange is None or not exchange.answer.held:
             return 0.0
         ends = here.client.peername, here.client.sockname
-        return here.shell.engine.wait_before(exchange, offset, ends, has_read_and_is_idle)
+        return here.proxy.engine.wait_before(exchange, offset, ends, has_read_and_is_idle)
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""

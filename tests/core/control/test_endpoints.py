@@ -464,7 +464,7 @@ def test_secrets_are_not_listed(api: Api) -> None:
     ("GET sessions/~~1", False), ("GET sessions//close", False),
 ])  # fmt: skip
 def test_which_session_a_request_asks_about(api: Api, asked: str, found: bool) -> None:
-    """So that the shell can let its open calls end before it is summed up."""
+    """So that the proxy can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
     method, _, path = asked.partition(" ")
     session = find_session_to_await(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))

@@ -73,7 +73,7 @@ def test_equal_requests_in_flight_share_one_answer(
     with provide(play) as up, Rig("record", store, {"openai": f"{up.url}/v1"}, coalesce=coalesce) as rig:
         waiting = texts.count("same") - 1 if coalesce else 0
         play.until = lambda: (
-            play.asked > 1 or sum(each.answer.awaited for each in [*rig.shell.open.values()]) == waiting
+            play.asked > 1 or sum(each.answer.awaited for each in [*rig.proxy.open.values()]) == waiting
         )
         with ExitStack() as opened:
             wires = [opened.enter_context(rig.client()) for _ in texts]
@@ -105,7 +105,7 @@ def ask_same_at_once(rig: Rig, wires: list[Wire], has_come: Callable[[], bool] =
     began = len(rig.outcomes)
     for number, wire in enumerate(wires, 1):
         wire.send(chat("same"))
-        while len(rig.shell.open) + len(rig.outcomes) - began < number or not has_come():
+        while len(rig.proxy.open) + len(rig.outcomes) - began < number or not has_come():
             time.sleep(0.01)
     return [said(wire.response().body) for wire in wires]
 
@@ -125,7 +125,7 @@ def test_each_thread_gets_the_answer_that_it_got_when_it_was_recorded(
         for wire, text in zip((a, b), before, strict=False):
             wire.ask(chat(text))
         rig.wait_idle()
-        play.until, play.asked = lambda: len(rig.shell.open) == 2 or play.asked > 1, 0
+        play.until, play.asked = lambda: len(rig.proxy.open) == 2 or play.asked > 1, 0
         assert ask_same_at_once(rig, [a, b], lambda: play.asked > 0) == ["answer 1", "answer 2"]
     stored = [dict(each.request.headers).get(AFTER_HEADER) for each in recorded(store)]
     assert [each is None for each in stored] == [True] * len(before) + [False, False]

@@ -86,7 +86,7 @@ def test_who_is_answered_in_front_is_not_idle(tape: Path) -> None:
     """The layers behind hear nothing of it, and would close the connection as one on which nothing was said for hours."""
     with Rig("replay", tape) as rig, rig.client() as client:
         client.ask(chat("one"))
-        (front,) = rig.shell.fronts.values()
+        (front,) = rig.proxy.fronts.values()
         assert isinstance(front, Front)
         found = [each for each in gc.get_objects() if isinstance(each, ConnectionHandler)]
         (handler,) = (each for each in found if each.client.peername == front._place[0])
@@ -151,8 +151,8 @@ def test_a_client_that_leaves_in_the_middle_is_forgotten(tape: Path, sent: int) 
         with rig.client() as c:
             c.send(chat("one")[:sent])
         rig.wait_idle()
-        until(lambda: not rig.shell.fronts)  # a connection that is gone is known no more
-        assert rig.shell.arrived == {}
+        until(lambda: not rig.proxy.fronts)  # a connection that is gone is known no more
+        assert rig.proxy.arrived == {}
         assert [outcome.status for outcome in rig.outcomes] in ([], [0])
 
 

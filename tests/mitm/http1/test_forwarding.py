@@ -66,7 +66,7 @@ def test_who_does_not_read_is_not_read_for(store: Path) -> None:
         c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         for number in range(2):
             c.send(chat(f"{number}", stream=True)).head()
-            (exchange,) = rig.shell.open.values()
+            (exchange,) = rig.proxy.open.values()
             seen = [-1, 0]
             while seen[-1] != seen[-2]:
                 time.sleep(0.3)

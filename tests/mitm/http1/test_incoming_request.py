@@ -18,7 +18,7 @@ from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import ROOT
 
 STEPS = {"begin", "identify", "plan", "plan_playback"}
-"""What an engine is asked on the way of a request, each in one place of the shell."""
+"""What an engine is asked on the way of a request, each in one place of the proxy."""
 
 
 @pytest.fixture(scope="module")

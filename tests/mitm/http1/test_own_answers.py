@@ -114,8 +114,8 @@ class Damaged(Engine):
 def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
     """The shim hears why, and lets its client read an error instead."""
     with Rig("record", tmp_path / "x.db", engine=FullDisk) as rig, rig.client() as client:
-        assert rig.shell.lines is not None
-        rig.shell.lines._lines["default", "c"] = StdioClient(rig.shell.engine, rig.shell, "default", "s", _number=9)
+        assert rig.proxy.lines is not None
+        rig.proxy.lines._lines["default", "c"] = StdioClient(rig.proxy.engine, rig.proxy, "default", "s", _number=9)
         for number, text in ((10, "x"), (11, "x" * MAX_HELD)):
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
             status, said = post(client, answered(number, text))
@@ -127,8 +127,8 @@ def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) 
 def test_what_cannot_be_read_goes_to_no_server(tmp_path: Path) -> None:
     """Its answer could not be kept: the shim hears why before anything is done."""
     with Rig("record", tmp_path / "x.db", engine=Damaged) as rig, rig.client() as client:
-        assert rig.shell.lines is not None
-        rig.shell.lines._lines["default", "c"] = StdioClient(rig.shell.engine, rig.shell, "default", "s", _number=9)
+        assert rig.proxy.lines is not None
+        rig.proxy.lines._lines["default", "c"] = StdioClient(rig.proxy.engine, rig.proxy, "default", "s", _number=9)
         status, said = post(client, heard(10))
         assert (status >= 400, "is damaged" in said["error"]["message"]) == (True, True)
         rig.wait_idle()
@@ -157,7 +157,7 @@ def test_who_was_idle_goes_on_with_another_connection(tmp_path: Path) -> None:
                 if isinstance(each, ConnectionHandler) and each.client.peername == idle.sock.getsockname()
             )
             handler.timeout_watchdog.last_activity = 0.0
-            for front in rig.shell.fronts.values():
+            for front in rig.proxy.fronts.values():
                 front.heard = 0.0
             asyncio.run_coroutine_threadsafe(handler.on_timeout(), rig._loop).result(60)
             assert idle.rest() == b""
@@ -172,7 +172,7 @@ def test_what_a_killed_shim_waited_for_is_lost(store: Path) -> None:
         with rig.client() as client:
             assert post(client, told(**json.loads(heard(2)) | {"held": True}))[0] == 200
         (lost,) = rig.wait_outcomes(1)
-        assert ("the client left" in lost.note, len(rig.shell.open)) == (True, 1)
+        assert ("the client left" in lost.note, len(rig.proxy.open)) == (True, 1)
         assert post(other, told(**json.loads(answered(1)) | {"connection": "d"})) == (200, {})
         rig.wait_idle()
     assert rows(store) == 1
@@ -228,5 +228,5 @@ def test_a_failure_ends_the_connection_and_serves_nothing_twice(tmp_path: Path) 
     with Rig("record", tmp_path / "x.db", shell=FailingShell) as rig, rig.client() as client:
         assert client.ask(request(heard(1), PATH)).status == 500
         assert client.rest() == b""
-        assert isinstance(rig.shell.lines, FailingLines)
-        assert rig.shell.lines.times == 1
+        assert isinstance(rig.proxy.lines, FailingLines)
+        assert rig.proxy.lines.times == 1

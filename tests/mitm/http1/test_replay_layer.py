@@ -526,7 +526,7 @@ def test_ten_thousand_requests_on_one_connection_leave_nothing_behind(tape: Path
     import gc
 
     def objects(rig: Rig) -> int:
-        for session in rig.shell.engine.sessions.open_sessions.values():
+        for session in rig.proxy.engine.sessions.open_sessions.values():
             session.calls = CallLog(arrived=session.calls.arrived)  # up to so many of them are kept, by design
         gc.collect()
         return len(gc.get_objects())
