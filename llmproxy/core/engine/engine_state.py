@@ -99,7 +99,7 @@ class EngineStore:
             for place in places:
                 self.refresh_cassette(store, *place)
 
-        store.hear_replaced = refresh_cassette
+        store.on_replaced = refresh_cassette
         return store
 
     def open_for_mode(self, mode: Mode) -> Store | None:

@@ -137,7 +137,7 @@ class ForkState:
         llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
         return _NumberedRequest(self.requests + (not again), llm_call)
 
-    def note_if_call_failed(self, call: Exchange, status: int) -> None:
+    def record_if_call_failed(self, call: Exchange, status: int) -> None:
         if _get_number(call).llm_call is not None and self._last[0] == call.key:
             self._last = (call.key, status >= _FAILED or not status)
 
@@ -352,7 +352,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         return self.forking.record_stop(call, miss) if self.forking.asked_for and _get_number(call).number else text
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        self.forking.note_if_call_failed(call, record.status)
+        self.forking.record_if_call_failed(call, record.status)
         return record
 
 

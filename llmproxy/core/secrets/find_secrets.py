@@ -441,7 +441,7 @@ class KnownSecrets:
         """Letters and digits of each form; nothing of one that has others."""
         self._lettered_of = 0
         self._lock = threading.Lock()
-        self.hear_text: Callable[[str], None] | None = None
+        self.on_text: Callable[[str], None] | None = None
         """Hears of each text that is searched."""
 
     def __contains__(self, secret: str) -> bool:
@@ -503,8 +503,8 @@ class KnownSecrets:
         """Return where any of them stands, in no order; short ones only as a word of their own."""
         if self._waiting:
             self._rebuild_index()
-        if self.hear_text is not None:
-            self.hear_text(text)
+        if self.on_text is not None:
+            self.on_text(text)
         forms = [form for form in (*self._few, *self._short) if form in text]
         if self._anchors:
             forms += self._find_anchored(text)

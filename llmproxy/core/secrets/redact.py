@@ -224,11 +224,11 @@ class Redactor:
                 before = text
                 all_noted = self.epoch.record_searched_text(text) and all_noted
 
-        self._known.hear_text = record_text
+        self._known.on_text = record_text
         try:
             made = derive()
         finally:
-            self._known.hear_text = None
+            self._known.on_text = None
         return made, all_noted
 
     # -- finding -----------------------------------------------------------------------------------------------------

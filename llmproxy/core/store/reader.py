@@ -254,7 +254,7 @@ class Readable:
         """The reading connection, for queries that are not here."""
         self.reopened: Callable[[], None] = lambda: None
         """Called when the file was opened anew: what was remembered by id may mean something else now."""
-        self.hear_replaced: Callable[[Sequence[Place]], None] = lambda _places: None
+        self.on_replaced: Callable[[Sequence[Place]], None] = lambda _places: None
         """Called with the cassettes that were opened when another store was put in the place of the file."""
         self._reader = reader
         self._now = now
@@ -263,8 +263,8 @@ class Readable:
         self._contents = RowCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
         """What `read_price` returns of the answer that was read last: it is asked next."""
-        self._slots: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
-        self._list_fields_of: tuple[int, int] = (-1, -1)
+        self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
+        self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0
         """How often the file was opened anew."""
         self._seen: Signature | None = read_signature(self._file) if watch else None
@@ -323,14 +323,14 @@ class Readable:
         """Forget what was derived, and have it derived of the store that stands there now."""
         places = list(self.derived)
         self.derived.clear()
-        self.hear_replaced(places)
+        self.on_replaced(places)
 
     def _switch_reader(self, reader: StoreReader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn
         self._opened += 1
-        self._slots.clear()
+        self._keyed.clear()
         self._answers.clear()
         self._price = (0, ())
         self._contents.clear()
@@ -357,11 +357,11 @@ class Readable:
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
         generation = self.generation
-        if generation != self._list_fields_of:
-            self._slots.clear()
-            self._list_fields_of = generation
+        if generation != self._keyed_generation:
+            self._keyed.clear()
+            self._keyed_generation = generation
         place = (cassette, sample, party, key)
-        if (known := self._slots.get(place)) is not None:
+        if (known := self._keyed.get(place)) is not None:
             return known
         found = self.query(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
@@ -371,9 +371,9 @@ class Readable:
                 KeyedRecording(id_, index(nth), index(status), Ending(ending), asked)
                 for id_, nth, status, ending, asked in found
             )
-        if len(self._slots) >= REMEMBERED_SLOTS:
-            self._slots.clear()
-        self._slots[place] = slots
+        if len(self._keyed) >= REMEMBERED_SLOTS:
+            self._keyed.clear()
+        self._keyed[place] = slots
         return slots
 
     def find_same_request_bytes(self, cassette: str, sample: int, party: str, asked: bytes, length: str) -> Row | None:

@@ -170,7 +170,7 @@ class VariableScope:
         self._declared.add(bare)
         self._values[bare] = _CapturedRow(dict(row), primary)
 
-    def note_ids_for_proxy(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
+    def record_ids_for_proxy(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
         """Note the ids of a row of this run: another run's will be others, and its proxy must know which are meant."""
         for column, value in row.items():
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):

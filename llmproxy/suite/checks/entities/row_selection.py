@@ -245,7 +245,7 @@ def capture_row(
             run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
             return [build_unclear(f"{name}.as", error)]
-        run.scope.note_ids_for_proxy(alias, info.name, rows[0], info.key)
+        run.scope.record_ids_for_proxy(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more

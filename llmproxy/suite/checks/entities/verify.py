@@ -236,7 +236,7 @@ class RunEntities:
         row = store.insert(entity, values)
         if run.cleaner:
             run.cleaner.add_row(entity, row[info.key])
-        run.scope.note_ids_for_proxy(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
+        run.scope.record_ids_for_proxy(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
         if alias:
             run.scope.capture_row(alias, row, primary=info.key, overwrite=overwrite)
         return row
