@@ -16,6 +16,7 @@ import sys
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import httptools
 
@@ -50,7 +51,7 @@ class Bare(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the way out."""
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self.parser = httptools.HttpRequestParser(self)
         self.pieces: list[bytes] = []
 

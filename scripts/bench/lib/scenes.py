@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 TURNS = 3
@@ -91,7 +92,7 @@ class Model(Handler):
         if "continue_test" in tools or "finish_test" in tools:
             decide = "make_verdict" if "make_verdict" in tools else "finish_test"
             call = decide if said >= TURNS or "continue_test" not in tools else "continue_test"
-        message = {
+        message: dict[str, object] = {
             "role": "assistant",
             "content": f"answer {said}" if body["model"] == "agent" else f"message {said + 1}",
         }
@@ -127,7 +128,7 @@ class Agent(Handler):
         request = json.dumps({"model": "agent", "messages": body["messages"]})
         place = urlsplit(self.base)
         if not hasattr(self.local, "connection"):
-            self.local.connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+            self.local.connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
         self.local.connection.request("POST", f"{place.path}/chat/completions", request, headers)
         found = self.local.connection.getresponse()
         value = json.loads(found.read())
@@ -143,7 +144,7 @@ def serve(kind, port):
 
 def players(who, agent):
     """Return the library that is measured, and what makes the agents of a scenario."""
-    model = "openai/gpt-4.1-mini"
+    model: Any = "openai/gpt-4.1-mini"
     if who.startswith("llmproxy"):
         from llmproxy import scenario
         from llmproxy.scenario.agents import HttpAgent
@@ -157,7 +158,7 @@ def players(who, agent):
             model = ModelConfig(model=model, extra={"num_retries": 0})
     else:
         import httpx
-        import scenario
+        import scenario  # type: ignore[no-redef] # langwatch-scenario's
 
         client = httpx.Client(trust_env=False, timeout=60)
 

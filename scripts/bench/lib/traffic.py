@@ -114,7 +114,7 @@ def body(number: int, *, stream: bool = False, size: int = REQUEST_BYTES) -> byt
         {"role": "assistant", "content": prose(400, 4)},
         {"role": "user", "content": f"{MARK.decode()}{NUMBER % number}"},
     ]
-    value = {"model": "gpt-4o-mini", "messages": messages, "temperature": 0, "tools": [tool]}
+    value: dict[str, object] = {"model": "gpt-4o-mini", "messages": messages, "temperature": 0, "tools": [tool]}
     if stream:
         value["stream"] = True
     room = size - len(json.dumps(value))
@@ -125,7 +125,7 @@ def body(number: int, *, stream: bool = False, size: int = REQUEST_BYTES) -> byt
 def long_body(number: int, *, messages: int = 1_000, size: int = 1 << 20) -> bytes:
     """Return an agent's long context: `messages` messages in `size` bytes, some of them tool calls and their results."""
     each = size // messages - 70
-    said = []
+    said: list[dict[str, object]] = []
     for n in range(messages):
         match n % 4:
             case 0:
@@ -152,7 +152,7 @@ def request(content: bytes, *, path: str = PATH) -> bytes:
 
 def answer(number: int, *, size: int = ANSWER_BYTES) -> bytes:
     """Return the body of the answer to request `number`: a chat completion."""
-    message = {"role": "assistant", "content": "", "refusal": None, "annotations": []}
+    message: dict[str, object] = {"role": "assistant", "content": "", "refusal": None, "annotations": []}
     value = {
         "id": f"chatcmpl-bench{NUMBER % number}",
         "object": "chat.completion",

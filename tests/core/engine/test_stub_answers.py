@@ -19,10 +19,10 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import boto3  # type: ignore[import-untyped]
+import boto3
 import httpx
 import pytest
-from botocore.utils import InstanceMetadataFetcher  # type: ignore[import-untyped]
+from botocore.utils import InstanceMetadataFetcher
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
