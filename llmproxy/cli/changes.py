@@ -28,7 +28,7 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
-from llmproxy.client.proxy_process import find_running_url
+from llmproxy.client.proxy_process import read_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.sessions.change_trials import mark_trials_interrupted
@@ -94,7 +94,7 @@ def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) 
     from llmproxy.cli.run import run_command
 
     settings = loaded.settings
-    if find_running_url(os.environ):
+    if read_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     if not store_exists(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."

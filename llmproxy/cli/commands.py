@@ -132,7 +132,7 @@ EXAMPLES = {
 COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
-def _keep_typed(parameters: list[Any]) -> list[Any]:
+def _skip_typer_conversion(parameters: list[Any]) -> list[Any]:
     """Let parameters of a command keep text, and what was not typed, as it is.
 
     Typer 0.29 imports pydantic and makes an adapter even for these: 0.1 s of each command.
@@ -161,7 +161,7 @@ class CommandGroup(TyperGroup):
         self.commands = {**self.commands, **listed}
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (of typer, or of its own click)
-        return _keep_typed(super().get_params(ctx))
+        return _skip_typer_conversion(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (of typer, or of its own click)
         """Import a command; None if there is none of this name."""
@@ -193,7 +193,7 @@ def load_command(name: str) -> Any:  # noqa: ANN401 (as above)
     command = group.commands[name]
     below = {f"{name} {sub}": each for sub, each in getattr(command, "commands", {}).items()}
     for spelt, each in {name: command, **below}.items():
-        each.get_params = lambda ctx, made=each.get_params: _keep_typed(made(ctx))
+        each.get_params = lambda ctx, made=each.get_params: _skip_typer_conversion(made(ctx))
         if spelt in EXAMPLES:
             each.epilog = f"Example:  llmproxy {spelt} {EXAMPLES[spelt]}".rstrip()
     return command

@@ -73,7 +73,7 @@ def diff(
     if is_id(old) and is_id(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _print_interaction_diff(*pair, _check_replayable(database, *pair), as_json=form == "json")
+            changed = _print_interaction_diff(*pair, _would_answer(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
@@ -186,7 +186,7 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _check_replayable(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):

@@ -68,10 +68,10 @@ def env(
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
-    from llmproxy.client.proxy_process import find_running_url
+    from llmproxy.client.proxy_process import read_proxy_url
     from llmproxy.settings import find_reachable_host, load
 
-    if found := find_running_url(environ):
+    if found := read_proxy_url(environ):
         return found
     loaded = load({}, environ, Path.cwd())
     settings = loaded.settings

@@ -24,7 +24,7 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, learn_from_runs, open_given
 from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
-from llmproxy.client.proxy_process import ensure_proxy, find_program, find_running_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
@@ -84,7 +84,7 @@ def learn(
             had = ", ".join(field.name for field in before) or "none"
             msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
             raise SettingsError(msg, hint=f"It has: {had}.")
-        _write_cassette_fields(loaded, [field for field in before if field.name not in drop])
+        _save_volatile_fields(loaded, [field for field in before if field.name not in drop])
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
     words = tuple(command or ())
     tried = _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone) if words else learn_from_runs(loaded)
@@ -95,7 +95,7 @@ def _run_learn_trial(
     loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
 ) -> TrialResult:
     """Run the agent on its recording, learning as it goes."""
-    if find_running_url(os.environ):
+    if read_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_program(command, os.environ)
     zone = "" if keep_timezone else _choose_time_zone(loaded)
@@ -214,14 +214,14 @@ def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Seque
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: (each.is_external, not each.is_bulk_acceptable)):
+    for lesson in sorted(lessons, key=lambda each: (each.is_from_other_machine, not each.is_bulk_acceptable)):
         field = lesson.field
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.is_bulk_acceptable else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
         rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
-    if foreign := sum(lesson.is_external for lesson in lessons):
+    if foreign := sum(lesson.is_from_other_machine for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)
     return lines
 
@@ -255,7 +255,7 @@ def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> 
             name = f"{field.name}_{n}"
         names.add(name)
         kept.append(replace(field, name=name))
-    _write_cassette_fields(loaded, kept)
+    _save_volatile_fields(loaded, kept)
 
 
 def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
@@ -263,7 +263,7 @@ def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
         return read_volatile_fields(store, loaded.settings.cassette)
 
 
-def _write_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _save_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         write_volatile_fields(store, settings.cassette, fields)

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.session_setup import (
     start_options,
 )
 from llmproxy.client.known_clients import warn_of_bypass
-from llmproxy.client.proxy_process import ensure_proxy, find_program, find_running_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -75,7 +75,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
-    if find_running_url(env):
+    if read_proxy_url(env):
         refuse_start_only_flags(asked.flags)
     tools = find_agent_tools(asked, env)
     declared = asked.list_run_variables(env)

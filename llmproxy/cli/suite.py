@@ -115,7 +115,7 @@ def from_session(
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
     typer.echo(f"wrote {target}: {made.summary_line}")
-    _write_schema(target)
+    _write_schema_beside(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
     copied = _write_test_cassette(store, name, sample, cassette_name(name, made.slug), folder)
     here = Path.cwd()
@@ -156,7 +156,7 @@ def _write_suite(target: Path, text: str, *, force: bool = False, hint: str = ""
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
 
 
-def _write_schema(target: Path) -> None:
+def _write_schema_beside(target: Path) -> None:
     try:
         made = write_schema_beside(target)
     except OSError as error:
@@ -183,7 +183,7 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
         target, starter_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     )
     typer.echo(f"wrote {target}")
-    _write_schema(target)
+    _write_schema_beside(target)
     typer.echo(f"record it once:  llmproxy test {target} --mode record")
     typer.echo(f"then, offline:   llmproxy test {target}")
     return Exit.OK

@@ -47,7 +47,7 @@ from llmproxy.cli.parts.suite_run_helpers import (
     run_until_signal,
     signals_as_interrupt,
 )
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_running_url
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_proxy_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
@@ -230,7 +230,7 @@ class TestOptions:
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
         try:
-            return None if find_running_url(env) else tests_store(load_settings(self.flags))
+            return None if read_proxy_url(env) else tests_store(load_settings(self.flags))
         except LLMProxyError:
             return None
 
@@ -300,7 +300,7 @@ class TestOptions:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if settings.settings.faults:
             raise SettingsError("--live and --faults exclude each other.")
-        if find_running_url(env):
+        if read_proxy_url(env):
             hint = "Start that one with --live, or unset LLMPROXY_URL."
             raise SettingsError(
                 "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
@@ -365,7 +365,7 @@ class TestOptions:
         from llmproxy.suite.selection import check_costs
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        options = [] if find_running_url(env) else build_proxy_options(self.flags, settings)
+        options = [] if read_proxy_url(env) else build_proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
@@ -468,7 +468,7 @@ class TestOptions:
         every: dict[str, object] = {}
         kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if find_running_url(env) else build_proxy_options(flags, settings)
+        options = [] if read_proxy_url(env) else build_proxy_options(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,

@@ -366,7 +366,7 @@ class ProxyHandle:
             self.exit_code = self.process.end()
 
 
-def find_running_url(env: Mapping[str, str]) -> str:
+def read_proxy_url(env: Mapping[str, str]) -> str:
     """Return the address of a running proxy that the environment names, or an empty text."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
@@ -383,7 +383,7 @@ def ensure_proxy(
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
     token = env.get(TOKEN_VARIABLE, "")
-    if url := find_running_url(env):
+    if url := read_proxy_url(env):
         control = Control(url, token=token)
         control.health()
         yield ProxyHandle(url, control, None)

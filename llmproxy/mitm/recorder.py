@@ -31,7 +31,7 @@ from llmproxy.core.mcp_messages import LAST_CHUNK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
-from llmproxy.core.traffic.interaction import Headers, header, is_grpc, set_field
+from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http1.request_handling import LOOK
@@ -426,7 +426,7 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
-    fields = set_field(headers, "location", kept)
+    fields = replace_header(headers, "location", kept)
     back = response_bytes.serve_location(kept, exchange.place.prefix)
     if back is None:
         exchange.note = (

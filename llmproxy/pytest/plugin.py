@@ -25,7 +25,7 @@ import pytest
 
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.gather_run_variables import build_path_variable
-from llmproxy.client.proxy_process import find_running_url
+from llmproxy.client.proxy_process import read_proxy_url
 from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, add_prefix
 from llmproxy.protocol import OFFLINE, Mode, Update
@@ -95,7 +95,7 @@ _PEEK = 200_000
 """Bytes in which the keys of a suite are looked for."""
 
 
-def uses_plugin(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
+def mentions_plugin_below(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
     """Return whether a test file or conftest below `places` uses fixture or marker; `files`, `norecurse`: pytest's."""
     return any(mentions_plugin(path) for path in python_files(places, root, files, norecurse))
 
@@ -271,7 +271,7 @@ def _find_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path
         nullcontext(os.environ) if run.shared is None else run.shared.restored_env()
     )  # the proxy that we named is ours
     with before as env:
-        if find_running_url(env):
+        if read_proxy_url(env):
             return None
         return _make_resources(config, run).find_store(env) if suites else load({}, env, config.rootpath).settings.store
 
@@ -321,7 +321,7 @@ def _set_up_run(config: pytest.Config) -> None:
     if not is_distributed(config):
         if wanted:
             _prepare_proxy(config, run, mode)
-    elif not find_running_url(os.environ):
+    elif not read_proxy_url(os.environ):
         run.proxies = WorkerProxyServer(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
@@ -341,7 +341,7 @@ def _is_plugin_used(config: pytest.Config, run: _PluginRun) -> bool:
     testpaths = [config.rootpath / path for path in config.getini("testpaths")] if here == config.rootpath else []
     places = [here / path for path in named] or testpaths or [here]
     there = [place for place in places if place.exists()]
-    return uses_plugin(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
+    return mentions_plugin_below(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
 
 
 def _prepare_proxy(config: pytest.Config, run: _PluginRun, mode: str) -> None:

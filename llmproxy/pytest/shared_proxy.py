@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from llmproxy.client.child_env import EnvironmentPlan, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.gather_run_variables import gather_run_variables
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, find_running_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
@@ -190,7 +190,7 @@ class SharedProxy:
     def prepare(self) -> EnvironmentPlan:
         """Find an address for the proxy and set the environment; starts nothing."""
         self._before = dict(self.env)
-        self.url, notice = find_running_url(self.env), ""
+        self.url, notice = read_proxy_url(self.env), ""
         if not self.url and self.asked is not None:
             self.url, self._proxy = self.asked.url, self.asked
         elif not self.url:
@@ -355,7 +355,7 @@ class SuiteResources:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        if url := find_running_url(env):
+        if url := read_proxy_url(env):
             Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
             return url
         words = self._proxy_options(env)
@@ -390,7 +390,7 @@ class SuiteResources:
     def find_store_and_folder(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
         known = load({}, env, self.root)
-        if find_running_url(env) or find_store_server(known.settings.store) is not None:
+        if read_proxy_url(env) or find_store_server(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)

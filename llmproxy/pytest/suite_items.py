@@ -151,7 +151,7 @@ class SuiteItem(pytest.Item):
         run_context.handlers = [scenarios]
         mode = scenarios.choose_retry_mode(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
-        turn: AbstractContextManager[None] = bench.lock() if run_context.entity_names_for(self.case) else nullcontext()
+        turn: AbstractContextManager[None] = bench.lock() if run_context.list_entities(self.case) else nullcontext()
         with bench.restored_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | list_axes(self.case)

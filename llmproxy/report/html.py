@@ -146,7 +146,7 @@ def _format_run_text(run: Run) -> Iterator[str]:
         elif isinstance(part, Verdict):
             yield f"{part.judge or 'judge'}: {part.reasoning}"
         else:
-            yield from _format_step_text(part)
+            yield from _list_step_lines(part)
     yield from done.misses if done else ()
     yield from describe_usage(done) if done else ()
     yield from filter(None, [run.started.rerun])
@@ -159,7 +159,7 @@ def _format_criterion_text(criterion: Criterion) -> Iterator[str]:
         yield f"votes: {', '.join(criterion.votes)}"
 
 
-def _format_step_text(step: Step) -> Iterator[str]:
+def _list_step_lines(step: Step) -> Iterator[str]:
     calls = f", interactions {', '.join(map(str, step.interactions))}" if step.interactions else ""
     yield f"{step.label or f'{step.kind} {step.index + 1}'}: {NAMES[step.status]}{calls}"
     yield from filter(None, [step.message])

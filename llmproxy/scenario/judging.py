@@ -315,7 +315,7 @@ class Question:
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
             return self._parse_ruling(str(given.get("decision") or FINISH), given)
         raise _Unusable(
-            f"it calls no tool; call {self._tool_names()}",
+            f"it calls no tool; call {self._verdict_tools()}",
             f"{INVALID}, tool calls not found: {_shorten(answer.text)!r}",
         )
 
@@ -327,11 +327,11 @@ class Question:
             return Ruling(goes_on=True)
         if name in {EXPAND, GREP} and self.look is not None:
             raise _Unusable(
-                f"nothing more can be looked up; call {self._tool_names()}", f"{INVALID}, it only looks things up"
+                f"nothing more can be looked up; call {self._verdict_tools()}", f"{INVALID}, it only looks things up"
             )
         if name != FINISH:
             raise _Unusable(
-                f"there is no tool {_shorten(name)!r}; call {self._tool_names()}",
+                f"there is no tool {_shorten(name)!r}; call {self._verdict_tools()}",
                 f"{INVALID}, unknown tool: {_shorten(name)!r}",
             )
         if not isinstance(given, Mapping):
@@ -350,7 +350,7 @@ class Question:
             raise _Unusable("; ".join(problems), f"{INVALID}, {'; '.join(problems)}", ruling)
         return ruling
 
-    def _tool_names(self) -> str:
+    def _verdict_tools(self) -> str:
         return FINISH if self.forced else f"{CONTINUE} or {FINISH}"
 
 

@@ -30,7 +30,7 @@ from llmproxy.client.proxy_process import (
     TOKEN_VARIABLE,
     Proxy,
     find_proxy_command,
-    find_running_url,
+    read_proxy_url,
     spawn_proxy,
 )
 from llmproxy.client.pytest_scenario_hooks import HOST
@@ -373,7 +373,7 @@ def choose_proxy(
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:
-        return find_running_url(env) or None
+        return read_proxy_url(env) or None
     if chosen is True:
-        return find_running_url(env) or _OWN.proxy_url(env)
+        return read_proxy_url(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None

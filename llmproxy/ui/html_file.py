@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from llmproxy.core.cassettes.anonymized_export import replace_names
+from llmproxy.core.cassettes.anonymized_export import anonymize_interaction
 from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
@@ -124,7 +124,7 @@ class PageDataBuilder:
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
             if self.most is None or count_bytes(each) <= self.most // _ONE:
-                taken = replace_names(each)
+                taken = anonymize_interaction(each)
                 self._add_call(readers.setdefault(taken.party, RecordingReader()).read(taken))
                 yield taken
 

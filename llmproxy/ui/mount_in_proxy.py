@@ -86,7 +86,7 @@ class Viewer:
     def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page; its token only to whom may ask without one, and never to a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
-        typed = find_refusal(_drop_same_origin_headers(asked), self.token)
+        typed = find_refusal(_hide_own_origin(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
             return error_answer(refusing or typed or ControlForbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
@@ -132,7 +132,7 @@ def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any
     return found
 
 
-def _drop_same_origin_headers(asked: ControlRequest) -> ControlRequest:
+def _hide_own_origin(asked: ControlRequest) -> ControlRequest:
     """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)

@@ -94,10 +94,10 @@ START = (
 
 def list_page_scripts() -> list[str]:
     """Return the scripts of the page, in order: what defines modules, the modules, and what starts the first one."""
-    return [START, *(build_module_script(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
+    return [START, *(wrap_js_module(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
 
 
-def build_module_script(name: str) -> str:
+def wrap_js_module(name: str) -> str:
     """Return a module as a script, its first line first, without characters that a terminal obeys."""
     body = _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}", _convert_js_module(name)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.ui.page import build_module_script, list_page_scripts, render_page, to_script_safe_json
+from llmproxy.ui.page import list_page_scripts, render_page, to_script_safe_json, wrap_js_module
 from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"
@@ -63,8 +63,8 @@ def test_nothing_of_ours_makes_markup_of_text() -> None:
 def test_modules_keep_their_lines() -> None:
     """What a browser's tools show as line 30 is line 30 of the file."""
     lines = (STATIC / "main.js").read_text().splitlines()
-    assert build_module_script("main.js").splitlines()[len(lines) - 1] == lines[-1]
-    assert build_module_script("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
+    assert wrap_js_module("main.js").splitlines()[len(lines) - 1] == lines[-1]
+    assert wrap_js_module("main.js").endswith("//# sourceURL=llmproxy/ui/static/main.js\n")
 
 
 def test_every_module_is_on_the_page() -> None:

@@ -11,7 +11,7 @@ from llmproxy.advice import format_command
 from llmproxy.amounts import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
-from llmproxy.core.cassettes.anonymized_export import read_head_notes, replace_names
+from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_head_notes
 from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
 from llmproxy.core.cassettes.formats import (
     FORMATS,
@@ -209,7 +209,7 @@ class Importer:
             # what came in while it was not known whose API that host is
             named = {_exchange_key(a.interaction): a.host for a in adopted if a.interaction and a.known}
             database.delete_interactions({x.id for x in live if x.id and named.get(_exchange_key(x)) == x.provider})
-            known = _group_by_sample_party_key(map(replace_names, live))
+            known = _group_by_sample_party_key(map(anonymize_interaction, live))
             named_before = {
                 (_exchange_key(x), x.response.body) for x in live if not x.upstream.endswith(f"//{x.provider}")
             }
@@ -218,8 +218,8 @@ class Importer:
             for each in adopted:
                 one = each.interaction
                 if one and not each.known and (_exchange_key(one), one.response.body) in named_before:
-                    same.add(_sample_party_key(one))
-                if one and _sample_party_key(one) in same:
+                    same.add(_recording_group_key(one))
+                if one and _recording_group_key(one) in same:
                     self._count_exchange(each, one).unchanged += 1
                 else:
                     self._import_exchange(database, name, each)
@@ -234,7 +234,7 @@ class Importer:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
         if each.first:
-            host.replaced += len(database.find_keyed(name, *_sample_party_key(each.interaction)))
+            host.replaced += len(database.find_keyed(name, *_recording_group_key(each.interaction)))
         database.add_interaction(each.interaction, supersede=each.first)
         host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
@@ -275,7 +275,7 @@ class Importer:
         return "\n".join(lines)
 
 
-def _sample_party_key(each: Interaction) -> tuple[int, str, Key]:
+def _recording_group_key(each: Interaction) -> tuple[int, str, Key]:
     return each.sample, each.party, each.key
 
 
@@ -286,5 +286,5 @@ def _exchange_key(each: Interaction) -> tuple[str, str, str, bytes]:
 def _group_by_sample_party_key(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
     places: dict[tuple[int, str, Key], list[Interaction]] = {}
     for each in remove_row_numbers(found):
-        places.setdefault(_sample_party_key(each), []).append(each)
+        places.setdefault(_recording_group_key(each), []).append(each)
     return places

@@ -265,7 +265,7 @@ class RequestComparison(LeafPairVisitor):
         if (
             (not place.json or "\n" in recorded)
             and place.zone is Zone.RESULT
-            and (done := self._compare_json(recorded, present, place)) is not _NOT_JSON
+            and (done := self._compare_json_texts(recorded, present, place)) is not _NOT_JSON
         ):
             assert done is None or isinstance(done, Mismatch)  # noqa: S101 - for the type checker
             return done
@@ -296,7 +296,7 @@ class RequestComparison(LeafPairVisitor):
         forms = self.bindings.agent_forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.non_agent_forms
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
-    def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
+    def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> object:
         """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
         must = place.call is not None and (place.call.tool in self.bindings.json_tools or self._shorts)
         if recorded == present and not must:

@@ -139,11 +139,11 @@ class LearnedField:
             KINDS[self.field.kind].accepted
             and not number
             and self.field.tool not in (BLOCK, OUTSIDE, SYSTEM)
-            and not self.is_external
+            and not self.is_from_other_machine
         )
 
     @property
-    def is_external(self) -> bool:
+    def is_from_other_machine(self) -> bool:
         """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
         return is_external_result(self.field.tool, self.field.arguments)
 

@@ -51,7 +51,7 @@ from llmproxy.core.traffic.interaction import (
     Response,
     Usage,
     header,
-    set_field,
+    replace_header,
 )
 from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
@@ -69,7 +69,7 @@ _LEFT_OUT = ("git_user",)
 """Run variables that are nothing but a person's name: replayed without one, any author may be this run's user."""
 
 
-def replace_names(interaction: Interaction) -> Interaction:
+def anonymize_interaction(interaction: Interaction) -> Interaction:
     """Return a recording with stand-ins for what names a person; the same object if no such thing was declared."""
     if not interaction.run_variables:
         return interaction
@@ -166,7 +166,7 @@ def anonymize_all(
 ) -> list[Recorded]:
     """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
     recorded = list(interactions)
-    found = [to_recorded(replace_names(each)) if whole else anonymize(each) for each in recorded]
+    found = [to_recorded(anonymize_interaction(each)) if whole else anonymize(each) for each in recorded]
     found = found if whole else drop_unused_variables(found, [to_recorded(each) for each in recorded])
     return add_notes(found, notes)
 
@@ -214,7 +214,7 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
 
 def anonymize(interaction: Interaction) -> Recorded:
     """Return an interaction for a file in pull requests: with stand-ins for what names a person."""
-    return drop_unkeyed_headers(to_recorded(replace_names(interaction)))
+    return drop_unkeyed_headers(to_recorded(anonymize_interaction(interaction)))
 
 
 def drop_unkeyed_headers(each: Recorded) -> Recorded:
@@ -248,7 +248,7 @@ def to_recorded(interaction: Interaction) -> Recorded:
     provider = PROVIDERS.get(interaction.provider)
     upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
     body = response.body
-    headers = set_field(response.headers, "content-length", str(len(body))) if body else response.headers
+    headers = replace_header(response.headers, "content-length", str(len(body))) if body else response.headers
     extra: dict[str, object] = {
         "provider": interaction.provider,
         "operation": interaction.operation,

@@ -30,12 +30,12 @@ from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.anonymized_export import (
     anonymize,
     anonymize_all,
+    anonymize_interaction,
     describe_remaining_names,
     drop_unkeyed_headers,
     drop_unused_variables,
     find_remaining_names,
     read_head_notes,
-    replace_names,
 )
 from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review_yaml, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
@@ -194,7 +194,7 @@ class CassetteDir:
             ):
                 continue  # as written by a version that left out less
             if (taken, fork, unfinished, fields) != (
-                remove_row_numbers(replace_names(each) for each in store.iter_interactions(name)),
+                remove_row_numbers(anonymize_interaction(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
                 _has_unfinished_recording(store, name),
                 read_notes(store, name),
@@ -384,7 +384,7 @@ def _replace_recordings(
             write_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
-        if remove_row_numbers(map(replace_names, live)) == new:  # whoever we waited for brought it in
+        if remove_row_numbers(map(anonymize_interaction, live)) == new:  # whoever we waited for brought it in
             store.record_synced_file(name, SyncedCassetteFile(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -392,7 +392,7 @@ def _replace_recordings(
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add_interaction(each, supersede=False) for each in new]
         store.record_synced_file(name, SyncedCassetteFile(read.digest, max(ids, default=store.find_last_id(name))))
-        for each, plain in zip(kept, remove_row_numbers(map(replace_names, kept)), strict=True):
+        for each, plain in zip(kept, remove_row_numbers(map(anonymize_interaction, kept)), strict=True):
             if plain not in new:
                 store.add_interaction(replace(each, id=None), supersede=False)
         return aside - len(kept)

@@ -85,10 +85,10 @@ class CallPositions:
             self._place_recording(each)
         for alike in self._at_history.values():
             self._mark_template_lines(alike)
-        self._mark_varying_lines([each for alike in self._at.values() for each in alike])
+        self._mark_data_lines([each for alike in self._at.values() for each in alike])
 
     @staticmethod
-    def _mark_varying_lines(standing: Sequence[PlacedRecording]) -> None:
+    def _mark_data_lines(standing: Sequence[PlacedRecording]) -> None:
         """Note which lines of system text say something else in calls that share most of it."""
         texts: dict[frozenset[str], list[PlacedRecording]] = {}
         for each in standing:

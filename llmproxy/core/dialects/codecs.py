@@ -266,7 +266,7 @@ def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) 
     return (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status
 
 
-def find_option_dropping_client(headers: Headers) -> str | None:
+def find_degrading_client(headers: Headers) -> str | None:
     """Return by which value of a field a client is told that drops options and asks on; None for any other."""
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 

@@ -67,7 +67,7 @@ def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first:
     asks, inner = PARTS[kind], as_dict(part.get(kind))
     if asks.by is RunBy.NOBODY or (first and asks.by is RunBy.AGENT):
         return
-    name = as_str(inner.get("toolType")).lower() or asks.find_name(inner)
+    name = as_str(inner.get("toolType")).lower() or asks.read_tool_name(inner)
     arguments = as_json(asks.read_call_arguments(inner))
     hosted = asks.by is RunBy.PROVIDER
     draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)

@@ -53,7 +53,7 @@ class Asks:
     arguments: tuple[str, ...] = ()
     """Members that may hold the arguments: the first that is there."""
 
-    def find_name(self, item: Mapping[str, Any]) -> str:
+    def read_tool_name(self, item: Mapping[str, Any]) -> str:
         """Return which tool is called, behind its namespace where it has one; empty if nobody says."""
         return find_qualified_name(item) or self.name
 
@@ -345,7 +345,7 @@ def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
     asks = find_call_form(block)
     if asks is not None and (asks.by is RunBy.AGENT or block["type"] in _REPEATED):
-        return block.get("call_id") or block.get("id"), asks.find_name(block), asks.read_call_arguments(block)
+        return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
         use = block["toolUse"]
         return use.get("toolUseId"), use.get("name"), use.get("input")

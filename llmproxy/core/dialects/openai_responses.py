@@ -68,7 +68,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
     asks = find_call_form(item)
     if asks is None:
         return
-    name = asks.find_name(item)
+    name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")
     if block_call(item) is None:
         entry = draft.add_call(index, call_id, name, hosted=True, beside=True)

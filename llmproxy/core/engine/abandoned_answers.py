@@ -31,7 +31,7 @@ _HOLDER = "llmproxy, late"
 """Names whoever marks a recording, in the lease of its cassette."""
 
 
-class RecordedLeaveInterceptor(Interceptor[Exchange]):
+class AbandonedAnswerInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._sessions = parts.state.sessions
 
@@ -85,9 +85,9 @@ def _is_abandoned(call: Exchange) -> bool:
 class AbandonedFeature(Feature):
     """Cassettes that hold such answers, in modes that can ask for them live."""
 
-    kind = RecordedLeaveInterceptor
+    kind = AbandonedAnswerInterceptor
 
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if session.settings.mode.policy.writes and has_answers_left_by_client(store, session.cassette, session.sample):
-            self.parts.state.sessions.features.add_interceptor(session, RecordedLeaveInterceptor(self.parts))
+            self.parts.state.sessions.features.add_interceptor(session, AbandonedAnswerInterceptor(self.parts))

@@ -15,7 +15,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import Described, extract_texts_and_cost
 from llmproxy.core.store.store import Addition
-from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header, set_field
+from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header, replace_header
 from llmproxy.errors import CassetteNotFound, RecordingError
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision, PlayScope
 from llmproxy.proxy_calls import Call
@@ -78,7 +78,7 @@ class AnswerWriter:
             raise RecordingError("the request's body never came to its end")
         if exchange.recording.damaged:
             raise RecordingError("a piece of the answer was lost")
-        response = exchange.end_recording(proper=proper)
+        response = exchange.build_recorded_response(proper=proper)
         if 400 <= response.status < 500 and self._names_replayed_id(exchange):
             exchange.decision = Decision.PASS
             exchange.note = STALE
@@ -115,7 +115,7 @@ class AnswerWriter:
         """Read what an answer used that is not stored."""
         if exchange.route.not_llm:
             return Usage()
-        response = exchange.end_recording(proper=proper)
+        response = exchange.build_recorded_response(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
             each.on_withheld_answer(exchange, response)
         kind = response.mime_type
@@ -182,4 +182,4 @@ def _restore_upstream_host(upstream: str, request: Request) -> Request:
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):
         return request
-    return replace(request, headers=set_field(request.headers, "host", host))
+    return replace(request, headers=replace_header(request.headers, "host", host))

@@ -347,7 +347,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return context
         return replace(context, unbound=compared.why, unbound_at=compared.at)
 
-    def build_restater(self, store: Store, wanted: Canonical) -> RecordingRewriter:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter:
         return _RecordingRestater(self.bound, self._requests, store, wanted)
 
     # -- which recording?
@@ -460,7 +460,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
         if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
             return ([each for each in fitting if each.slots[0].id not in session.served] or fitting)[0]
-        follows = self._find_key_after_last_served(call, store)
+        follows = self._find_next_recorded_key(call, store)
         if (found := next((each for each in fitting if each.key == follows), None)) is not None:
             return found
         named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
@@ -469,7 +469,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return None
 
     @staticmethod
-    def _find_key_after_last_served(call: Exchange, store: Store) -> Key | None:
+    def _find_next_recorded_key(call: Exchange, store: Store) -> Key | None:
         """Return the key of the recording that comes after what this walk was served last."""
         session = call.session
         order = list_party_keys(store, (session.cassette, session.sample), call.party)

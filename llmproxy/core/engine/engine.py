@@ -102,7 +102,7 @@ class Engine:
         self.plan_made = answering.plan_made_answer
         self.playback, self.plan_playback = answering.get_playback, answering.plan_playback_head
         self.wait_before, self.on_sent = answering.get_send_delay, answering.on_answer_sent
-        self.meet_handshake = self.features.on_handshake
+        self.meet_handshake = self.features.on_tls_handshake
         self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
         self.read_usage = writer.read_usage
         self.outcome, self.show_target = recorder.record_end, recorder.redact_target

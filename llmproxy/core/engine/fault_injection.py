@@ -246,7 +246,7 @@ class FaultFeature(Feature):
         before = [each for each in (*known.aside, known.faulting) if each is not None and each.faults == faults]
         known.set_faults(before[-1] if again and before else self._start_injector(faults))
 
-    def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+    def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         state = self.parts.state
         name = user or state.config.cassette
         session = state.sessions.find_open(name)

@@ -49,7 +49,7 @@ class Feature:
     def on_replay_begin(self, session: Session, store: Store) -> None:
         """Called when recordings of a session that plays some were looked for: it begins, or had none until now."""
 
-    def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+    def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of a connection that gets no TLS; None: it does. `user`: the session in the proxy URL."""
 
     def list_notes(self) -> Iterable[str]:
@@ -92,9 +92,9 @@ class Features(InterceptorFactory):
         found = {type(each): each for each in (*session.interceptors, made)}
         session.interceptors = tuple(found[row.kind] for row in self._rows if row.kind in found)
 
-    def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+    def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of a connection that gets no TLS; None: it does. Raises RefusedError, CassetteBusy."""
-        return next((call for row in self._rows if (call := row.on_handshake(host, port, user)) is not None), None)
+        return next((call for row in self._rows if (call := row.on_tls_handshake(host, port, user)) is not None), None)
 
     def clear_caches(self) -> None:
         """Forget what was remembered by id."""

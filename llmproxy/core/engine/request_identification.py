@@ -50,7 +50,7 @@ from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, set_field, without
+from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, replace_header, without
 from llmproxy.core.traffic.response_bytes import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
@@ -446,4 +446,4 @@ def _encode_head_of_recording(provider: str, method: str, target: str, headers: 
 
 def _set_content_length(headers: Headers, length: int) -> Headers:
     """Return headers with a request's own content-length: a known head is shared by all that differ in it alone."""
-    return set_field(headers, "content-length", str(length))
+    return replace_header(headers, "content-length", str(length))

@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import find_option_dropping_client
+from llmproxy.core.dialects.codecs import find_degrading_client
 from llmproxy.core.dialects.conversation import read_last_user_text
 from llmproxy.core.engine.decide import (
     count_arrival,
@@ -101,7 +101,7 @@ class RepeatedMiss(MissError):
 
 def identify_retried_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return what all attempts at one question have in common, for a client that drops options and asks on."""
-    client = find_option_dropping_client(exchange.request.headers)
+    client = find_degrading_client(exchange.request.headers)
     if client is None:
         return None
     turns = wanted.tree.get("messages") if isinstance(wanted.tree, dict) else None
@@ -161,7 +161,7 @@ class MissExplainer:
             context = each.on_explain(exchange, context)
         if store is None:
             return explain_refused(context, wanted, ())
-        told = (each.build_restater(store, wanted) for each in exchange.interceptors)
+        told = (each.build_recording_rewriter(store, wanted) for each in exchange.interceptors)
         wording = next((each for each in told if each is not None), AS_RECORDED)
         found = _list_candidates(exchange, config, store, wording)
         load = store.load

@@ -99,10 +99,10 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
 
 
 def _group_query(target: str) -> dict[str, list[str]]:
-    return _group_pairs(parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"))
+    return _group_values_by_name(parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"))
 
 
-def _group_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _group_values_by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)
@@ -139,7 +139,7 @@ def _explain_header_difference(name: str, where: Route) -> str:
 
 
 def _join_fields(headers: Headers) -> dict[str, str]:
-    grouped = _group_pairs((name.lower(), value) for name, value in headers)
+    grouped = _group_values_by_name((name.lower(), value) for name, value in headers)
     return {name: ", ".join(values) for name, values in grouped.items()}
 
 

@@ -185,14 +185,14 @@ class CallRateLimiter:
         self._since = since
         self._went: dict[str, deque[float]] = {}
 
-    def find_rate(self, provider: str, *, model: bool) -> str:
+    def find_provider_rate(self, provider: str, *, model: bool) -> str:
         """Return the rate that holds for a provider, empty if none does; what is said of all holds for models."""
         named = self._rates.get(provider) or self._rates.get(provider.removeprefix(HTTP_PREFIX))
         return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
 
     def count_call(self, provider: str, *, model: bool = True) -> float:
         """Count one call, and return the seconds until it may go."""
-        rate = self.find_rate(provider, model=model)
+        rate = self.find_provider_rate(provider, model=model)
         if not rate:
             return 0.0
         calls, seconds = parse_call_rate(rate)

@@ -72,7 +72,7 @@ from llmproxy.core.secrets.secret_kinds import (
     PLACEHOLDER,
     SECRET_HEADER,
     SHORTEST,
-    find_bare_url_passwords,
+    find_schemeless_url_passwords,
     is_api_key_parameter,
     is_credential_name,
     is_credential_parameter,
@@ -293,8 +293,8 @@ class Redactor:
         return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._find_with_placeholders)
 
     def _find_with_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
-        """Return the spans of secrets in a path or a query; `quoted` as of `find_bare_url_passwords`."""
-        found = find_bare_url_passwords(text, quoted=quoted) if "@" in text else ()
+        """Return the spans of secrets in a path or a query; `quoted` as of `find_schemeless_url_passwords`."""
+        found = find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
         return merge_spans([*self._find_with_placeholders(text), *(Span(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
@@ -498,7 +498,7 @@ class Redactor:
             changed = (
                 self._overwrite_in_media(text, numbers)
                 if media
-                else self._redact_answer(text, numbers, dealt_out=dealt_out)
+                else self._redact_answer_text(text, numbers, dealt_out=dealt_out)
             )
             if changed != text:
                 made = bytearray(body) if made is None else made
@@ -514,7 +514,7 @@ class Redactor:
         """Overwrite the credentials that were seen in pictures, sound and films."""
         return overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
 
-    def _redact_answer(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
+    def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         """Overwrite the secrets in an answer, or in a window of it."""
         changed = overwrite_in_utf16(text, self._find_plain)
         view, offset = unescape_text(changed)

@@ -335,7 +335,7 @@ _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """What stands before the colon in front of an address that is no password's."""
 
 
-def find_bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
+def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
     """Return the spans of passwords in a path or a query that names a host without its scheme.
 
     ``/user:password@host/v1``. Behind a slash only, or at the beginning: in running text the same form is an address

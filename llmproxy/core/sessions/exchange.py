@@ -299,7 +299,7 @@ class Exchange:
     def recording(self, recording: Recording) -> None:
         self._recording = recording
 
-    def end_recording(self, *, proper: bool) -> Response:
+    def build_recorded_response(self, *, proper: bool) -> Response:
         """Return the answer as it came from upstream; as `Recording.build_response`."""
         return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
 

@@ -179,7 +179,7 @@ class Interceptor[C]:
         """Return what a miss is explained from."""
         return context
 
-    def build_restater(self, store: Store, wanted: Canonical) -> RecordingRewriter | None:
+    def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter | None:
         """Return how recordings are told in this run's words, where a miss is explained."""
         return None
 

@@ -166,7 +166,7 @@ class Blob(NamedTuple):
             raise _damage_error(self.row, str(error)) from error
 
 
-def decode_whole(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
+def decode_standalone(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
     """Return the content of a row that builds on no other. Raises CassetteCorrupt if it is not what was stored."""
     content = stored.read_content(conn)
     if hashlib.sha256(content).digest() != sha256:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import format_command
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import Blob, RowCache, decode_whole, read_body
+from llmproxy.core.store.bodies import Blob, RowCache, decode_standalone, read_body
 from llmproxy.core.store.file.connect import (
     Signature,
     StoreReader,
@@ -272,7 +272,7 @@ class Readable:
         """Whether every later write must show in the file's signature."""
         self._refused: Signature | None = None
         """Of a file that was put in the place of ours and cannot be read: said once."""
-        self._last_row = self._read_newest_row() if watch else ()
+        self._last_row = self._read_last_interaction() if watch else ()
         self._binds = False
         self.derived: dict[Place, RecomputedKeys | None] = {}
         """By cassette and sample, of those that were opened: the keys of what was recorded there under other rules."""
@@ -314,7 +314,7 @@ class Readable:
         self._seen, self._refused, self._settled = seen, None, False
         before = self._last_row
         self._switch_reader(reader)
-        self._last_row = self._read_newest_row()
+        self._last_row = self._read_last_interaction()
         if not self._still_has_row(before):
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
             self._reset_derived_keys()
@@ -337,7 +337,7 @@ class Readable:
         self._binds = False
         self.reopened()
 
-    def _read_newest_row(self) -> Row:
+    def _read_last_interaction(self) -> Row:
         """Return the youngest row, which tells stores apart; none of a damaged one, which reading will report."""
         try:
             return self._first(_LAST_ROW) or ()
@@ -409,7 +409,7 @@ class Readable:
         self._price = interaction_id, row[8:14]
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
-            body = decode_whole(self.conn, sha256, Blob(*stored)) if base_id is None else self.read_body(stored[0])
+            body = decode_standalone(self.conn, sha256, Blob(*stored)) if base_id is None else self.read_body(stored[0])
         try:
             response = rows.to_response(row, body)
         except _ILLEGIBLE as error:

@@ -36,7 +36,7 @@ def without(headers: Headers, *names: str) -> Headers:
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 
-def set_field(headers: Headers, name: str, value: str) -> Headers:
+def replace_header(headers: Headers, name: str, value: str) -> Headers:
     """Return `headers` with this value in each field of a lower-case name; nothing is added where there is none."""
     return tuple((key, value if key.lower() == name else said) for key, said in headers)
 

@@ -288,7 +288,7 @@ class Conversation:
                 return self.build_turns_exhausted()
         self.turns.mark_spoken(speaker.agent)
         at_limit = self.state.current_turn + 1 >= self.state.config.turn_limit
-        forced = (self.farewell is not None or (at_limit and would_go_on())) and _can_decide(speaker.agent)
+        forced = (self.farewell is not None or (at_limit and would_go_on())) and _is_judge_with_criteria(speaker.agent)
         self.unscripted = True
         return await self.call(speaker.place, JudgmentRequest() if forced else None)
 
@@ -404,7 +404,7 @@ def is_undecided(result: ScenarioResult | None) -> bool:
     )
 
 
-def _can_decide(agent: AgentAdapter) -> bool:
+def _is_judge_with_criteria(agent: AgentAdapter) -> bool:
     """Return whether it makes sense to demand a verdict: of a judge, unless it says that it has no criteria."""
     criteria = AdapterAttributes.of_adapter(agent).criteria
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)

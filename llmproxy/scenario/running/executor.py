@@ -274,7 +274,7 @@ class ScenarioExecutor:
     # -- what the run engine asks
 
     @property
-    def current_actor(self) -> str:
+    def describe_actor(self) -> str:
         """Who is at work where nobody is called."""
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 

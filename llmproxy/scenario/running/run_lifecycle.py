@@ -266,7 +266,7 @@ class Playable[S, R](Protocol):
     def steps(self) -> Sequence[S]: ...
 
     @property
-    def current_actor(self) -> str:
+    def describe_actor(self) -> str:
         """Who is at work where nobody is called, for an error: ``a step of the script``."""
 
     @property
@@ -426,7 +426,7 @@ class RunLifecycle[S, R]:
                 raise
             raise self.played.build_time_limit_error() from error
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
-            raise MachineError(f"{describe_sys_exit(self.played.current_actor, error)}.") from error
+            raise MachineError(f"{describe_sys_exit(self.played.describe_actor, error)}.") from error
 
     async def _play_steps(self) -> R:
         await self.played.begin()

@@ -100,7 +100,7 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
     return _drop_reported_wire_calls(found)
 
 
-def list_server_calls(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
+def list_mcp_server_calls(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
     """Return what servers got, of one tool or of all; of no turn, since a server knows none."""
     chosen = [each for each in calls if name in {None, each.name}]
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)

@@ -124,7 +124,7 @@ def check_tools(
     return made
 
 
-def check_server_tools(
+def check_mcp_tools(
     tools: Mapping[str, ToolExpect],
     asked: AgentStep,
     served: ServedTools,

@@ -15,7 +15,7 @@ from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import CheckedStep, check_tool_calls_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
-from llmproxy.suite.checks.tools import build_unseen, check_server_tools, check_tool_order, check_tools, check_total
+from llmproxy.suite.checks.tools import build_unseen, check_mcp_tools, check_tool_order, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
 from llmproxy.suite.matchers.json_values import Unknown, quote
 from llmproxy.suite.matchers.match import MatchOutcome
@@ -307,7 +307,7 @@ def evaluate_traffic(
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_served_calls(window.after)
         wanted = step.server_tools or {}
-        made += check_server_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
+        made += check_mcp_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None and not toolless:
         made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
     if step.tools_snapshot and not toolless:

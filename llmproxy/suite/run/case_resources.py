@@ -187,7 +187,7 @@ class CaseResources:
             cleaner = RowCleaner(
                 store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder)
             )
-            names = run_context.entity_names_for(case)
+            names = run_context.list_entities(case)
             await finish_in_thread(
                 lambda: cleaner.begin_run(_drop_unknown_names(store, names, named_entities(case.scenario)))
             )
@@ -201,7 +201,7 @@ class CaseResources:
         agent = _fix_agent_clock_and_seed(run_context.agent_for(case), case, self.sample)
         if session is not None and (declared := gather_agent_run_variables(agent)):
             await session.declare_run_variables(declared)
-        names = run_context.entity_names_for(case)
+        names = run_context.list_entities(case)
         context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
         context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
         hooks = case.suite.hooks

@@ -124,7 +124,7 @@ def format_place(place: YamlPlace | None) -> str:
 
 
 class _CaseRun:
-    current_actor = "something in the run"
+    describe_actor = "something in the run"
     late_hint = LATE_HINT
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:

@@ -42,7 +42,7 @@ class Unjudgeable(MachineError):
     code = "llmproxy_unjudgeable"
 
 
-def unjudged_result(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
+def build_unjudged(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
     """Return the assertion that cannot be evaluated without running the agent."""
     return build_unclear(name, f"cannot be judged again: {why}")
 

@@ -21,7 +21,7 @@ from llmproxy.suite.run.rejudge import ReportedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.values import WaitFor
-from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_policy, build_store
+from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_store, parse_reset_policy
 from llmproxy.yaml_reader import YamlPlace
 
 
@@ -129,11 +129,11 @@ class RunContext:
         if id(case.suite) not in self._stores:
             mapping, folder = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
             with add_error_place(None if self.store is not None else case.suite.at("store")):
-                made = None if mapping is None else (build_store(mapping, folder), build_policy(mapping))
+                made = None if mapping is None else (build_store(mapping, folder), parse_reset_policy(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 
-    def entity_names_for(self, case: SuiteCase) -> list[str]:
+    def list_entities(self, case: SuiteCase) -> list[str]:
         """Return every entity of the store and the suite, once: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []

@@ -216,7 +216,7 @@ class _CaseBatch:
     # -- one at a time, or not
 
     def _choose_lock(self, job: _CaseJob, lanes: CaseSchedule) -> asyncio.Lock | None:
-        if not self.run_context.entity_names_for(job.case):
+        if not self.run_context.list_entities(job.case):
             return None
         name = append_sample(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
@@ -251,7 +251,7 @@ class _CaseBatch:
     async def _rerun_alone(self, lanes: CaseSchedule) -> None:
         """Run one at a time, from the counters that there were, what missed a recording beside others."""
         if lanes.bound:
-            await lanes.rewind_counters()
+            await lanes.rewind_key_counters()
         if self._again:
             named = list(dict.fromkeys(job.case.id for job in self._again))
             more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""

@@ -41,7 +41,7 @@ class CaseSchedule:
     counters: Sequence[tuple[Restorable, Mapping[str, tuple[int, bool]]]] = ()
     """Where the counters of keys stood before."""
 
-    async def rewind_counters(self) -> None:
+    async def rewind_key_counters(self) -> None:
         """Set counters back to where they stood, as far as no key is in use."""
         for store, known in self.counters:
             await asyncio.to_thread(store.rewind, known)
@@ -53,7 +53,7 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
         return CaseSchedule()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
-        names = run_context.entity_names_for(case)
+        names = run_context.list_entities(case)
         if not names:
             continue
         why, counted = await asyncio.to_thread(_explain_conflict, run_context, case, names)

@@ -26,7 +26,7 @@ from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.rejudge import unjudged_result
+from llmproxy.suite.run.rejudge import build_unjudged
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
 from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Simulation, Talk
@@ -106,7 +106,7 @@ async def replay_simulation(
         answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
-    return answer, [unjudged_result("simulate.goal", "whether the user is content, the user said when the agent ran")]
+    return answer, [build_unjudged("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
 def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late

@@ -323,7 +323,7 @@ class StepContext:
         self.caller.ask, self.caller.read, self.caller.explain = (
             self.asking.call_adapter,
             self.asking.read_answer,
-            self._explain_agent_miss,
+            self._advise_on_miss,
         )
         self.traffic.on_calls = self._record_faults
 
@@ -350,7 +350,7 @@ class StepContext:
     def _record_faults(self, calls: Sequence[Call]) -> None:
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
-    async def _explain_agent_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
+    async def _advise_on_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
         """Explain for a miss what to do about it; what a simulated user asked is told as it is."""
         if agent.role is AgentRole.AGENT:
             return MissError(await self._explain_miss(error.message))

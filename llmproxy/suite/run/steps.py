@@ -22,7 +22,7 @@ from llmproxy.suite.checks.answer_checks import check_response
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
 from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_hosted_tools
-from llmproxy.suite.run.rejudge import unjudged_result
+from llmproxy.suite.run.rejudge import build_unjudged
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -128,7 +128,7 @@ async def _run_conversation(
 
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
-        done.rest += [unjudged_result(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+        done.rest += [build_unjudged(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         done.rest += await asyncio.to_thread(context.entities.check_created, before, step.created or ())
     return done
@@ -152,7 +152,7 @@ _TOLD = 3
 
 async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
     if context.recorded is not None:
-        return StepResult(rest=[unjudged_result("verify")])
+        return StepResult(rest=[build_unjudged("verify")])
     said = cast("VerifyStep", step).verify
     return StepResult(rest=await asyncio.to_thread(check_verify, context.entities.run, "verify", said))
 
@@ -160,7 +160,7 @@ async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
 async def _run_wait(context: StepContext, step: StepBase) -> StepResult:
     said = cast("WaitStep", step).wait
     if context.recorded is not None:
-        return StepResult(rest=[] if isinstance(said, PauseFor) else [unjudged_result("wait")])
+        return StepResult(rest=[] if isinstance(said, PauseFor) else [build_unjudged("wait")])
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
         return StepResult()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.stores.config import ResetPolicy, build_policy, build_store
+from llmproxy.suite.stores.config import ResetPolicy, build_store, parse_reset_policy
 from llmproxy.suite.stores.memory import MemoryStore
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -23,6 +23,6 @@ from llmproxy.suite.stores.protocol import (
 
 __all__ = [
     "Column", "EntityInfo", "Id", "Kind", "MemoryStore", "ResetPolicy", "Restorable", "Row", "Snapshot", "StoreAdapter",
-    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "UnknownColumn", "UnknownEntity", "build_policy",
-    "build_store",
+    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "UnknownColumn", "UnknownEntity", "build_store",
+    "parse_reset_policy",
 ]  # fmt: skip

@@ -140,7 +140,7 @@ class ResetPolicy:
 def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
     """Make the store that `store:` describes, below `folder`. Raises SuiteError; MachineError: a library is missing."""
     given, kind = _read_store_kind(mapping, environment)
-    policy = build_policy(mapping, environment)
+    policy = parse_reset_policy(mapping, environment)
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
         try:
@@ -168,7 +168,7 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     return MemoryStore({name: _read_memory_shape(name, value) for name, value in entities.items()})
 
 
-def build_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
+def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
     """Read how the store is to be left after a run; SuiteError if this kind of store cannot do it."""
     given, kind = _read_store_kind(mapping, environment)
     reset, target = given.get("reset", "delete"), ""

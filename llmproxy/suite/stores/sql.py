@@ -45,7 +45,7 @@ from llmproxy.suite.stores.value_conversion import from_plain, to_plain
 
 def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
     if connection.dialect.name == "sqlite":
-        if not _has_sequences(connection):
+        if not _has_sqlite_counters(connection):
             return None  # without AUTOINCREMENT the next key follows from the rows
         sql = text("SELECT seq FROM sqlite_sequence WHERE name = :name")
         row = connection.execute(sql, {"name": mapped.table.name}).first()
@@ -68,7 +68,7 @@ def _rewind_counter(mapped: MappedEntity, value: int, called: bool, connection: 
         connection.execute(sql, {"name": name, "last": max(last, 1), "called": given})
 
 
-def _has_sequences(connection: Connection) -> bool:
+def _has_sqlite_counters(connection: Connection) -> bool:
     return connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
 
 
@@ -346,7 +346,7 @@ class SqlStore(StoreBase):
                 connection.execute(text("PRAGMA defer_foreign_keys = ON"))
             for each, name in zip(mapped, names, strict=True):
                 connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608 - quoted by SQLAlchemy
-                if connection.dialect.name == "sqlite" and _has_sequences(connection):
+                if connection.dialect.name == "sqlite" and _has_sqlite_counters(connection):
                     sql = text("DELETE FROM sqlite_sequence WHERE name = :name")
                     connection.execute(sql, {"name": each.table.name})
 

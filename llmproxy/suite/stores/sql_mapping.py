@@ -106,7 +106,7 @@ def map_entity(
     columns = {back[each]: _build_column(back[each], each, spec) for each, spec in reflected.items()}
     key = _find_key(inspector, name, mapping, back, columns)
     owner = _find_user_column(name, mapping, back, columns)
-    serial = _find_sequence(columns[key], reflected)
+    serial = _find_serial_column(columns[key], reflected)
     info = EntityInfo(
         name, key, owner, columns, closed=True, source=mapping.table, counted=serial is not None,
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
@@ -182,7 +182,7 @@ def _find_user_column(
     raise unknown_column(EntityInfo(name, columns=columns), mapping.user, f"store.entities.{name}.user")
 
 
-def _find_sequence(key: Column, reflected: Mapping[str, Any]) -> str | None:
+def _find_serial_column(key: Column, reflected: Mapping[str, Any]) -> str | None:
     spec = reflected[key.source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
     return key.source if counted or key.kind is Kind.INTEGER else None

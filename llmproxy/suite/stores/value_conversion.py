@@ -46,7 +46,7 @@ def _convert_by_python_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - wh
         case float():
             return value if math.isfinite(value) else str(value)
         case Decimal():
-            return _convert_number(value)
+            return _convert_decimal_to_json(value)
         case datetime():
             return _format_utc(value)
         case date() | time():
@@ -94,7 +94,7 @@ def equal_plain(one: object, other: object) -> bool:
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
-def _convert_number(value: Decimal) -> int | float | str:
+def _convert_decimal_to_json(value: Decimal) -> int | float | str:
     """Return the number, or its digits where a float would change them."""
     if not value.is_finite():
         return str(value)

@@ -92,13 +92,13 @@ def _audit_connection(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _CONNECTING:
         address = arguments[1]
         if isinstance(address, tuple) and address:
-            _refuse_unless_allowed(str(address[0]), address[1] if len(address) > 1 else None)
+            _refuse_blocked_host(str(address[0]), address[1] if len(address) > 1 else None)
     elif event in _LOOKUPS and arguments[0]:
         host = arguments[0]
-        _refuse_unless_allowed(host.decode("ascii", "replace") if isinstance(host, bytes) else str(host), None)
+        _refuse_blocked_host(host.decode("ascii", "replace") if isinstance(host, bytes) else str(host), None)
 
 
-def _refuse_unless_allowed(host: str, port: object) -> None:
+def _refuse_blocked_host(host: str, port: object) -> None:
     if all(guard.allows(host) for guard in tuple(_open)):
         return
     where = host if port is None else f"{host}:{port}"

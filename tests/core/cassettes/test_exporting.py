@@ -14,10 +14,10 @@ import pytest
 from llmproxy.core.bindings import RunVariable, VolatileField, dump_run_variables, load_run_variables
 from llmproxy.core.cassettes.anonymized_export import (
     HOME,
+    anonymize_interaction,
     describe_remaining_names,
     find_remaining_names,
     from_json,
-    replace_names,
     to_json,
 )
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -140,8 +140,8 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
         answered(made, _ask(made, _body(CI), "/s/other/openai/v1/chat/completions"), answer(said("ok")))
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.iter_interactions("other")
-        assert replace_names(one).request == one.request
-        left = {each.name: each.value for each in load_run_variables(replace_names(one).run_variables)}
+        assert anonymize_interaction(one).request == one.request
+        left = {each.name: each.value for each in load_run_variables(anonymize_interaction(one).run_variables)}
         assert left == {each.name: each.value for each in CI} | {"host": "host"}
 
 
@@ -150,7 +150,7 @@ def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
     with FileStore.open(recorded[0], writable=False, now=lambda: 2.0) as store:
         (one, *_) = store.iter_interactions("default")
     said = dump_run_variables((*KIM, RunVariable("git_user", "Kim Ono <kim@ono.example>")))
-    kept = replace_names(replace(one, run_variables=said))
+    kept = anonymize_interaction(replace(one, run_variables=said))
     assert "git_user" not in {each.name for each in load_run_variables(kept.run_variables)}
     assert "ono.example" not in kept.run_variables
 

@@ -38,7 +38,7 @@ def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
     assert named_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
-    assert world().entity_names_for(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
+    assert world().list_entities(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 
 def test_the_nearest_description_wins(tmp_path: Path) -> None:

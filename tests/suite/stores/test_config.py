@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores import MemoryStore, ResetPolicy, build_policy, build_store
+from llmproxy.suite.stores import MemoryStore, ResetPolicy, build_store, parse_reset_policy
 from llmproxy.suite.stores.config import load_store_plugin
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.sql import SqlStore
@@ -87,10 +87,12 @@ def test_variables_of_the_environment_are_put_in(tmp_path: Path) -> None:
 
 def test_the_policy_says_how_the_store_is_left() -> None:
     """By default what the run made is deleted and counters go back."""
-    assert build_policy({"memory": {}}) == ResetPolicy("delete", "", "database", "restore")
-    assert build_policy({"memory": {}, "reset": None}).reset == "none"
-    assert build_policy({"http": "http://x", "reset": {"http": "POST /reset"}}) == ResetPolicy("http", "POST /reset")
-    assert build_policy(
+    assert parse_reset_policy({"memory": {}}) == ResetPolicy("delete", "", "database", "restore")
+    assert parse_reset_policy({"memory": {}, "reset": None}).reset == "none"
+    assert parse_reset_policy({"http": "http://x", "reset": {"http": "POST /reset"}}) == ResetPolicy(
+        "http", "POST /reset"
+    )
+    assert parse_reset_policy(
         {"memory": {}, "reset": {"hook": "a:b"}, "ids": "deterministic", "counters": "keep"}
     ) == ResetPolicy("hook", "a:b", "deterministic", "keep")
 

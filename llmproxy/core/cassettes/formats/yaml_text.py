@@ -304,7 +304,7 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
         return None
     if is_too_deep(tree, _DEPTH):
         return None
-    for name in _candidate_styles(body):
+    for name in _candidate_json_styles(body):
         try:
             if write_json_style(tree, name) == body:
                 return tree, name
@@ -317,7 +317,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _candidate_styles(body: bytes) -> Iterator[str]:
+def _candidate_json_styles(body: bytes) -> Iterator[str]:
     """Yield the styles that this text may be in; at most a few."""
     end = "-newline" if body.endswith(b"\n") else ""
     text = body.rstrip(b"\n")

@@ -203,7 +203,7 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
     for sha, base in children:
         while base is not None and base in dead:
             base = dead[base]  # noqa: PLW2901 - down the chain
-        below = () if base is None else (DeltaBase(0, _read_depth(conn, base), read_body(conn, base)),)
+        below = () if base is None else (DeltaBase(0, _read_delta_depth(conn, base), read_body(conn, base)),)
         new = encode_body(read_body(conn, sha), below)
         values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
         conn.execute(
@@ -213,7 +213,7 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
         )
 
 
-def _read_depth(conn: Conn, sha: bytes) -> int:
+def _read_delta_depth(conn: Conn, sha: bytes) -> int:
     return int(conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (sha,)).fetchall()[0][0])
 
 

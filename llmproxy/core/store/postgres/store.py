@@ -274,7 +274,7 @@ class ServerStore(Store):
                 with self._writes.borrow_connection(writing=True) as conn:
                     made = _CommittedRows()
                     try:
-                        stored = self._send_transaction(conn, sent, bodies, instead_of, made, again=number > 0)
+                        stored = self._insert_in_transaction(conn, sent, bodies, instead_of, made, again=number > 0)
                     except _AlreadyStored as before:
                         stored = before.ids
                     self._wrote.update(each.cassette_and_sample for each in sent)
@@ -319,7 +319,7 @@ class ServerStore(Store):
             base = found[0]
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
-    def _send_transaction(
+    def _insert_in_transaction(
         self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body],
         instead_of: str | None, made: _CommittedRows, *, again: bool,
     ) -> list[int]:  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
-from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreAdapter, StoreRefused, build_policy, build_store
+from llmproxy.suite.stores import MemoryStore, ResetPolicy, StoreAdapter, StoreRefused, build_store, parse_reset_policy
 
 TABLES = """
 CREATE TABLE tasks (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, userId TEXT);
@@ -27,7 +27,7 @@ def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, ResetPolicy]:  # no
         with closing(sqlite3.connect(folder / "x.db")) as connection:
             connection.executescript(TABLES)
     mapping = {"sqlalchemy": "sqlite:///x.db", **DECLARED, **more}
-    return build_store(mapping, folder), build_policy(mapping)
+    return build_store(mapping, folder), parse_reset_policy(mapping)
 
 
 def play(store: StoreAdapter, cleaner: RowCleaner) -> list[str]:
