@@ -5,6 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -55,6 +58,30 @@ def test_help_fits_a_screen_and_ends_with_an_example_that_parses(
     known = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)}
     ours = words[: words.index("--")] if "--" in words else words
     assert {word for word in ours if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("spelt", EXAMPLES)
+def test_what_is_kept_as_typed_is_what_typer_makes_of_it(spelt: str) -> None:
+    """Of nothing, of the default and of text: a default of another type than its parameter's would arrive as it is."""
+    name, *below = spelt.split()
+    command = load_command(name)
+    for each in below:
+        command = command.commands[each]
+    ctx = command.context_class(command)
+    for each in command.get_params(ctx):
+        several = each.multiple or each.nargs == -1
+        for value in (None, each.get_default(ctx), ("", "x y") if several else ""):
+            ours = _process(each.process_value, ctx, value)
+            assert ours == _process(partial(type(each).process_value, each), ctx, value), (each.name, value)
+
+
+def _process(process: Callable[[Any, Any], Any], ctx: object, value: object) -> tuple[type, object]:
+    """Return a value and its type; oldest typer's click has tuples where newer ones have lists."""
+    try:
+        made = process(ctx, value)
+    except Exception as error:  # noqa: BLE001 (what it complains about is compared)
+        return type(error), str(error)
+    return (list, [*made]) if isinstance(made, tuple) else (type(made), made)
 
 
 def test_every_command_has_an_example() -> None:

@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.main import get_command
 
+from llmproxy.cli import main
 from llmproxy.cli.parts.options import FreePortCommand, SettingsCommand, get_flags
 
 
@@ -58,3 +59,10 @@ def test_help_says_where_the_command_listens(
     get_command(app)(args=["--help-all"], standalone_mode=False)
     port = capsys.readouterr().out.partition("--port PORT")[2].partition("--store")[0]
     assert says in " ".join(port.split())
+
+
+def test_help_does_not_contradict_what_a_text_says_of_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """The text of `--patience` says how long it is; the 0 that stands for that is not shown."""
+    assert main(["run", "--help-all"]) == 0
+    patience = " ".join(capsys.readouterr().out.partition("--patience SECONDS")[2].partition("--help-all")[0].split())
+    assert patience.endswith("[20, or 5 times a run without faults] [x>=0]")
