@@ -61,11 +61,7 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        (
-            "report.html",
-            html.render_report(report_samples.story()),
-            "is the viewer itself, with its report inside",
-        ),
+        ("report.html", html.render_report(report_samples.story()), "is the viewer itself, with its report inside"),
         ("report.xml", "<testsuites/>", "says too little to look at"),
         ("report.json", '{"format": 2, "exit_code": 0, "scenarios": []}', "a report of format 2; this version reads 1"),
     ],

@@ -14,13 +14,7 @@ from llmproxy import scenario
 from llmproxy.report.events import Event, Finished, Step
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import ModelError, ModelNotSet
-from llmproxy.scenario.red_team_agent import (
-    Attack,
-    CrescendoStrategy,
-    GoatStrategy,
-    Technique,
-    looks_encoded,
-)
+from llmproxy.scenario.red_team_agent import Attack, CrescendoStrategy, GoatStrategy, Technique, looks_encoded
 from tests.provider import Provider, step
 from tests.scenario.parties import finish, model, served
 from tests.scenario.people import Agent

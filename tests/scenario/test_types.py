@@ -10,14 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 
 from llmproxy import scenario
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.scenario import (
-    AgentInput,
-    CriterionResult,
-    ModelConfig,
-    ScenarioConfig,
-    ScenarioResult,
-    ScenarioState,
-)
+from llmproxy.scenario import AgentInput, CriterionResult, ModelConfig, ScenarioConfig, ScenarioResult, ScenarioState
 from llmproxy.trace.observing.tool_calls import ToolUse
 from tests.scenario.people import Agent
 

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.engine.decide import (
-    choose_exhausted,
-    decide,
-    decide_from_head,
-    describe_bad_answer,
-    list_playable,
-)
+from llmproxy.core.engine.decide import choose_exhausted, decide, decide_from_head, describe_bad_answer, list_playable
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
 from llmproxy.core.engine.volatile_field_learning import restate_run
 from llmproxy.core.keys.user_rules import Rules

@@ -15,15 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import (
-    LARGE,
-    BodyWriter,
-    DeltaBase,
-    deflate_content,
-    encode_body,
-    read_blob,
-    read_body,
-)
+from llmproxy.core.store.bodies import LARGE, BodyWriter, DeltaBase, deflate_content, encode_body, read_blob, read_body
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response

@@ -12,12 +12,7 @@ import pytest
 
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import (
-    count_unused,
-    find_other_places,
-    read_volatile_fields,
-    write_volatile_fields,
-)
+from llmproxy.core.store.queries import count_unused, find_other_places, read_volatile_fields, write_volatile_fields
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response

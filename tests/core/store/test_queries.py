@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import (
-    count_live_at,
-    count_unused,
-    list_api_key_variables,
-    read_summary,
-)
+from llmproxy.core.store.queries import count_live_at, count_unused, list_api_key_variables, read_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound

@@ -280,10 +280,7 @@ def wrong(config: ModelConfig, **more: Any) -> LLMProxyError:
 
 @pytest.mark.parametrize(
     "message",
-    [
-        {"content": "größe"},
-        {"content": None, "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{odd"}}]},
-    ],
+    [{"content": "größe"}, {"content": None, "tool_calls": [CALL | {"function": {"name": "f", "arguments": "{odd"}}]}],
 )
 def test_litellm_makes_the_same_of_it(message: dict[str, Any]) -> None:
     """Who reads an answer makes no difference to the run."""

@@ -48,10 +48,7 @@ def test_a_text_that_is_a_reference_compares_like_one() -> None:
     scope = VariableScope({"a": 1})
     assert [
         choose_implied_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)
-    ] == [
-        *["ref"] * 3,
-        *["eq"] * 5,
-    ]
+    ] == [*["ref"] * 3, *["eq"] * 5]
 
 
 def test_a_matcher_is_one_function() -> None:

@@ -11,13 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.step_context import (
-    RunUser,
-    StepContext,
-    StepConversations,
-    SuiteAgentCaller,
-    SuiteConversation,
-)
+from llmproxy.suite.run.step_context import RunUser, StepContext, StepConversations, SuiteAgentCaller, SuiteConversation
 
 
 class Agent(AgentAdapter):

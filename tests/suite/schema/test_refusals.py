@@ -112,8 +112,7 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "row"),
-    [pytest.param(kind, row, id=f"{kind} {row[0]}") for kind, rows in REFUSED.items() for row in rows],
+    ("kind", "row"), [pytest.param(kind, row, id=f"{kind} {row[0]}") for kind, rows in REFUSED.items() for row in rows]
 )
 def test_what_cannot_be_meant_is_refused(kind: str, row: tuple[str, ...]) -> None:
     text, *words = row
