@@ -63,8 +63,8 @@ class SweepOptions:
     """Opens the nth session at the proxy, with faults."""
     kinds: Sequence[FaultKind]
     jobs: int = 1
-    patience: float = 0
-    """Seconds; 0: see PATIENCE."""
+    patience: float | None = None
+    """Seconds; None or 0: see PATIENCE."""
     stdin: bytes | None = None
     tell: Callable[[str], None] = lambda _: None
     started_by: str = ""

@@ -163,9 +163,9 @@ def _make_run_parameters(command: str) -> list[inspect.Parameter]:
     made, kinds = [], get_type_hints(RunOptions)
     for name, row in list_run_options(command).items():
         default = RUN_DEFAULTS[name]
-        more: dict[str, Any] = {**row.limits, "show_default": "[" not in row.help[command]}  # there stands what it is
+        limits: dict[str, Any] = dict(row.limits)
         declared = typer.Option(
-            [] if default == () else default, *row.flag.split(), help=row.help[command], metavar=row.metavar, **more
+            [] if default == () else default, *row.flag.split(), help=row.help[command], metavar=row.metavar, **limits
         )
         made.append(
             inspect.Parameter(

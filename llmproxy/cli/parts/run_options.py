@@ -109,9 +109,8 @@ class RunOptions:
         limits={"min": 1, "max": 1000},
         run="With --live: number of runs, each with its own recording.",
     )
-    patience: float = _declare_run_option(
+    patience: float | None = _declare_run_option(
         "--patience",
-        default=0.0,
         metavar="SECONDS",
         limits={"min": 0},
         run="With --faults sweep: time limit of a run. [20, or 5 times a run without faults]",
