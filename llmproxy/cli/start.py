@@ -37,14 +37,13 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
         logger = logging.getLogger("llmproxy")
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG if loaded.settings.verbose else logging.WARNING)
-        terminal = sys.stdout.isatty()
         console = Console(
             sys.stdout,
             colour=wants_colour(sys.stdout, os.environ),
             quiet=loaded.settings.quiet,
             verbose=loaded.settings.verbose,
-            room=partial(get_terminal_width, sys.stdout) if terminal else lambda: None,
-            later=lambda job: asyncio.get_running_loop().call_later(0.02, job),
+            room=partial(get_terminal_width, sys.stdout),
+            later=lambda *job: asyncio.get_running_loop().call_later(*job),
         )
         try:
             code = serve.run_proxy(loaded, console, announce=announce)

@@ -24,6 +24,8 @@ from llmproxy.report.request_line import describe_request_handling, escape, form
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
+_TOGETHER = 0.02
+"""Seconds for which the line of a request waits for those of others."""
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
@@ -79,13 +81,13 @@ class Console:
     def __init__(
         self, stream: TextIO, *, colour: bool = False, quiet: bool = False, verbose: bool = False,
         room: Callable[[], int | None] = lambda: None, zone: tzinfo | None = None,
-        later: Callable[[Callable[[], None]], object] | None = None,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:  # fmt: skip
         """Write to `stream`.
 
         `quiet` leaves out everything but misses, losses and the summary, `verbose` adds the steps of each request.
-        `room` gives the cells of the terminal as it is now, None for a pipe. `later` calls what it is given in a
-        moment; with it the lines of requests are written together (whoever ends calls `flush`), without it at once.
+        `room` gives the cells of the terminal as it is now, None for a pipe. `later` calls what it is given in so many
+        seconds, so that lines of requests are written together (whoever ends calls `flush`); without it at once.
         """
         self._later, self._waiting = later, list[Call]()
         self._stream, self._room, self._zone = stream, room, zone
@@ -106,7 +108,7 @@ class Console:
         if self._later is None:
             self.flush()
         elif len(self._waiting) == 1:
-            self._later(self.flush)
+            self._later(_TOGETHER, self.flush)
 
     def note(self, text: str) -> None:
         self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
@@ -117,8 +119,7 @@ class Console:
         self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
     def flush(self) -> None:
-        if self._waiting:
-            self._write_lines()
+        self._write_lines()
 
     def _write_lines(self, *lines: str) -> None:
         """Write whole lines, after those of the calls that wait, at once."""

@@ -89,7 +89,7 @@ def test_who_asks_for_all_gets_the_steps() -> None:
 def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:
     """They wait for the end of the turn; whatever else is said comes after them, and an end writes them."""
     stream, jobs = io.StringIO(), list[Callable[[], None]]()
-    console = Console(stream, zone=UTC, later=jobs.append)
+    console = Console(stream, zone=UTC, later=lambda _, job: jobs.append(job))
     console.on_call(HIT)
     console.on_call(HIT)
     assert (stream.getvalue(), len(jobs)) == ("", 1)
