@@ -15,7 +15,7 @@ from typing import Any, overload
 class _LazyPattern:
     """What `re.compile` returns, from the first question on without a step between: methods are the compiled one's."""
 
-    def __init__(self, text: Any, flags: int) -> None:  # noqa: ANN401 (text, bytes, or what returns it)
+    def __init__(self, text: Any, flags: int) -> None:
         self._asked = text, flags
         if not callable(text):
             self.pattern = text

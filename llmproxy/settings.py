@@ -185,8 +185,8 @@ def _declare_option(
     *,
     default: object,
     description: str,
-    **more: Any,  # noqa: ANN401 (as below)
-) -> Any:  # noqa: ANN401 (as dataclasses.field)
+    **more: Any,
+) -> Any:
     """Declare an option: who reads it, how it looks, its default, what it is for."""
     row = Option(read, description, default, metavar, **more)
     return field(default_factory=lambda: default, metadata={"option": row})
@@ -689,7 +689,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     return loaded
 
 
-def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
+def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, str]) -> Any:
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
     what = "A store is a file, or postgresql://USER@HOST/DATABASE. " if name == "store" else ""
     hint = f"{what}It was set by {given.source}."

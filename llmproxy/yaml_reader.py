@@ -286,7 +286,7 @@ def read_document(
     empty_hint: str = "",
     limits: Limits = SUITE,
     plain: Callable[[str], object] | None = None,
-) -> Any:  # noqa: ANN401 - JSON
+) -> Any:
     """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
     problems = Problems()
     documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits, plain=plain)
@@ -296,7 +296,7 @@ def read_document(
     return to_plain(documents[0][0])
 
 
-def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:  # noqa: ANN401 - JSON
+def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:
     """Return a value as plain dicts and lists, without places; what aliases share stays shared."""
     if not isinstance(value, Map | List):
         return value
@@ -383,15 +383,15 @@ class _ValueBuilder:
                 place = self.place(first)
                 yield self.build_value(first, 0), place
 
-    def place(self, event: Any) -> YamlPlace:  # noqa: ANN401 (PyYAML has no types for what it yields)
+    def place(self, event: Any) -> YamlPlace:
         mark = event.start_mark
         return YamlPlace(self.name, mark.line + 1, mark.column + 1)
 
-    def build_halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:  # noqa: ANN401 - libyaml's event
+    def build_halt(self, event: Any, message: str, hint: str = "") -> _HaltReading:
         self.problems.add(self.place(event), message, hint)
         return _HaltReading()
 
-    def build_value(self, event: Any, depth: int) -> object:  # noqa: ANN401 - libyaml's event
+    def build_value(self, event: Any, depth: int) -> object:
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
@@ -413,7 +413,7 @@ class _ValueBuilder:
             self.anchors[name] = (made, self.nodes - before)
         return made
 
-    def alias(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
+    def alias(self, event: Any) -> object:
         if event.anchor in self.open:
             raise self.build_halt(event, f"*{event.anchor} stands inside of what it names: it would never end")
         if event.anchor not in self.anchors:
@@ -427,7 +427,7 @@ class _ValueBuilder:
             raise self.build_halt(event, said, "split it")
         return made
 
-    def sequence(self, event: Any, depth: int) -> List:  # noqa: ANN401 - libyaml's event
+    def sequence(self, event: Any, depth: int) -> List:
         made = List(self.place(event))
         for each in self.events:
             if isinstance(each, yaml.SequenceEndEvent):
@@ -435,7 +435,7 @@ class _ValueBuilder:
             made.put(self.build_value(each, depth + 1), self.place(each))
         return made
 
-    def mapping(self, event: Any, depth: int) -> Map:  # noqa: ANN401 - libyaml's event
+    def mapping(self, event: Any, depth: int) -> Map:
         made, merges = Map(self.place(event)), None
         for each in self.events:
             if isinstance(each, yaml.MappingEndEvent):
@@ -459,7 +459,7 @@ class _ValueBuilder:
             self.apply_merge_key(made, *merges)
         return made
 
-    def key(self, event: Any, depth: int) -> str:  # noqa: ANN401 - libyaml's event
+    def key(self, event: Any, depth: int) -> str:
         if isinstance(event, yaml.AliasEvent):
             value = self.alias(event)
             if isinstance(value, str):
@@ -482,16 +482,16 @@ class _ValueBuilder:
                 if key not in made:
                     made.put(key, other[key], other.keys_at[key], other.values_at[key])
 
-    def check_tag(self, event: Any, expected: str) -> None:  # noqa: ANN401 - libyaml's event
+    def check_tag(self, event: Any, expected: str) -> None:
         if event.tag not in {None, "!", _TAG + expected}:
             self.refuse_tag(event)
 
-    def refuse_tag(self, event: Any) -> None:  # noqa: ANN401 - libyaml's event
+    def refuse_tag(self, event: Any) -> None:
         written = str(event.tag).replace(_TAG, "!!")
         hint = "parts of other files come by `include:`" if "include" in written else "write the value without a tag"
         self.problems.add(self.place(event), f"the tag {written} is not known", hint)
 
-    def build_scalar(self, event: Any) -> object:  # noqa: ANN401 - libyaml's event
+    def build_scalar(self, event: Any) -> object:
         text: str = event.value
         if event.tag in {"!", _TAG + "str"}:
             return text
@@ -508,7 +508,7 @@ class _ValueBuilder:
             self.problems.add(self.place(event), f"{text!r} is no {kind}")
         return made
 
-    def resolve_plain(self, event: Any, text: str) -> object:  # noqa: ANN401 - libyaml's event
+    def resolve_plain(self, event: Any, text: str) -> object:
         if self.plain_text is not None:
             return self.plain_text(text)
         if text and text[0] not in _TYPED_FIRST_CHARACTERS:

@@ -266,7 +266,7 @@ def upstream() -> Iterator[Provider]:
         yield made
 
 
-def post(url: str, **body: object) -> Any:  # noqa: ANN401 - a response of urllib
+def post(url: str, **body: object) -> Any:
     """Ask in JSON."""
     request = Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     return DIRECT.open(request, timeout=10)

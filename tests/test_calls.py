@@ -15,7 +15,7 @@ ASKED = Call(decision=Decision.REPLAY, method="POST", target="/v1/chat/completio
 HIT = ASKED._replace(model="gpt-4o", input=10, output=2, cost=Decimal("0.10"))
 
 
-def call(**changes: Any) -> Call:  # noqa: ANN401 - any field
+def call(**changes: Any) -> Call:
     return HIT._replace(**changes)
 
 

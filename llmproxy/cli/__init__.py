@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return print_final_error(explain_missing(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
-def _print_usage_error(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
+def _print_usage_error(error: Any) -> Exit:
     """Print what is wrong with a command line, with the nearest option where there is one."""
     possible = getattr(error, "possibilities", None)
     if possible:

@@ -45,7 +45,7 @@ from llmproxy.settings import Loaded
 class _ChangesCommand(LivelessCommand):
     """Takes options behind `list` and `drop`, which are not of a command to run."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer has a click of its own
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
         return super().parse_args(ctx, args)
 

@@ -142,7 +142,7 @@ def _skip_typer_conversion(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
-def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:  # noqa: ANN401 (of typer, or of its own click)
+def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
     kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     as_typed = value is None or value is parameter.default or kind in (str, list[str])
     if not as_typed or (parameter.required and not value):
@@ -155,19 +155,19 @@ def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:  # noqa: ANN401
 class CommandGroup(TyperGroup):
     """The group of all commands. Each is imported when it is asked for; the help asks for none."""
 
-    def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (as the group that it is takes them)
+    def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         listed = {name: TyperCommand(name, help=each.help, rich_markup_mode=None) for name, each in COMMANDS.items()}
         self.commands = {**self.commands, **listed}
 
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (of typer, or of its own click)
+    def get_params(self, ctx: Any) -> list[Any]:
         return _skip_typer_conversion(super().get_params(ctx))
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (of typer, or of its own click)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import a command; None if there is none of this name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 (as above)
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (as above)
         """Write the list in groups, as typer does, nothing cut."""
         widest = max(map(len, self.commands))
         for title, commands in GROUPS.items():
@@ -175,7 +175,7 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), each.help) for name, each in commands.items()])
 
 
-def make_typer_app(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes them)
+def make_typer_app(**more: Any) -> typer.Typer:
     """Return an application with the properties that all of ours have."""
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
@@ -184,7 +184,7 @@ def make_typer_app(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes 
     )
 
 
-def load_command(name: str) -> Any:  # noqa: ANN401 (as above)
+def load_command(name: str) -> Any:
     app = make_typer_app()
     app.callback()(lambda: None)  # with one, an application of a single command stays a group
     register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register

@@ -27,12 +27,12 @@ _BEHIND = "llmproxy.behind"
 class McpGroup(TyperGroup):
     """Sets apart what stands behind ``--``: a command, of a server or of an agent, with options of its own."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer 0.29 carries its own click)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_BEHIND] = tuple(args[at + 1 :])
         return list(super().parse_args(ctx, args[:at]))
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (as above)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Explain what is missing where a server's command stands in the place of one of ours."""
         if args[0] not in self.commands:
             raise SettingsError(_DASHES)

@@ -126,7 +126,7 @@ def make_page_query_handler(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
     told = None if report is None else make_report_reader(report, path.with_name(f"{path.name}.state.db"))
 
-    def ask(question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+    def ask(question: str, query: dict[str, str]) -> Any:
         if question == "report" and told is not None:
             return told(query)
         with open_store(path, writable=False, now=time.time) as database:
@@ -180,7 +180,7 @@ def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], 
     """Return what writes a person's label of a verdict, as `llmproxy label` does."""
     alone = Lock()  # each request has a thread: two quick presses write one file
 
-    def put(said: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+    def put(said: dict[str, str]) -> Any:
         with alone:
             write_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
         return {"file": str(labels)}

@@ -19,7 +19,7 @@ class ScenarioRunListener(Handler, Protocol):
     """Is called for every run of a scenario in this process, from whatever thread it runs in, and its events."""
 
     # An executor and its result: this layer is below scenarios.
-    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - see above
+    def on_run_end(self, scenario: Any, result: Any) -> None:
         """Take how a run ended, once, also when it raised."""
 
 
@@ -44,7 +44,7 @@ class ScenarioRunHooks:
         """Who hears the events, beside whom the user named."""
         return () if self.listener is None else (self.listener,)
 
-    def emit_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
+    def emit_run_end(self, scenario: Any, result: Any) -> None:
         if self.listener is not None:
             self.listener.on_run_end(scenario, result)
 

@@ -159,13 +159,13 @@ _HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
 """The last one of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
 
 
-def is_peer_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
+def is_peer_gone(peer: Any, here: Any) -> bool:
     """Return whether nobody holds the other end of `peer`'s connection to `here`; False if that is not known."""
     found = _find_other_end(peer, here)
     return found is not None and not found[1]
 
 
-def has_read_and_is_idle(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
+def has_read_and_is_idle(ends: Any) -> bool:
     """Return whether the client has read all that its system has received, and its process has nothing left to do.
 
     True also where that cannot be known.
@@ -238,7 +238,7 @@ class RunningProcesses:
 _PROCESSES = RunningProcesses()
 
 
-def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:  # noqa: ANN401 - as above
+def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:
     """Ask the kernel of the other end of one connection: 20 us, where reading `/proc/net/tcp` takes 10 ms among
     thousands of others: (bytes received and not read, inode, 0 where no process has it); None where it says nothing.
     """

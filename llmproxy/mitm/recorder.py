@@ -85,7 +85,7 @@ class InterimSkippingClient(Http1Client):
 class QuickHeaders(http.Headers):
     """Header fields that are asked for what they mostly do not have: mitmproxy raises and catches an error for each."""
 
-    def get(self, key: str, default: object = None) -> Any:  # noqa: ANN401 - what the default is
+    def get(self, key: str, default: object = None) -> Any:
         """Return the value of a field."""
         return super().get(key, default) if key in self else default
 

@@ -113,7 +113,7 @@ class LateRequestGuard:
 
     def _guard_send(self, send: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(send)
-        def send_guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - handed through
+        def send_guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:
             test = self._find_test(threading.get_ident())
             if test is not None and _peer_address(connection) == self._address():
                 self._refuse_late_request(test)

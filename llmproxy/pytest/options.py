@@ -52,7 +52,7 @@ def add_options(parser: pytest.Parser) -> None:
     TAKEN.clear()
     group = parser.getgroup("llmproxy", "record and replay of LLM calls")
 
-    def add(flag: str, **how: Any) -> None:  # noqa: ANN401 - as of argparse
+    def add(flag: str, **how: Any) -> None:
         try:
             group.addoption(flag, **how)
         except ValueError:
@@ -209,7 +209,7 @@ class Sharding:
             session.exitstatus = pytest.ExitCode.OK
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 - xdist's
+    def pytest_testnodedown(self, node: Any) -> None:
         text = getattr(node, "workeroutput", {}).get(_OUTPUT)
         self.told = self.told or (json.loads(text) if text else None)
 

@@ -47,7 +47,7 @@ class ScenarioReporter:
         self.results: list[dict[str, Any]] = []
         """``{"scenario": executor, "result": ScenarioResult}``, in the order in which they ended."""
 
-    def add_result(self, scenario: Any, result: ScenarioResult) -> None:  # noqa: ANN401 - an executor, or what stands for it
+    def add_result(self, scenario: Any, result: ScenarioResult) -> None:
         self.results.append({"scenario": scenario, "result": result})
 
     def get_summary(self) -> dict[str, float]:
@@ -78,7 +78,7 @@ class ScenarioReporter:
             yield from _format_run(number, each["scenario"], each["result"], paint)
 
 
-def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
+def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:
     sample, runs = _get_sample_and_runs(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
@@ -104,7 +104,7 @@ def _make_painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - 
     return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
-def _get_sample_and_runs(scenario: Any) -> tuple[int, int]:  # noqa: ANN401 - as the plugin holds it
+def _get_sample_and_runs(scenario: Any) -> tuple[int, int]:
     options = getattr(scenario, "options", scenario)
     return getattr(options, "sample", 1), getattr(options, "runs", 1)
 
@@ -117,7 +117,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
+def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
     sample, runs = _get_sample_and_runs(scenario)
     kept = {name: to_plain(getattr(result, name)) for name in _KEPT}
     agent = result.usage.get(AGENT)
@@ -143,7 +143,7 @@ def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, 
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
-def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
+def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:
     """Return a run as properties of its test; `number` counts the test's runs from 1."""
     return list_result_properties(
         "scenario" if number == 1 else f"scenario.{number}",

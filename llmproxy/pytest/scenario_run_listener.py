@@ -90,7 +90,7 @@ class ScenarioRunPlugin(ImmediateHandler):
             self._run_tree = RunTree()
         self._run_tree.add_event(event)
 
-    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
+    def on_run_end(self, scenario: Any, result: Any) -> None:
         self._fresh.append((scenario, result))
         self._reports.append(getattr(scenario, "wire_report", None))
         self._ended[result.run_id] = result
@@ -109,7 +109,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         runs: list[Run] = list(self._run_tree.runs.values()) if self._run_tree is not None else []
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
-    def get_reporter(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
+    def get_reporter(self) -> Any:
         if self.reporter is None:
             self.reporter = self._texts().ScenarioReporter()
         return self.reporter

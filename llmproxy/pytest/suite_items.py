@@ -49,7 +49,7 @@ class SuiteFailure(Exception):
 class SuiteFile(pytest.File):
     bench: SuiteResources
 
-    def __init__(self, *, bench: SuiteResources, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
+    def __init__(self, *, bench: SuiteResources, **node: Any) -> None:
         super().__init__(**node)
         self.bench = bench
         self._run_context: RunContext | None = None
@@ -124,7 +124,7 @@ def _run_hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
 class SuiteItem(pytest.Item):
     parent: SuiteFile
 
-    def __init__(self, *, case: SuiteCase, **node: Any) -> None:  # noqa: ANN401 - pytest's own
+    def __init__(self, *, case: SuiteCase, **node: Any) -> None:
         """Take the scenario's tags as marks."""
         super().__init__(**node)
         self.case = case
@@ -190,7 +190,7 @@ class SuiteItem(pytest.Item):
         lines += [] if shown_apart else told
         raise SuiteFailure("\n".join(lines))
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401 - pytest's types
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return what did not hold; a traceback of ours helps nobody."""
         if isinstance(excinfo.value, (SuiteFailure, LLMProxyError)):
             return str(excinfo.value)

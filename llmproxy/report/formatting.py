@@ -16,7 +16,7 @@ _LONGEST = 300
 """Characters of a value in one line."""
 
 
-def show_value(value: Any) -> str:  # noqa: ANN401 - whatever was expected or seen
+def show_value(value: Any) -> str:
     """Return a value on one line, cut where it is too long to read."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}… ({len(text)} characters)"

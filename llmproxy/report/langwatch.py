@@ -241,7 +241,7 @@ class RunMessagesAndOutcome(Protocol):
         """The conversation; what was taken back is not in it, though events told it."""
 
     @property
-    def outcome(self) -> Any:  # noqa: ANN401 (a ScenarioResult)
+    def outcome(self) -> Any:
         """How it ended, before its end is told."""
 
 

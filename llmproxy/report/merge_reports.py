@@ -107,7 +107,7 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
     return ShardReport(path, run_tree, run_tree.selected.shard)
 
 
-def _split_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - what a file holds
+def _split_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the events of which `json_report.to_document` made a document."""
     if tree["format"] != FORMAT:
         raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")
@@ -254,7 +254,7 @@ def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
     return [part for _, (part, _) in sorted(kept.items())]
 
 
-def _remove_members(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain values
+def _remove_members(tree: Any, names: frozenset[str]) -> Any:
     if isinstance(tree, dict):
         return {name: _remove_members(value, names) for name, value in tree.items() if name not in names}
     return [_remove_members(each, names) for each in tree] if isinstance(tree, list | tuple) else tree

@@ -137,7 +137,7 @@ class RunTree:
         return list(found.values())
 
 
-def to_plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
+def to_plain(value: Any) -> Any:
     """Return an event (or a part) as plain JSON; half a surrogate pair becomes its escape, which JSON can carry."""
     if hasattr(value, "__dataclass_fields__"):
         return {"event": type(value).__name__.lower()} | {name: to_plain(part) for name, part in asdict(value).items()}

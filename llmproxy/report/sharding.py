@@ -65,7 +65,7 @@ def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         ) from error
 
 
-def check_shard_split_json(shard: Any) -> None:  # noqa: ANN401 - what a file holds
+def check_shard_split_json(shard: Any) -> None:
     """See that plain values are what `shard_split_to_json` makes. Raises TypeError."""
     shard = shard if isinstance(shard, dict) else {}
     number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
@@ -82,7 +82,7 @@ def check_shard_split_json(shard: Any) -> None:  # noqa: ANN401 - what a file ho
         raise TypeError("it does not say how its test was cut")
 
 
-def _is_list_of(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
+def _is_list_of(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
 
 
@@ -106,7 +106,7 @@ def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
     return {name: found[name] for name in weighed}
 
 
-def shard_split_to_json(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - plain values
+def shard_split_to_json(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:
     """Return what a part's report says of the cut: all items in order, each one's part; `by`: ``test``, ``pytest``."""
     return {
         "number": shard.number,

@@ -121,7 +121,7 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
             return found
 
 
-def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:  # noqa: ANN401 - what a file holds
+def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:
     """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
     why = (
         ""

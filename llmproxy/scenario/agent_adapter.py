@@ -103,5 +103,5 @@ def get_scenario_description(given: AgentInput) -> str:
     return str(getattr(given.scenario_state, "description", "") or "")
 
 
-def _find_running_executor(given: AgentInput) -> Any:  # noqa: ANN401 - an executor, or None
+def _find_running_executor(given: AgentInput) -> Any:
     return getattr(given.scenario_state, "_executor", None) or context_scenario.get()

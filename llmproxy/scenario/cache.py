@@ -75,7 +75,7 @@ def encode_value(value: object) -> str:
     return text
 
 
-def decode_value(text: str) -> Any:  # noqa: ANN401 - whatever is cached
+def decode_value(text: str) -> Any:
     """Return a text's value. Raises ValueError: no JSON; NotCacheable: not from `encode_value`, or class changed."""
     tree = json.loads(text)
     try:
@@ -87,7 +87,7 @@ def decode_value(text: str) -> Any:  # noqa: ANN401 - whatever is cached
 class _ValueWriter:
     """Writes a value as JSON: what can be made again of it, or raises NotCacheable."""
 
-    def write(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
+    def write(self, value: Any, where: str) -> object:
         """Write any value; `where` says where it stands."""
         if value is None or type(value) in (bool, int, float):
             return value
@@ -115,7 +115,7 @@ class _ValueWriter:
             raise NotCacheable(f"{where}: {path} is another class")
         return path
 
-    def write_object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
+    def write_object(self, value: Any, where: str) -> object:
         """Write a pydantic object or one of a dataclass; private attributes do not count."""
         members = _find_members(value)
         if members is None:
@@ -128,7 +128,7 @@ class _ValueWriter:
         return tree
 
 
-def _find_members(value: Any) -> Mapping[str, object] | None:  # noqa: ANN401 - whatever is cached
+def _find_members(value: Any) -> Mapping[str, object] | None:
     """Return the fields of an object that consists of nothing else; None for any other."""
     if isinstance(value, (list, dict, tuple, set, str, int, float, type)):
         return None
@@ -142,7 +142,7 @@ def _find_members(value: Any) -> Mapping[str, object] | None:  # noqa: ANN401 - 
     return {name: getattr(value, name, None) for name in names}
 
 
-def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
+def _read_tree(tree: Any) -> Any:
     if isinstance(tree, list):
         return [_read_tree(each) for each in tree]
     if not isinstance(tree, dict):
@@ -167,7 +167,7 @@ def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
     return made
 
 
-def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:  # noqa: ANN401 (any model)
+def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:
     """Set the state of a pydantic object; fields that its class did not have yet get their default."""
     known = type(made).model_fields
     new = [name for name in known if name not in members and name not in tree["gone"]]
@@ -251,7 +251,7 @@ class _KeyWriter(_ValueWriter):
     def write_class(self, value: object, where: str) -> str:  # noqa: ARG002 - any class tells values apart
         return class_path(type(value))
 
-    def write_object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
+    def write_object(self, value: Any, where: str) -> object:
         """Write what is no JSON. Raises NotCacheable for what has no value of its own: a client, an open file."""
         kind = class_path(type(value))
         if isinstance(value, Mapping) and all(type(name) is str for name in value):
@@ -344,7 +344,7 @@ class CachedFunction:
             raise NotCacheable("an argument is nested too deeply, or contains itself") from None
         return "call:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode("ascii")).hexdigest()
 
-    def _drop_ignored(self, name: str, value: Any) -> Any:  # noqa: ANN401 - whatever is cached
+    def _drop_ignored(self, name: str, value: Any) -> Any:
         """Return an argument, further keywords without those that are ignored."""
         if self._signature.parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
             return value
@@ -396,14 +396,14 @@ def cache(ignore: Any = (), *, state: Sequence[str] = ()) -> Any:
 scenario_cache = cache
 
 
-def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 (any function)
+def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_wrap_function(function.__func__, ignore, state))
     cached = _CachedCalls(CachedFunction(function, ignore, state))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
-        async def acall(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
+        async def acall(*args: Any, **kwargs: Any) -> Any:
             place, made = cached.find_cache_slot(args, kwargs), []
             if place is None:
                 return await function(*args, **kwargs)
@@ -418,7 +418,7 @@ def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]
         return acall
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
+    def call(*args: Any, **kwargs: Any) -> Any:
         place, made = cached.find_cache_slot(args, kwargs), []
         if place is None:
             return function(*args, **kwargs)

@@ -88,7 +88,7 @@ class ModelConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_names(cls, given: Any) -> Any:  # noqa: ANN401 (not validated yet)
+    def _read_names(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         found = {name: value for name, value in given.items() if not isinstance(value, UnsetParameter)}
@@ -155,7 +155,7 @@ class ScenarioConfig(BaseModel):
         observability: Mapping[str, Any] | None = None,
         proxy: str | bool | None = None,
         handlers: Sequence[HandlerLike] | None = None,
-        **unsupported: Any,  # noqa: ANN401 (refused by name)
+        **unsupported: Any,
     ) -> None:
         """Set defaults for all scenarios that start from now on; what is None stays as it is.
 

@@ -66,7 +66,7 @@ class JudgeAgent(AgentAdapter):
         min_turns: int = 0,
         token_threshold: int = TOKENS,
         max_discovery_steps: int = STEPS,
-        **more: Any,  # noqa: ANN401 (litellm's)
+        **more: Any,
     ) -> None:
         """Prepare a judge.
 

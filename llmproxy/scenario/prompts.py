@@ -183,5 +183,5 @@ def _cut_text(text: str, longest: int | None = LONGEST_RESULT) -> str:
     return text if more <= 0 else f"{text[:longest]} ... ({more} more characters)"
 
 
-def _to_json_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+def _to_json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

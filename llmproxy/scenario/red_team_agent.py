@@ -282,7 +282,7 @@ class RedTeamAgent(AgentAdapter):
         temperature: float = 0.7,
         metaprompt_temperature: float | None = None,
         max_tokens: int | None = None,
-        **more: Any,  # noqa: ANN401 (litellm's keywords)
+        **more: Any,
     ) -> None:
         """Make an attacker; it can be used in several runs, also at once.
 
@@ -334,7 +334,7 @@ class RedTeamAgent(AgentAdapter):
         """By thread id; shared with clones, so that a script finds the attack of its own run."""
 
     @classmethod
-    def crescendo(cls, *, target: str, **more: Any) -> Self:  # noqa: ANN401 (parameters of the class)
+    def crescendo(cls, *, target: str, **more: Any) -> Self:
         """Return one that begins harmlessly and goes a step further each time."""
         return cls(strategy=CrescendoStrategy(), target=target, **more)
 
@@ -345,7 +345,7 @@ class RedTeamAgent(AgentAdapter):
         target: str,
         goat_techniques: Sequence[Technique] | None = None,
         encoding_techniques: Sequence[AttackTechnique] | None = None,
-        **more: Any,  # noqa: ANN401 - whatever the original takes
+        **more: Any,
     ) -> Self:
         """Return one that chooses among techniques by what the agent answers."""
         if encoding_techniques is not None:
@@ -543,7 +543,7 @@ def _require_attacker_model(
     api_key: str | None,
     temperature: float,
     max_tokens: int | None,
-    extra: Any,  # noqa: ANN401 - whatever the original takes
+    extra: Any,
 ) -> ModelConfig:
     written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
     return require_model("RedTeamAgent", model, api_key, temperature, max_tokens, extra, written=written)

@@ -80,7 +80,7 @@ class ScenarioState(BaseModel):
         """What `scenario.run(fields=...)` was given."""
         return dict(getattr(getattr(self._executor, "options", None), "fields", None) or {})
 
-    def field(self, name: str) -> Any:  # noqa: ANN401 (the user's own)
+    def field(self, name: str) -> Any:
         """Return one of the fields; None where it is not there or empty."""
         value = self.fields.get(name)
         return None if value == "" else value

@@ -156,7 +156,7 @@ class CriterionResult(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_names(cls, given: Any) -> Any:  # noqa: ANN401 (not validated yet)
+    def _read_names(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         other = {"criterion": "text", "reasoning": "reason"}
@@ -199,7 +199,7 @@ class AgentInput(BaseModel):
 
     @field_validator("judgment_request", mode="before")
     @classmethod
-    def _read_request(cls, asked: Any) -> Any:  # noqa: ANN401 (not validated yet)
+    def _read_request(cls, asked: Any) -> Any:
         """Take what older programs say: whether a verdict is demanded, as a bool."""
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 

@@ -109,7 +109,7 @@ def _read_persona_file(path: Path) -> Persona:
     return _build_persona(value, str(path))
 
 
-def _build_persona(value: Any, where: str) -> Persona:  # noqa: ANN401 - any YAML
+def _build_persona(value: Any, where: str) -> Persona:
     if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(map(_is_text_or_texts, value.values())):
         raise SettingsError(
             f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"
@@ -171,7 +171,7 @@ class UserSimulatorAgent(AgentAdapter):
         lines: Sequence[str] = (),
         show_tools: bool = False,
         may_end: bool = True,
-        **more: Any,  # noqa: ANN401 (litellm's)
+        **more: Any,
     ) -> None:
         """Prepare a user.
 

@@ -156,7 +156,7 @@ def _write_assertions(turn: SuiteTurn) -> list[str]:
     return made
 
 
-def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:  # noqa: ANN401 - YAML
+def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:
     """Return what is expected of the calls of one tool: how many, and the plain arguments of an only one."""
     if len(calls) > 1 or not calls[0]:
         return len(calls)
@@ -190,7 +190,7 @@ def _quote_text(text: str) -> str:
     )
 
 
-def write_flow_value(value: Any) -> str:  # noqa: ANN401 - YAML
+def write_flow_value(value: Any) -> str:
     """Write a value as YAML on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_write_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"

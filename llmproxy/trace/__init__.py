@@ -75,7 +75,7 @@ __all__ = [  # noqa: PLE0604 - the table above is the list
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for; ``assert_<name>`` is Evalcraft's spelling of an assertion."""
     plain = name.removeprefix("assert_")
     home = _MODULE.get(plain)

@@ -59,7 +59,7 @@ def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noq
     return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
 
-def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: ANN401, FBT001, FBT002 - JSON
+def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - JSON
     """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
 
     Raises ValueError, TypeError: the schema itself is none.
@@ -85,7 +85,7 @@ def _parse_json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]
     return None, problem
 
 
-def _validate_model(model: Any, value: object) -> str:  # noqa: ANN401 - a pydantic class
+def _validate_model(model: Any, value: object) -> str:
     validate = getattr(model, "model_validate", None)
     if validate is None:
         raise ValueError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {model!r}")
@@ -191,7 +191,7 @@ def unwrap_cassette(subject: Subject) -> Cassette:
     return found
 
 
-def build_result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:  # noqa: ANN401 - JSON
+def build_result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:
     """Return what an assertion found; `problem` is empty if it holds."""
     empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
     if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
@@ -199,7 +199,7 @@ def build_result(name: str, subject: Cassette, expected: Any, actual: Any, probl
     return AssertionResult(name, not problem, expected, actual, problem)
 
 
-def matches_partially(wanted: Any, given: Any) -> bool:  # noqa: ANN401 - JSON
+def matches_partially(wanted: Any, given: Any) -> bool:
     """Return whether `given` has everything that `wanted` says; members of objects may be left out of `wanted`."""
     if isinstance(wanted, dict):
         return isinstance(given, dict) and all(

@@ -114,7 +114,7 @@ def _extract_span_behavior(span: Span) -> list[Any] | None:
     return [span.kind.value, normalize_value(span.input), normalize_value(span.output), bool(span.error)]
 
 
-def normalize_value(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
+def normalize_value(value: Any, depth: int = 0) -> Any:
     """Return a value without what changes from run to run; a text that is JSON counts as what it says."""
     if depth > _DEPTH:
         return "<deep>"

@@ -37,7 +37,7 @@ class TraceNotJSON(CassetteCorrupt, json.JSONDecodeError):
         self.msg, self.doc, self.pos = cause.msg, cause.doc, cause.pos
         self.lineno, self.colno = cause.lineno, cause.colno
 
-    def __reduce__(self) -> Any:  # noqa: ANN401 - pickle's own
+    def __reduce__(self) -> Any:
         """Pickle as one of ours; JSONDecodeError's way would lose the message."""
         return type(self), (self.message, json.JSONDecodeError(self.msg, self.doc, self.pos))
 
@@ -105,7 +105,7 @@ class TokenUsage:
         return {name: getattr(self, name) for name in _COUNTS}
 
     @classmethod
-    def from_dict(cls, data: Any) -> TokenUsage:  # noqa: ANN401 - JSON
+    def from_dict(cls, data: Any) -> TokenUsage:
         """Read the five counts; one that is missing is 0."""
         require_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
@@ -165,7 +165,7 @@ class Span:
         return data
 
     @classmethod
-    def from_dict(cls, data: Any) -> Span:  # noqa: ANN401 - JSON
+    def from_dict(cls, data: Any) -> Span:
         """Read one span; unknown members are left out.
 
         Raises TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: there is no
@@ -194,7 +194,7 @@ class Span:
 _SPAN = tuple(Span.__dataclass_fields__)
 
 
-def read_span_arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
+def read_span_arguments(span: Span) -> Any:
     """Return a tool call's arguments; of one whose arguments were no object what it said instead."""
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 
@@ -233,7 +233,7 @@ class Provenance:
         return data
 
     @classmethod
-    def from_dict(cls, data: Any) -> Provenance:  # noqa: ANN401 - JSON
+    def from_dict(cls, data: Any) -> Provenance:
         """Read it; unknown members are left out."""
         require_type(data, dict, "provenance")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})

@@ -181,7 +181,7 @@ class Cassette:
         return {**build_trace_header(self), "spans": [span.to_dict() for span in self.spans]}
 
     @classmethod
-    def from_dict(cls, data: Any) -> Cassette:  # noqa: ANN401 - JSON
+    def from_dict(cls, data: Any) -> Cassette:
         """Read either form; unknown members are left out, totals are taken as they stand there.
 
         Raises CassetteCorrupt, each time the kind that the original's error is too (`trace.spans`), and CassetteNewer.

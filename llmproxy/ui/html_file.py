@@ -95,7 +95,7 @@ class _ValuePool:
     size: int = 0
     """Characters of all of them."""
 
-    def add(self, value: Any) -> int:  # noqa: ANN401 - plain values
+    def add(self, value: Any) -> int:
         name = json.dumps(value)
         if name not in self.numbers:
             self.numbers[name] = len(self.values)

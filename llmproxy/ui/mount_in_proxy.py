@@ -110,7 +110,7 @@ class Viewer:
         return lambda asked, given: _answer_store_question(path, asked, given)
 
 
-def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: ANN401 - plain values
+def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> Any:
     try:
         store = open_store(path, writable=False, now=lambda: 0.0)
     except CassetteNotFound:
@@ -121,7 +121,7 @@ def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> 
         return queries.answer_question(store, question, query)
 
 
-def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
+def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:
     try:
         at = float(query.get("at", ""))
     except ValueError as error:

@@ -37,7 +37,7 @@ def labels(tmp_path: Path) -> Path:
 class Asked(Step):
     order: str = ""
 
-    def differs(self, seen: Any) -> list[str]:  # noqa: ANN401
+    def differs(self, seen: Any) -> list[str]:
         more = [] if self.order.encode() in seen.body else [f"no {self.order!r}"]
         return [*super().differs(seen), *more]
 

@@ -48,7 +48,7 @@ class Client:
         self.shim.stdin.write(json.dumps(said).encode() + b"\n")
         self.shim.stdin.flush()
 
-    def hear(self) -> Any:  # noqa: ANN401 - JSON
+    def hear(self) -> Any:
         """Return the result of the call; None at the end."""
         assert self.shim.stdout is not None
         line = self.shim.stdout.readline()

@@ -17,7 +17,7 @@ from llmproxy.client.session_reports import Report
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 
 
-def ending(tmp_path: Path, **members: Any) -> ReplayEnding:  # noqa: ANN401 - as of `Report`
+def ending(tmp_path: Path, **members: Any) -> ReplayEnding:
     said = {
         "tools": [], "answers": [], "seen": [], "requests": 1, "llm_calls": 1, "parent": "c", "parent_sample": 1,
         "fork": None,

@@ -27,7 +27,7 @@ from tests.support.messages import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools
 
 
-def call(seq: int, key: str, *, decision: str = "REPLAY", **more: Any) -> Call:  # noqa: ANN401 - as Call takes them
+def call(seq: int, key: str, *, decision: str = "REPLAY", **more: Any) -> Call:
     """Return a call of the agent; answered from its recording unless something else is said."""
     given: dict[str, Any] = {
         "seq": seq, "at": 0.0, "ms": 1.0, "first_ms": None, "party": "agent", "decision": decision, "status": 200,

@@ -21,7 +21,7 @@ class Listener:
     def close(self) -> None:
         pass
 
-    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
+    def on_run_end(self, scenario: Any, result: Any) -> None:
         self.runs.append((scenario.name, result.success))
 
 

@@ -125,12 +125,12 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def have_second(cluster: Any) -> None:  # noqa: ANN401 - Ray has no types
+def have_second(cluster: Any) -> None:
     """Have a second node, which no test before this one killed."""
     cluster.second = cluster.second or cluster.add_node(num_cpus=2)
 
 
-def kill_second(cluster: Any) -> None:  # noqa: ANN401 - Ray has no types
+def kill_second(cluster: Any) -> None:
     cluster.remove_node(cluster.second, allow_graceful=False)
     cluster.second = None
 
@@ -164,7 +164,7 @@ def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[st
     return subprocess.CompletedProcess(words, code, (folder / "out.txt").read_text(), "")
 
 
-def until(holds: Callable[[], Any], said: Path) -> Any:  # noqa: ANN401 - what it found
+def until(holds: Callable[[], Any], said: Path) -> Any:
     deadline = time.monotonic() + PATIENCE
     while not (found := holds()):
         assert time.monotonic() < deadline, said.read_text()
@@ -180,7 +180,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:  # noqa: ANN401 - Ray has no types
+def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cluster: Any, project: Path) -> None:
     """What died ran again, once, and is named; nothing of the recordings changed."""
     before = {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
     assert run(project, "--report", "json=local.json").returncode == 1
@@ -209,7 +209,7 @@ def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cl
     assert before == {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
 
 
-def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path) -> None:
     """Made on a node, in this folder afterwards; then they replay here. Who wants two processors has a node of two for itself."""
     if cluster.second:
         kill_second(cluster)
@@ -236,7 +236,7 @@ def two_scenarios(folder: Path, more: str = "") -> None:
     (folder / "t.suite.yaml").write_text("name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(rows))
 
 
-def test_with_a_teams_store_nodes_record_into_it_and_replay_from_it(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+def test_with_a_teams_store_nodes_record_into_it_and_replay_from_it(cluster: Any, tmp_path: Path) -> None:
     """No cassette travels and none comes home; the store's password stands nowhere."""
     two_scenarios(tmp_path)
     with postgres() as server:
@@ -253,7 +253,7 @@ def test_with_a_teams_store_nodes_record_into_it_and_replay_from_it(cluster: Any
         assert not list((tmp_path / "tests").rglob("*.yaml"))
 
 
-def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: Path) -> None:
     """Of four who ask at once, on two nodes, one call goes to the provider; Ctrl-C ends those that wait."""
     have_second(cluster)
     two_scenarios(tmp_path)
@@ -270,7 +270,7 @@ def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: 
         assert len(upstream.requests) == 1
 
 
-def test_scenarios_in_python_run_there(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
+def test_scenarios_in_python_run_there(cluster: Any, tmp_path: Path) -> None:
     """`with scenario.on("ray"):` gives what the same gives here, though a worker and a node die; an agent's module comes along, recordings come home."""
     (tmp_path / "shop").mkdir()
     for name, text in {"shop/__init__.py": "", "shop/agent.py": SHOP, "prog.py": PROGRAM}.items():
@@ -312,7 +312,7 @@ def test_scenarios_in_python_run_there(cluster: Any, tmp_path: Path) -> None:  #
 
 
 def test_with_sentences_in_other_words_a_cluster_tells_the_same(
-    cluster: Any,  # noqa: ANN401 - Ray has no types
+    cluster: Any,
     project: Path,
     translated: Grown,  # noqa: F811 - the fixture
 ) -> None:

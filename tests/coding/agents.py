@@ -104,7 +104,7 @@ _CLAUDE_SDK = replace(
 )  # fmt: skip
 
 
-def _framework(name: str, package: str, program: str, **more: Any) -> Agent:  # noqa: ANN401 - as of Agent
+def _framework(name: str, package: str, program: str, **more: Any) -> Agent:
     command = ("python", f"{{programs}}/{program}", ASK)
     return Agent(name, package, command, "shell", "command", python=">=3.12", **{"stream": False, **more})
 

@@ -52,7 +52,7 @@ def server(log: Path) -> Iterator[str]:
         running.wait()
 
 
-def use(where: Sequence[str], cwd: Path, calls: Sequence[Any], **plan: Any) -> list[Any]:  # noqa: ANN401 - JSON
+def use(where: Sequence[str], cwd: Path, calls: Sequence[Any], **plan: Any) -> list[Any]:
     """Let the client make calls at a URL, or with a command; their results."""
     place = list(where) if len(where) == 1 else ["--", *where]
     command = [PYTHON, str(HERE / "client.py"), json.dumps({"calls": calls, **plan}), *place]

@@ -134,7 +134,7 @@ class ToolLab:
         note = f'echo started >> "{self.base}/started"; exec "$0" "$@"'
         return ["sh", "-c", note, *self.server.command(cwd)]
 
-    def run(self, mode: str, cwd: Path, **plan: Any) -> tuple[list[Any], str]:  # noqa: ANN401 - JSON
+    def run(self, mode: str, cwd: Path, **plan: Any) -> tuple[list[Any], str]:
         """Let the client do a plan in a run of ours, over stdio; the results of each run, and what llmproxy said."""
         text = json.dumps(plan).replace("$CWD", str(cwd))
         shim = [*LLMPROXY, "mcp", "--name", self.server.name, "--", *self.stdio(cwd)]
@@ -144,7 +144,7 @@ class ToolLab:
     def _env(self) -> dict[str, str]:
         return clean_env({"XDG_DATA_HOME": str(self.base), "DEPLOY_TOKEN": SECRET, **self.env})
 
-    def run_http(self, mode: str, cwd: Path, origin: str, **plan: Any) -> tuple[list[Any], str]:  # noqa: ANN401 - JSON
+    def run_http(self, mode: str, cwd: Path, origin: str, **plan: Any) -> tuple[list[Any], str]:
         """Do it over HTTP, to a server at `origin`, by a configuration."""
         config = self.base / "http.json"
         config.write_text(json.dumps({"mcpServers": {"far": {"type": "http", "url": f"{origin}/mcp"}}}))

@@ -117,7 +117,7 @@ def recorded(request: bytes, answer: Response) -> Interaction:
     return Interaction("http:x", "mcp:tools/call", Key("k"), Request("POST", "/", (), request), answer, 0.0)
 
 
-def line(**said: Any) -> bytes:  # noqa: ANN401 - JSON
+def line(**said: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, **said}).encode() + b"\n"
 
 

@@ -70,7 +70,7 @@ def test_a_conversation_without_messages() -> None:
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
 
-def said(value: object, operation: str = "realtime", **how: Any) -> bytes:  # noqa: ANN401
+def said(value: object, operation: str = "realtime", **how: Any) -> bytes:
     return canon(operation, **how)(value if isinstance(value, (str, bytes)) else json.dumps(value)).body
 
 

@@ -40,7 +40,7 @@ def blocks(page: str) -> list[str]:
     return found
 
 
-def execute(page: str, **names: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the page names
+def execute(page: str, **names: Any) -> dict[str, Any]:
     """Run a page's program, which may await at its top; returns its namespace."""
     space: dict[str, Any] = dict(names)
 

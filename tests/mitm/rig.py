@@ -58,7 +58,7 @@ class Rig:
         intercept: type[ConnectInterceptor] = ConnectInterceptor,
         shell: type[ProxyContext] = ProxyContext,
         front: type[Front] = Front,
-        **options: Any,  # noqa: ANN401 - as Settings takes them
+        **options: Any,
     ) -> None:
         """Prepare; nothing runs yet."""
         self.settings = Settings(
@@ -86,7 +86,7 @@ class Rig:
         with self.client() as c:
             return c.ask(asked)
 
-    def control(self, path: str, body: object) -> Any:  # noqa: ANN401 - JSON
+    def control(self, path: str, body: object) -> Any:
         """POST to the control API what must succeed."""
         got = self.ask(request(json.dumps(body).encode(), f"/_llmproxy/{path}", host="127.0.0.1"))
         assert got.status in (200, 201), got.body
@@ -162,7 +162,7 @@ class Rig:
 
 
 @contextmanager
-def connected(provider: Provider, mode: str, store: Path, **options: Any) -> Iterator[tuple[Rig, Wire]]:  # noqa: ANN401
+def connected(provider: Provider, mode: str, store: Path, **options: Any) -> Iterator[tuple[Rig, Wire]]:
     """Run a provider, a proxy in front of it, and a client of that."""
     with provider as p, Rig(mode, store, {"openai": p.url}, **options) as rig, rig.client() as c:
         yield rig, c

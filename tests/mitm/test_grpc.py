@@ -46,11 +46,11 @@ class Upstream:
             self.url = f"https://localhost:{port}"
         self._server.start()
 
-    def _note(self, context: Any) -> None:  # noqa: ANN401 - grpcio has no types
+    def _note(self, context: Any) -> None:
         self.asked.append({name: str(value) for name, value in context.invocation_metadata()})
         context.set_trailing_metadata((TRAILER,))
 
-    def _say(self, request: bytes, context: Any) -> bytes:  # noqa: ANN401 - as above
+    def _say(self, request: bytes, context: Any) -> bytes:
         self._note(context)
         if request == b"fail":
             context.abort(grpc.StatusCode.NOT_FOUND, "no such thing: ä%")
@@ -58,7 +58,7 @@ class Upstream:
             context.abort(grpc.StatusCode.UNAVAILABLE, "in a moment")
         return b"answer to " + request
 
-    def _many(self, request: bytes, context: Any) -> Iterator[bytes]:  # noqa: ANN401 - as above
+    def _many(self, request: bytes, context: Any) -> Iterator[bytes]:
         self._note(context)
         for number in range(5):
             if request == b"die" and number == 3:
@@ -66,7 +66,7 @@ class Upstream:
             time.sleep(0.1 * (request == b"slow"))
             yield b"%d" % number * (40_000 if request == b"large" else 1)
 
-    def _both(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:  # noqa: ANN401 - as above
+    def _both(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         self._note(context)
         yield from requests
 
@@ -77,7 +77,7 @@ class Upstream:
         self._server.stop(None).wait()
 
 
-def say(channel: Any, text: bytes, **metadata: str) -> tuple[object, ...]:  # noqa: ANN401 - as above
+def say(channel: Any, text: bytes, **metadata: str) -> tuple[object, ...]:
     """Call, and return all that came: status, text, answer, trailer."""
     given = (("authorization", f"Bearer {KEY}"), *((name.replace("_", "-"), value) for name, value in metadata.items()))
     try:
@@ -87,7 +87,7 @@ def say(channel: Any, text: bytes, **metadata: str) -> tuple[object, ...]:  # no
     return call.code(), call.details(), answer, TRAILER in call.trailing_metadata()
 
 
-def many(channel: Any, text: bytes) -> tuple[object, ...]:  # noqa: ANN401 - as above
+def many(channel: Any, text: bytes) -> tuple[object, ...]:
     call, got = channel.unary_stream("/xai_api.Test/Many")(text, timeout=30), list[bytes]()
     try:
         got.extend(call)
@@ -96,7 +96,7 @@ def many(channel: Any, text: bytes) -> tuple[object, ...]:  # noqa: ANN401 - as 
     return call.code(), call.details(), got
 
 
-def play(channel: Any) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
+def play(channel: Any) -> list[tuple[object, ...]]:
     calls = [say(channel, text) for text in (b"hello", b"", b"fail")]
     return [*calls, *(many(channel, text) for text in (b"x", b"die", b"large", b"slow"))]
 

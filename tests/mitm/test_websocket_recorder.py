@@ -46,7 +46,7 @@ async def answering(peer: Peer) -> None:
         await peer.say({"type": "response.done", "of": heard})
 
 
-def record(rig: Rig, *said: dict[str, object], end: Callable[[Client], object] = Client.close, **how: Any) -> list[Any]:  # noqa: ANN401
+def record(rig: Rig, *said: dict[str, object], end: Callable[[Client], object] = Client.close, **how: Any) -> list[Any]:
     """Say these, read an answer to each, end; returns the answers."""
     client = Client(rig.port, **how)
     try:
@@ -343,7 +343,7 @@ def test_an_upstream_hears_no_goodbye_of_a_client_that_broke_off(tmp_path: Path)
 
 
 class Raising(Recorder):
-    def _get_offset(self, exchange: Any) -> int:  # noqa: ANN401
+    def _get_offset(self, exchange: Any) -> int:
         if exchange.recording.status == 101:
             raise RuntimeError("a bug")
         return super()._get_offset(exchange)

@@ -51,7 +51,7 @@ def ask(client: Client, text: str, **more: object) -> list[Any]:
     return heard
 
 
-def record(store: Path, *conversations: tuple[str, ...], talk: Any = counting) -> None:  # noqa: ANN401
+def record(store: Path, *conversations: tuple[str, ...], talk: Any = counting) -> None:
     with Upstream(talk) as upstream, Rig("record", store, {"openai": upstream.url}) as rig:
         for texts in conversations:
             with Client(rig.port) as client:
@@ -424,7 +424,7 @@ class Failing(Redactor):
 
 
 class Buggy(Engine):
-    def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **(more | {"redactor": Failing()}))
 
 

@@ -53,7 +53,7 @@ class Received:
     """Whether it ended as its framing promised."""
 
     @property
-    def json(self) -> Any:  # noqa: ANN401 - anything that JSON can be
+    def json(self) -> Any:
         return json.loads(self.body)
 
     @property

@@ -38,7 +38,7 @@ class Actor(AgentAdapter):
         """Return itself: one run at a time."""
         return self
 
-    async def open(self, session: Any) -> None:  # noqa: ANN401 - RunSession
+    async def open(self, session: Any) -> None:
         self.session, self.place = session.name, 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)

@@ -210,7 +210,7 @@ def recalls(said: Json, step: Chapter) -> bool | None:
     return all(_right(key, value, done[0]) for key, value in wanted.items() if key != "activated")
 
 
-def _right(key: str, wanted: Any, done: Json) -> bool:  # noqa: ANN401 - JSON
+def _right(key: str, wanted: Any, done: Json) -> bool:
     if key.startswith("summary"):
         return (wanted in done["summary"]) is (key == "summaryContains")
     return compared(done[key], wanted)

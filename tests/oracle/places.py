@@ -121,7 +121,7 @@ def served(service: Service) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *args: Any) -> None: ...  # noqa: ANN401
+        def log_message(self, *args: Any) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -72,17 +72,17 @@ class Dialect:
     def request(self, turns: Sequence[Turn], tools: Sequence[str], *, stream: bool) -> bytes:
         return dumps(self.ask(turns, tools, stream))
 
-    def whole(self, said: Said, **written: Any) -> bytes:  # noqa: ANN401 - as json.dumps takes them
+    def whole(self, said: Said, **written: Any) -> bytes:
         return dumps(self.answer(said), **written)
 
-    def stream(self, said: Said, **written: Any) -> list[bytes]:  # noqa: ANN401 - as above
+    def stream(self, said: Said, **written: Any) -> list[bytes]:
         found = [_FRAMED[self.kind](name, dumps(value, **written)) for name, value in self.pieces(said)]
         if self.name == "chat":
             found.append(b"data: [DONE]\n\n")
         return found
 
 
-def dumps(value: object, **written: Any) -> bytes:  # noqa: ANN401 - as json.dumps takes them
+def dumps(value: object, **written: Any) -> bytes:
     """Write JSON."""
     return json.dumps(value, **{"ensure_ascii": False, **written}).encode()
 
@@ -205,7 +205,7 @@ def _responses_answer(said: Said) -> Json:
 
 
 def _responses_pieces(said: Said) -> Iterable[tuple[str, Json]]:
-    def event(kind: str, **more: Any) -> tuple[str, Json]:  # noqa: ANN401
+    def event(kind: str, **more: Any) -> tuple[str, Json]:
         return kind, {"type": kind, **more}
 
     yield event(

@@ -53,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         self.close_connection = exchange.cut
 
-    def log_message(self, *args: Any) -> None:  # noqa: ANN401
+    def log_message(self, *args: Any) -> None:
         """Print nothing."""
 
 

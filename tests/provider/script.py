@@ -48,7 +48,7 @@ class Reply:
                 raise ValueError(f"no {name} ({pattern}) in {seen.tool_results}")
             values[f"{{{name}}}"] = found[-1]
 
-        def fill(text: Any) -> Any:  # noqa: ANN401 - an argument may be anything
+        def fill(text: Any) -> Any:
             if isinstance(text, dict) and [*text] == ["number"]:
                 return int(fill(text["number"]))
             if isinstance(text, list):
@@ -172,7 +172,7 @@ def step(
     headers: Mapping[str, str] | None = None,
     json: object = None,
     takes: Mapping[str, str] | None = None,
-    **facts: Any,  # noqa: ANN401 - the members of Step
+    **facts: Any,
 ) -> Step:
     """Make a step from plain values: `say`/`call`/`takes` is a reply, `status`/`headers`/`json` an exact answer, the rest is expected."""
     unknown = set(facts) - {f.name for f in fields(Step)}

@@ -111,7 +111,7 @@ class Peer:
     async def ping(self) -> None:
         await self.raw(self.ws.send(Ping(payload=b"up")))
 
-    async def hear(self) -> Any:  # noqa: ANN401
+    async def hear(self) -> Any:
         """Return the next message, JSON parsed; raises Gone."""
         said = await self.hear_raw()
         try:
@@ -345,7 +345,7 @@ class Client:
             self._more()
         return self._inbox.popleft()
 
-    def hear(self) -> Any:  # noqa: ANN401
+    def hear(self) -> Any:
         return json.loads(self.next())
 
     def end(self) -> Gone:
@@ -367,5 +367,5 @@ class Client:
         self.sock.close()
 
 
-def _fields(headers: Any) -> dict[str, str]:  # noqa: ANN401
+def _fields(headers: Any) -> dict[str, str]:
     return {name.decode().lower(): value.decode() for name, value in headers}

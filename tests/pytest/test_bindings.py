@@ -87,7 +87,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def _in(folder: Path, *words: str, **env: Any) -> pytest.RunResult:  # noqa: ANN401 - as of `run`
+def _in(folder: Path, *words: str, **env: Any) -> pytest.RunResult:
     return run(folder, "--basetemp", str(folder / "temporary"), *words, **env)
 
 

@@ -54,7 +54,7 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
-def run(pytester: pytest.Pytester, *words: str, **env: Any) -> pytest.RunResult:  # noqa: ANN401 - the environment
+def run(pytester: pytest.Pytester, *words: str, **env: Any) -> pytest.RunResult:
     """Run pytest in a process of its own, with hardly anything in its environment."""
     return pytest_run.run(pytester.path, *words, **env)
 

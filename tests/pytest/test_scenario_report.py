@@ -22,7 +22,7 @@ from llmproxy.report.run_tree import RunTree
 from llmproxy.scenario.types import ScenarioResult
 
 
-def result(success: bool = True, **more: Any) -> ScenarioResult:  # noqa: ANN401
+def result(success: bool = True, **more: Any) -> ScenarioResult:
     return ScenarioResult(**{"success": success, "messages": [], "reasoning": "so it is", **more})
 
 
@@ -90,7 +90,7 @@ def test_properties_leave_out_what_is_unknown() -> None:
     ]  # fmt: skip
 
 
-def story(*statuses: Status, **finished: Any) -> RunTree:  # noqa: ANN401
+def story(*statuses: Status, **finished: Any) -> RunTree:
     made = RunTree()
     for number, status in enumerate(statuses, 1):
         who: dict[str, Any] = {"run_id": f"r{number}", "scenario": "refund"}

@@ -13,7 +13,7 @@ from llmproxy.report.baseline import BaselineReport, compare_with_baseline, form
 from llmproxy.report.events import Completed
 
 
-def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:  # noqa: ANN401
+def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:
     status = status or ("passed" if passed == runs else "failed")
     counts = {"runs": runs, "passed": passed, "rate": passed / runs}
     return {"scenario": name, "status": status, **counts, "interval": interval}

@@ -21,7 +21,7 @@ from tests.report.samples import events
 
 
 class Agent(scenario.AgentAdapter):
-    async def call(self, input: Any) -> str:  # noqa: A002, ANN401 - the documented name
+    async def call(self, input: Any) -> str:  # noqa: A002 - the documented name
         return "hello"
 
 
@@ -47,7 +47,7 @@ def test_a_function_hears_every_event() -> None:
         ([dict], "dict()"),
     ],
 )
-def test_what_would_hear_nothing_is_refused(given: Any, words: str) -> None:  # noqa: ANN401 - anything at all
+def test_what_would_hear_nothing_is_refused(given: Any, words: str) -> None:
     """Silence would look like a run in which nothing happened."""
     with pytest.raises(ValueError, match="handlers") as caught:
         to_handlers(given)

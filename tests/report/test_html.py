@@ -25,7 +25,7 @@ from tests.ui import samples as recordings
 CHECK = Assertion(name="tools.write_file", status=Status.FAILED, where="interaction 3")
 
 
-def written_data(text: str) -> Any:  # noqa: ANN401 - JSON
+def written_data(text: str) -> Any:
     return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
 
 

@@ -30,8 +30,6 @@ from llmproxy.report.langwatch import (
 from tests.support import free_port
 from tests.support.services import QuietHandler, serving
 
-# ruff: noqa: ANN401
-
 
 class Posts:
     """A reporter that fails so many times for each event."""

@@ -1,7 +1,5 @@
 """A scenario on the terminal: each message as it comes."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import io

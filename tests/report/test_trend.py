@@ -17,7 +17,7 @@ from llmproxy.report.events import Completed, Selected
 from llmproxy.report.trend import TrendRecorder, format_trend, read_recent_tests
 
 
-def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - figures
+def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:
     rate = {"passed": 1.0, "failed": 0.0}.get(status)
     return {"scenario": scenario, "status": status, "runs": 1, "passed": status == "passed", "rate": rate, **more}
 

@@ -7,7 +7,7 @@ differs on purpose: empty scripted texts, `judge("text")`, a scripted user witho
 in a scripted `agent()` or `user()` (it ends the run here, and was dropped there).
 """
 
-# ruff: noqa: A002, ANN401
+# ruff: noqa: A002
 
 from __future__ import annotations
 

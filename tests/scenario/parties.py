@@ -1,6 +1,6 @@
 """What tests of simulators and judges need: models that say what they are told to say, behind real HTTP."""
 
-# ruff: noqa: A002, ANN401 (adapters as their users write them; JSON)
+# ruff: noqa: A002 (adapters as their users write them; JSON)
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Adapters for tests that say what they are told to say, remember how they were called, and call no model."""
 
-# ruff: noqa: A002, ANN401
+# ruff: noqa: A002
 
 from __future__ import annotations
 

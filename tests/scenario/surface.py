@@ -5,8 +5,6 @@
 `surface.tsv` has these names and what plays each: a case of `today.py`, or why it is not here (`tests/scenario/test_surface.py`).
 """
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import importlib

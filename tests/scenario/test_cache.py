@@ -59,7 +59,7 @@ class Asks(AgentAdapter):
 
         self.model = model
 
-    async def call(self, input: AgentInput) -> Any:  # noqa: A002, ANN401
+    async def call(self, input: AgentInput) -> Any:  # noqa: A002
         return self.model(input.messages)
 
 
@@ -72,7 +72,7 @@ class Whole(AgentAdapter):
         return f"answer {self.calls}"
 
 
-def talk(agent: AgentAdapter, **given: Any) -> ScenarioResult:  # noqa: ANN401
+def talk(agent: AgentAdapter, **given: Any) -> ScenarioResult:
     script = [scenario.user("hello"), scenario.agent(), scenario.user("bye"), scenario.agent(), scenario.succeed()]
     return play(agent, script=script, proxy=False, **given)
 

@@ -1,7 +1,5 @@
 """Keys of calls: what makes two calls the same, what does not, and what has no key."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import datetime as dt

@@ -65,7 +65,7 @@ class Anything(BaseModel):
     value: Any
 
 
-def back(value: object) -> Any:  # noqa: ANN401
+def back(value: object) -> Any:
     return decode_value(encode_value(value))
 
 

@@ -1,7 +1,5 @@
 """The judge: it fails closed, sees a transcript, decides at the end, and does not judge the description."""
 
-# ruff: noqa: ANN401 (adapters as their users write them; JSON)
-
 from __future__ import annotations
 
 import asyncio

@@ -2,7 +2,7 @@
 again in replay.
 """
 
-# ruff: noqa: A002, ANN401 (adapters as their users write them; JSON)
+# ruff: noqa: A002 (adapters as their users write them; JSON)
 
 from __future__ import annotations
 

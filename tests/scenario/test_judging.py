@@ -1,7 +1,5 @@
 """One judge is asked: the schema as sent to each provider, the way down where it is refused, answers that are none."""
 
-# ruff: noqa: ANN401 (JSON, and adapters as their users write them)
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """A conversation as text: tool calls in order, nothing that another run changes."""
 
-# ruff: noqa: ANN401 (JSON, and adapters as their users write them)
-
 from __future__ import annotations
 
 import json

@@ -1,7 +1,5 @@
 """The state: what was said last, which tools were called, also on the wire."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import asyncio

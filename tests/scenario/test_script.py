@@ -1,7 +1,5 @@
 """Steps as values: made by words, called with a state, returned by other steps."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 from collections.abc import Awaitable

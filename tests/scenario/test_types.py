@@ -177,7 +177,7 @@ def test_messages_are_not_checked_and_not_copied() -> None:
         ({"criteria": ["c"], "additional_context": "The shop is closed."}, True, "The shop is closed."),
     ],
 )  # fmt: skip
-def test_a_judgment_is_asked_for_by_a_bool_too(said: Any, asked: bool, context: str | None) -> None:  # noqa: ANN401
+def test_a_judgment_is_asked_for_by_a_bool_too(said: Any, asked: bool, context: str | None) -> None:
     """Which was right before 1.6; a mapping is the request in plain data."""
     made = AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None, judgment_request=said)
     assert (bool(made.judgment_request), made.judgment_context) == (asked, context)

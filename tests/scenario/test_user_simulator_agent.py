@@ -1,7 +1,5 @@
 """The simulated user: what it sees, what it says, when it leaves."""
 
-# ruff: noqa: ANN401 (JSON, and adapters as their users write them)
-
 from __future__ import annotations
 
 import asyncio

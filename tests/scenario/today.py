@@ -6,7 +6,7 @@ writes a line for each case: what came out there. tests/scenario/test_today.py p
 differs on purpose there is a row in its table.
 """
 
-# ruff: noqa: A002, ANN401, BLE001
+# ruff: noqa: A002, BLE001
 
 from __future__ import annotations
 

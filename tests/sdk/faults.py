@@ -70,12 +70,12 @@ class FaultLab:
                     self._strike_apart(px, kind, client)
         return self
 
-    def _proxy(self, mode: str, url: str, *more: str) -> Any:  # noqa: ANN401 - a context manager
+    def _proxy(self, mode: str, url: str, *more: str) -> Any:
         env = {"XDG_DATA_HOME": str(self.folder / "data")}
         upstreams = dict.fromkeys(PROVIDERS, url)
         return proxy(mode, self.folder / "llmproxy.db", upstreams=upstreams, options=("--forward", *more), env=env)
 
-    def _all(self, act: Any) -> None:  # noqa: ANN401 - of a client
+    def _all(self, act: Any) -> None:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(act, self.clients))
 
@@ -124,7 +124,7 @@ def session_of(client: Client) -> str:
     return client.name.replace(" ", "-")
 
 
-def _control(px: Proxy, path: str) -> Any:  # noqa: ANN401 - JSON
+def _control(px: Proxy, path: str) -> Any:
     until = time.monotonic() + 20
     while True:
         try:

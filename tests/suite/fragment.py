@@ -29,7 +29,7 @@ KINDS = tuple(_TYPES)
 _NAME = "fragment"
 
 
-def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] = ()) -> Any:  # noqa: ANN401 (by kind)
+def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] = ()) -> Any:
     """Return the model of a fragment of a suite.
 
     Args:

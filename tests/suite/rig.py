@@ -107,7 +107,7 @@ def run(
     agent: Mapping[str, Any] | None = None,
     store: Mapping[str, Any] | None = None,
     folder: Path | None = None,
-    **options: Any,  # noqa: ANN401
+    **options: Any,
 ) -> Result:
     told = Told()
     world = RunContext(

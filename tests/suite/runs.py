@@ -42,7 +42,7 @@ class Run:
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         self.later.append((self.now + seconds, act))
 
-    def add(self, title: str, **more: Any) -> Row:  # noqa: ANN401 - values of columns
+    def add(self, title: str, **more: Any) -> Row:
         return self.store.insert("tasks", {"title": title, "userId": "anna", **more})
 
 
@@ -57,7 +57,7 @@ class Flaky(MemoryStore):
         return super().list(entity, filters, limit)
 
 
-def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:  # noqa: ANN401 - as of Entities
+def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
     store = Flaky({"tasks": EntityShape(user="userId", columns=tuple(columns)), "notes": EntityShape()})
     scope = VariableScope({"userId": user}, declared=names)
@@ -69,7 +69,7 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
     return made
 
 
-def created(entities: RunEntities, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
+def created(entities: RunEntities, before: Any, **wanted: Any) -> list[str]:
     """Check one item of `created`, of tasks."""
     return lines(entities.check_created(before, [Created(entity="tasks", **wanted)]))
 

@@ -93,7 +93,7 @@ class Browser:
         os.close(self._in)
         self._folder.cleanup()
 
-    def send(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    def send(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
         """Call a method of the protocol; returns its result."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
@@ -166,7 +166,7 @@ class Page:
         """Close it; nothing of it is left."""
         self.browser.empty(self)
 
-    def send(self, method: str, **params: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    def send(self, method: str, **params: Any) -> dict[str, Any]:
         return self.browser.send(method, self.session, **params)
 
     def go(self, url: str) -> None:
@@ -174,7 +174,7 @@ class Page:
         self.send("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
-    def js(self, code: str) -> Any:  # noqa: ANN401 - JSON
+    def js(self, code: str) -> Any:
         """Evaluate an expression in the page; a promise is waited for."""
         found = self.send("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
@@ -182,7 +182,7 @@ class Page:
             raise AssertionError(details.get("exception", {}).get("description") or details["text"])
         return found["result"].get("value")
 
-    def wait(self, code: str) -> Any:  # noqa: ANN401 - JSON
+    def wait(self, code: str) -> Any:
         """Wait until an expression is true; returns it."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:

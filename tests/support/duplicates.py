@@ -150,7 +150,7 @@ def _planted_texts(run: Run) -> list[Text]:
     return texts
 
 
-def _build(build: Any, run: Run, world: World, changes: list[tuple[Text, int, str]]) -> Json:  # noqa: ANN401 - a table's function
+def _build(build: Any, run: Run, world: World, changes: list[tuple[Text, int, str]]) -> Json:
     before = [(text, n, text[n]) for text, n, _ in changes]
     for text, n, other in changes:
         text[n] = Planted(other)

@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 class InProcess:
     """One engine with its session's client and its upstream; time goes on by `STEP` with each request, and its clock is ahead by `jump`."""
 
-    def __init__(self, store: Path, mode: str, engine: type[Engine] = Engine, **config: Any) -> None:  # noqa: ANN401 - as Config takes them
+    def __init__(self, store: Path, mode: str, engine: type[Engine] = Engine, **config: Any) -> None:
         self.time, self.jump = NOW, 0.0
         self._journal = Journal.open(Path("/dev/null/journal"), lambda: self.time)
         self.engine = engine(

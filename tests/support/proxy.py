@@ -59,7 +59,7 @@ class Listening:
         """Base URL of a session (`name` as it stands in a path)."""
         return f"{self.url}/s/{name}"
 
-    def control(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+    def control(self, path: str, body: object = None) -> Any:
         """GET, or POST of a JSON body, at /_llmproxy/`path`; returns the parsed answer."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.url}/_llmproxy/{path}", data, {"content-type": "application/json"})
@@ -114,7 +114,7 @@ def start(
 
 
 @contextmanager
-def proxy(mode: str, store: Path, **more: Any) -> Iterator[Proxy]:  # noqa: ANN401 - as of `start`
+def proxy(mode: str, store: Path, **more: Any) -> Iterator[Proxy]:
     """Run a proxy for the block; ended by SIGINT, its `exit_code` and output can be looked at afterwards. Options: see `start`."""
     px = start(mode, store, **more)
     try:
@@ -134,7 +134,7 @@ class Near(Listening):
 
 
 @contextmanager
-def near(mode: str, store: Path, *, upstreams: Mapping[str, str] | None = None, **options: Any) -> Iterator[Near]:  # noqa: ANN401 - as of Settings
+def near(mode: str, store: Path, *, upstreams: Mapping[str, str] | None = None, **options: Any) -> Iterator[Near]:
     """Run a proxy in this process for the block; one at a time, since mitmproxy keeps its options in a global."""
     from tests.mitm.rig import Rig
 

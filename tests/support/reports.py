@@ -10,7 +10,7 @@ TIMES = (
 )  # fmt: skip
 
 
-def bare(tree: Any, without: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSON
+def bare(tree: Any, without: tuple[str, ...] = ()) -> Any:
     """Leave times and run ids out of a report, and members `without`."""
     left = (*TIMES, *without)
     if isinstance(tree, dict):
@@ -18,7 +18,7 @@ def bare(tree: Any, without: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSO
     return [bare(each, without) for each in tree] if isinstance(tree, list) else tree
 
 
-def differences(one: Any, other: Any, at: str = "$") -> Iterator[str]:  # noqa: ANN401 - JSON
+def differences(one: Any, other: Any, at: str = "$") -> Iterator[str]:
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for name in one:
             yield from differences(one[name], other[name], f"{at}.{name}")

@@ -32,7 +32,7 @@ def http_server(log: Path, cwd: Path) -> Iterator[str]:
         server.wait()
 
 
-def use(where: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, **plan: Any) -> Any:  # noqa: ANN401 - JSON
+def use(where: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None, **plan: Any) -> Any:
     """Let the client do a plan at a URL, or with a command that speaks stdio; the results of each run."""
     place = list(where) if len(where) == 1 else ["--", *where]
     command = [*program(PYTHON), str(HERE / "mcp_client.py"), json.dumps(plan), *place]

@@ -95,7 +95,7 @@ def places(path: Path, tabs: Sequence[str] = TABS) -> list[tuple[str, str]]:
     ]
 
 
-def walk(page: Page, path: Path, tabs: Sequence[str] = TABS) -> Any:  # noqa: ANN401 - JSON
+def walk(page: Page, path: Path, tabs: Sequence[str] = TABS) -> Any:
     """Return what is more than text, by the views in which it is."""
     return page.js(f"({WALK})({json.dumps(places(path, tabs))}, {LOOK})")
 

@@ -48,7 +48,7 @@ class Asker:
         ).result(10)
         return found.status, found.body.decode()
 
-    def get(self, question: str, **query: object) -> Any:  # noqa: ANN401 - JSON
+    def get(self, question: str, **query: object) -> Any:
         """Ask a question, whose answer must be as the document says."""
         text = "&".join(f"{name}={value}" for name, value in query.items())
         status, body = self.ask(f"{DATA}{question}?{text}")
@@ -77,7 +77,7 @@ Make = Callable[..., Asker]
 def make(tmp_path: Path) -> Iterator[Make]:
     made: list[tuple[Asker, Journal]] = []
 
-    def new(**config: Any) -> Asker:  # noqa: ANN401 - as of Config
+    def new(**config: Any) -> Asker:
         journal = Journal.open(tmp_path / f"{len(made)}.state.db", lambda: NOW)
         settings = Config(mode=Mode.REPLAY, store=tmp_path / "x.db", **config)
         engine = Engine(settings, redactor=Redactor(), journal=journal, now=lambda: NOW, clock=lambda: 0.0)

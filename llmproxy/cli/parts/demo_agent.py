@@ -104,7 +104,7 @@ class DemoClient:
             openai.APIStatusError,
         )
 
-    def describe_error(self, error: Any) -> str:  # noqa: ANN401 - a Refusal, of either client
+    def describe_error(self, error: Any) -> str:
         """Return what a developer reads, the class of the exception first."""
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
         name = (
@@ -131,7 +131,7 @@ class _AttributeDict(SimpleNamespace):
         return None
 
 
-def _parse_attribute_json(text: str) -> Any:  # noqa: ANN401 - JSON
+def _parse_attribute_json(text: str) -> Any:
     return json.loads(text, object_hook=lambda found: _AttributeDict(**found))
 
 
@@ -141,7 +141,7 @@ def _make_httpx_client(url: str) -> Create:
 
     client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60, trust_env=False)
 
-    def create(**body: Any) -> Any:  # noqa: ANN401 - as the SDK
+    def create(**body: Any) -> Any:
         answer = client.post("/v1/chat/completions", json=body) if not body.get("stream") else None
         if answer is None:
             return _iter_stream_chunks(client, body)
@@ -152,7 +152,7 @@ def _make_httpx_client(url: str) -> Create:
     return create
 
 
-def _iter_stream_chunks(client: Any, body: dict[str, Any]) -> Iterator[Any]:  # noqa: ANN401 - httpx is imported late
+def _iter_stream_chunks(client: Any, body: dict[str, Any]) -> Iterator[Any]:
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         for line in answer.iter_lines():
             data = line.removeprefix("data: ")

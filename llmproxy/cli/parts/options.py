@@ -50,7 +50,7 @@ class SettingsCommand(TyperCommand):
     _derived: list[Any] | None = None
     _shared: list[Any]
 
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
+    def get_params(self, ctx: Any) -> list[Any]:
         if self._derived is None:
             made = _make_settings_parameters(free_port=self.free_port, live=not self.without_live)
             settings = made if self.with_settings else []
@@ -63,7 +63,7 @@ class SettingsCommand(TyperCommand):
         own.insert(len(own) - 1, _make_help_all_option())
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (as above)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write its own options and the derived ones that are typed most, a line each; all of them with --help-all."""
         if ctx.meta.get(_ALL):
             super().format_options(ctx, formatter)
@@ -75,14 +75,14 @@ class SettingsCommand(TyperCommand):
         with formatter.section("Options"):
             formatter.write_dl([(row[0], _shorten_help(str(each.help))) for row, each in rows if row], col_max=26)
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
+    def invoke(self, ctx: Any) -> Any:
         """Set the derived options apart: the function's signature does not have them."""
         for name, derived in ((_FLAGS, self._derived or []), (_OPTIONS, self._shared)):
             ctx.meta[name] = {option.name: ctx.params.pop(option.name) for option in derived}
         return super().invoke(ctx)
 
 
-def _make_help_all_option() -> Any:  # noqa: ANN401 (as above)
+def _make_help_all_option() -> Any:
     def show(ctx: typer.Context, _parameter: object, asked: bool) -> None:
         if asked:
             ctx.meta[_ALL] = True

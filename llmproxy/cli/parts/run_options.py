@@ -30,12 +30,12 @@ class RunOption:
 def _declare_run_option(
     flag: str,
     *,
-    default: Any = None,  # noqa: ANN401 (as dataclasses.field)
+    default: Any = None,
     metavar: str | None = None,
     again: bool = False,
     limits: Mapping[str, float] | None = None,
     **help_: str,
-) -> Any:  # noqa: ANN401 (as above)
+) -> Any:
     """Declare an option; `help_` is by command, which has `_` for a space."""
     said = {name.replace("_", " "): text for name, text in help_.items()}
     return field(default=default, metadata={"option": RunOption(flag, said, metavar, again, limits or {})})

@@ -56,8 +56,7 @@ class _DemoModelHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:  # noqa: ANN401 - the library's arguments
-        ...
+    def log_message(self, *_: Any) -> None: ...
 
 
 @contextmanager

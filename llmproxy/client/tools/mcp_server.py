@@ -57,7 +57,7 @@ def serve_stdio(serving: ServerOptions) -> None:
         asyncio.run(main())
 
 
-def _make_server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generations of the SDK have no type in common)
+def _make_server(serving: ServerOptions) -> Any:
     """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
@@ -67,7 +67,7 @@ def _make_server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generation
     kind: Any = Server
     about = {"version": llmproxy.__version__, "instructions": _write_instructions(tools, serving)}
 
-    async def call(name: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 (the SDK's result)
+    async def call(name: str, arguments: Mapping[str, Any] | None) -> Any:
         text, failed = await answer_tool_call(tools, name, arguments or {}, serving)
         return CallToolResult.model_validate({"content": [{"type": "text", "text": text}], "isError": failed})
 
@@ -76,13 +76,13 @@ def _make_server(serving: ServerOptions) -> Any:  # noqa: ANN401 (two generation
         async def on_list(*_: object) -> ListToolsResult:
             return listed
 
-        async def on_call(_: object, asked: Any) -> Any:  # noqa: ANN401 (as above)
+        async def on_call(_: object, asked: Any) -> Any:
             return await call(asked.name, asked.arguments)
 
         return kind("llmproxy", **about, on_list_tools=on_list, on_call_tool=on_call)
     server = kind("llmproxy", **about)
 
-    async def list_tools() -> Any:  # noqa: ANN401 (as above)
+    async def list_tools() -> Any:
         return listed.tools
 
     server.list_tools()(list_tools)

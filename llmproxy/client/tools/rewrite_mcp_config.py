@@ -115,7 +115,7 @@ def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) ->
 
 def _rewrite_server(
     name: str,
-    server: Any,  # noqa: ANN401 - JSON
+    server: Any,
     config: ToolsConfig,
     run: tuple[str, str],
     shim: Sequence[str],

@@ -157,7 +157,7 @@ def _get_index(event: object, path: Path) -> object:
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
 
 
-def value_at_path(value: Any, path: Path) -> Any:  # noqa: ANN401 - JSON
+def value_at_path(value: Any, path: Path) -> Any:
     for step in path:
         value = value[step]
     return value

@@ -516,7 +516,7 @@ class _PresentValueWriter(RequestComparison):
         return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
 
 
-def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON
+def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:
     """Put a value into a tree; nowhere where a member is called otherwise in this run."""
     for step in steps[:-1]:
         if isinstance(tree, dict) and step not in tree:

@@ -77,7 +77,7 @@ def _list_parameters(request: ParsedRequest) -> Iterator[tuple[str, Any]]:
             yield name, segment.value
 
 
-def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int | None) -> str:  # noqa: ANN401 - JSON
+def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int | None) -> str:
     if name in _LIMITS:
         return _check_limit(old, new, output)
     if name in _COUNTS:
@@ -99,7 +99,7 @@ def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int |
     return ""
 
 
-def _check_limit(old: Any, new: Any, output: int | None) -> str:  # noqa: ANN401 - what JSON holds
+def _check_limit(old: Any, new: Any, output: int | None) -> str:
     if output is None:
         return "" if isinstance(old, int) and isinstance(new, int) and new == old else "nobody knows how long it was"
     if isinstance(old, int) and output >= old:
@@ -107,7 +107,7 @@ def _check_limit(old: Any, new: Any, output: int | None) -> str:  # noqa: ANN401
     return f"the answer has {output} tokens" if isinstance(new, int) and output > new else ""
 
 
-def _check_tool_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - what JSON holds
+def _check_tool_choice(new: Any, called: list[str]) -> str:
     tree = as_dict(new)
     tree = as_dict(tree.get("functionCallingConfig")) or as_dict(tree.get("function_calling_config")) or tree
     kind = (as_str(new) or as_str(tree.get("type")) or as_str(tree.get("mode")) or next(iter(tree), "")).lower()
@@ -127,7 +127,7 @@ def _check_tool_choice(new: Any, called: list[str]) -> str:  # noqa: ANN401 - wh
     return f"nobody knows whether {json.dumps(new)[:100]} allows the answer"
 
 
-def _check_response_format(new: Any, said: Message) -> str:  # noqa: ANN401 - what JSON holds
+def _check_response_format(new: Any, said: Message) -> str:
     tree = as_dict(new)
     inner = as_dict(tree.get("json_schema")) or as_dict(tree.get("format")) or tree
     if new in ("text", "text/plain") or tree.get("type") == "text" or not said.text:
@@ -176,7 +176,7 @@ def get_parameter_schema(tool: Mapping[str, Any]) -> object:
     return as_dict(found).get("json", found)
 
 
-def check_schema(value: Any, schema: object) -> str:  # noqa: ANN401 - what JSON holds
+def check_schema(value: Any, schema: object) -> str:
     """Return why a value does not validate; empty where it does. What cannot be checked does not."""
     import jsonschema
 

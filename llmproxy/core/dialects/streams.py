@@ -398,7 +398,7 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
     return found[1]
 
 
-def _read_shortened(document: bytes) -> Any:  # noqa: ANN401 - JSON
+def _read_shortened(document: bytes) -> Any:
     """Return the value of one document of a stream; of a long one without what fills it."""
     return parse_json(shorten_json(document) if is_long_body(document) else document)
 

@@ -108,7 +108,7 @@ _MOST = 1 << 53
 """Of each number: within it, all of them are the same in YAML, JSON and SQLite."""
 
 
-def parse_fork_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML loader returns
+def parse_fork_member(cassette: str, tree: Any) -> Fork:
     """Read what a cassette's file says about where it comes from. Raises ValueError in words."""
     if not isinstance(tree, dict):
         raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller

@@ -279,7 +279,7 @@ def _compatible(
     *hosts: str,
     versions: tuple[str, ...] = ("/v1",),
     keys: str = "",
-    **more: Any,  # noqa: ANN401 - as of Provider
+    **more: Any,
 ) -> Provider:
     alike = frozenset({"", "/v1"} & set(versions[1:]))
     return Provider(name, upstream, "openai", hosts, OPENAI, versions, alike=alike, keys=_keys(keys), **more)

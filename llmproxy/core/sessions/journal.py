@@ -309,14 +309,14 @@ def _parse_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Ite
             log.debug("journal.row.failed", exc_info=True)
 
 
-def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:  # noqa: ANN401 - what a file holds
+def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:
     tree = json.loads(data)
     if not isinstance(tree, dict):
         raise TypeError(f"a miss is {type(tree).__name__}")
     return JournaledMiss(_check_time(at), from_sql(text), tree)
 
 
-def _check_time(at: Any) -> float:  # noqa: ANN401 - as above
+def _check_time(at: Any) -> float:
     """Return a Unix time of this era. Raises TypeError, ValueError."""
     if not 0 <= float(at) < _LATEST:
         raise ValueError(f"{at!r:.60} is no time")
@@ -356,7 +356,7 @@ def read_faulted_calls(path: Path, limit: int) -> list[FaultedCall]:
     return list(_parse_rows(reversed(query_journal(path, sql, (limit,))), _parse_faulted_call))
 
 
-def _parse_faulted_call(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN401 - what a file holds
+def _parse_faulted_call(at: Any, status: Any, *texts: Any) -> FaultedCall:
     session, provider, operation, model, note = (from_sql(text or "") for text in texts)
     return FaultedCall(_check_time(at), session, provider, operation, model, note, index(status))
 
@@ -377,7 +377,7 @@ def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
     return list(_parse_rows(query_journal(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request))
 
 
-def _parse_replayed_request(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+def _parse_replayed_request(*row: Any) -> tuple[int, Request, bool]:
     id_, method, target, headers, body = row
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)

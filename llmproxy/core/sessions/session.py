@@ -448,7 +448,7 @@ class Sessions:
         speed: float | None = None,
         exhausted: Exhausted | None = None,
         upstreams: Mapping[str, str] | None = None,
-        **asked: Any,  # noqa: ANN401 - each feature knows what is asked of it
+        **asked: Any,
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 

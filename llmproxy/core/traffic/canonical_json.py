@@ -104,7 +104,7 @@ def dump(tree: object) -> bytes:
     return _encoder.encode(tree).encode("ascii")
 
 
-def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
+def parse_json(data: str | bytes) -> Any:
     """Return the JSON value, or None for what is no JSON (or nested too deeply)."""
     try:
         return json.loads(data)
@@ -112,7 +112,7 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def parse_json_or_text(text: str) -> Any:  # noqa: ANN401 - JSON
+def parse_json_or_text(text: str) -> Any:
     """Return the JSON value, or the text itself where it is no JSON (or nested too deeply)."""
     try:
         return json.loads(text)

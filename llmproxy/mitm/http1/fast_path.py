@@ -535,7 +535,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         """Let the next layer be chosen, as a regular proxy does."""
         return layers.modes.HttpProxy(context)
 
-    async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - no common type
+    async def handle_stream(self, reader: Any, writer: Any = None) -> None:
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy

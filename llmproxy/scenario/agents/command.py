@@ -158,7 +158,7 @@ class CommandAgent(AgentAdapter):
             raise AgentError(f"{self.who} was ended while it was being started.")
         return child
 
-    def _exchange_line(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - JSON
+    def _exchange_line(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:
         child = self._children.get(name)
         if child is None:
             child = self._start_process(name, llm, closed)
@@ -190,7 +190,7 @@ class CommandAgent(AgentAdapter):
             )
         return value
 
-    def _run_program(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - a text
+    def _run_program(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:
         child = self._start_process(name, llm, closed)
         deadline = time.monotonic() + self.timeout
         said = b""

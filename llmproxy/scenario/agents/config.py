@@ -74,7 +74,7 @@ def build_agent(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
 _KINDS = "An agent is one of http: {url: ...}, url: http://..., command: [node, agent.mjs], python: module:callable"
 
 
-def _fill_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
+def _fill_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:
     """Put variables of the environment where ``${env:NAME}`` stands, in any text, as in the description of a store."""
     if isinstance(tree, Mapping):
         return {key: _fill_variables(value, f"{where}.{key}", env) for key, value in tree.items()}

@@ -78,7 +78,7 @@ class FunctionAgent(AgentAdapter):
         return AdapterAttributes.of_adapter(self._found).session_to_bind
 
     @property
-    def declared_processing(self) -> Any:  # noqa: ANN401 - JSON
+    def declared_processing(self) -> Any:
         """What an adapter's last answer said about its history; None for nothing."""
         return AdapterAttributes.of_adapter(self._found).declared_processing
 
@@ -115,7 +115,7 @@ class FunctionAgent(AgentAdapter):
                 raise
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
 
-    async def _call_target(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401 (any)
+    async def _call_target(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:
         if isinstance(found, AgentAdapter):
             return await found.call(given)
         args, named = _build_call_arguments(found, given, self.who)
@@ -143,7 +143,7 @@ class FunctionAgent(AgentAdapter):
         self.uses_session = uses if self._said is None else self._said  # type: ignore[misc]
 
 
-def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401 - whatever users write
+def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:
     """Return an adapter of a class of adapters, and everything else that can be called as it is."""
     if isinstance(found, type) and issubclass(found, AgentAdapter):
         found = found()
@@ -152,7 +152,7 @@ def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # no
     return found  # type: ignore[no-any-return]
 
 
-async def _call_in_daemon_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any)
+async def _call_in_daemon_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:
     """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[Any] = Future()
     context = copy_context()
@@ -170,7 +170,7 @@ async def _call_in_daemon_thread(found: Callable[..., Any], args: list[Any], nam
     return await asyncio.wrap_future(done)
 
 
-def _list_parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401 - whatever users write
+def _list_parameters(found: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(found).parameters
     except (TypeError, ValueError):  # builtins that do not say
@@ -206,7 +206,7 @@ def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str
 # -- finding it --------------------------------------------------------------------------------------------------------
 
 
-def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN401 - whatever users write
+def _import_target(target: str, folder: Path | None, who: str) -> Any:
     name, _, attributes = target.rpartition(":")
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
@@ -246,7 +246,7 @@ def _name_file_module(folder: Path | None, name: str) -> str:
     return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
 
 
-def _import_file(folder: Path | None, name: str) -> Any:  # noqa: ANN401 - whatever users write
+def _import_file(folder: Path | None, name: str) -> Any:
     path, label = ((folder or Path.cwd()) / name).resolve(), _name_file_module(folder, name)
     known = sys.modules.get(label)
     if known is not None:

@@ -59,7 +59,7 @@ class HttpReply:
     def text(self) -> str:
         return self.body.decode("utf-8", "replace")
 
-    def json(self, who: str) -> Any:  # noqa: ANN401 - JSON
+    def json(self, who: str) -> Any:
         """Return the parsed body. Raises AgentError for a web page, for nothing, and for what is no JSON."""
         if not self.body.strip():
             raise AgentError(f"{who} gave an empty answer.")
@@ -210,7 +210,7 @@ class HttpAgent(HttpAdapter):
         self,
         url: str,
         method: str = "POST",
-        body: Any = None,  # noqa: ANN401 - JSON
+        body: Any = None,
         reply: str | None = None,
         conversation: str | None = None,
         headers: Mapping[str, str] | None = None,
@@ -307,7 +307,7 @@ class HttpAgent(HttpAdapter):
         """Return whether a plain text is the whole answer."""
         return found.kind == _TEXT and bool(found.body.strip()) and (self.reply is None or not self.reply.steps)
 
-    def _pick_value(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a ValuePath; JSON
+    def _pick_value(self, path: Any, whole: object) -> Any:
         try:
             return pick_value(path, whole)
         except LookupError as error:
@@ -343,7 +343,7 @@ class OpenAIAgent(HttpAdapter):
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
         return self._read_reply(await self.send_request("POST", body, build_values(input)))
 
-    def _read_reply(self, found: HttpReply) -> Any:  # noqa: ANN401 - a text or a message
+    def _read_reply(self, found: HttpReply) -> Any:
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):

@@ -63,7 +63,7 @@ class ServiceAgent(AgentAdapter):
         return self.session
 
     @property
-    def declared_processing(self) -> Any:  # noqa: ANN401 - JSON
+    def declared_processing(self) -> Any:
         """What the last answer said about the agent's history; None for nothing."""
         return AdapterAttributes.of_adapter(self.agent).declared_processing
 

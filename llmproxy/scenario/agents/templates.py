@@ -46,7 +46,7 @@ class RequestTemplate:
     """Names that it uses."""
 
     @classmethod
-    def from_tree(cls, tree: Any, what: str) -> RequestTemplate:  # noqa: ANN401 - JSON
+    def from_tree(cls, tree: Any, what: str) -> RequestTemplate:
         """Check a template; `what` names the key it stands under. Raises SuiteError for a name that is none."""
         found: set[str] = set()
         _collect_names(tree, found)
@@ -64,7 +64,7 @@ class RequestTemplate:
         """Whether the agent is told its session."""
         return bool(self.names & set(HANDOVER))
 
-    def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+    def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
         """Return the template with values in place. Raises AgentUnreachable: an environment variable is not set."""
         return _fill_in(self.tree, values, env)
 
@@ -85,7 +85,7 @@ def build_values(given: AgentInput, conversation: str | None = None) -> dict[str
     }
 
 
-def _collect_names(tree: Any, found: set[str]) -> None:  # noqa: ANN401 - JSON
+def _collect_names(tree: Any, found: set[str]) -> None:
     if isinstance(tree, str):
         for match in _NAME.finditer(tree):
             if not match["dollar"]:
@@ -103,7 +103,7 @@ def _get_placeholder_name(match: re.Match[str]) -> str:
     return match["braced"] or match["bare"] or f"env.{match['env']}"
 
 
-def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
     if isinstance(tree, str):
         whole = _NAME.fullmatch(tree)
         if whole and not whole["dollar"]:
@@ -119,7 +119,7 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     return tree
 
 
-def _look_up(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+def _look_up(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
     if not name.startswith("env."):
         return values[name]
     variable = name.removeprefix("env.")
@@ -128,7 +128,7 @@ def _look_up(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     return env[variable]
 
 
-def _to_text(value: Any) -> str:  # noqa: ANN401 - JSON
+def _to_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -39,7 +39,7 @@ class RateCounter:
         return self._pace.count_call(provider, model=model)
 
 
-def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the module, and a handle of an actor
+def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:
     """Start the actor that counts, which takes no processor from the runs; None without rates."""
     if not rates:
         return None
@@ -51,7 +51,7 @@ def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 -
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor).remote(dict(rates))
 
 
-def make_remote_take(ray: Any, actor: Any) -> Take | None:  # noqa: ANN401 - as above
+def make_remote_take(ray: Any, actor: Any) -> Take | None:
     """Return how a worker asks that actor; None where there is none."""
     if actor is None:
         return None
@@ -73,7 +73,7 @@ def serve_pacer(take: Take) -> Iterator[str]:
     class PacingListener(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
-        def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base has it
+        def handle_error(self, request: Any, client_address: Any) -> None:
             """Print nothing: a proxy that gets no answer says so, and sends nothing."""
 
     with PacingListener(("127.0.0.1", 0), PacingHandler) as server:

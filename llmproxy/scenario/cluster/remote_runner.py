@@ -79,12 +79,12 @@ def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
         ray.shutdown()
 
 
-def import_ray() -> Any:  # noqa: ANN401 - the module, which has no types
+def import_ray() -> Any:
     """Import it. Raises ImportError."""
     return import_module("ray")
 
 
-def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:  # noqa: ANN401 - the module
+def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:
     """Connect to a cluster, and return how many tries it took. Raises MachineError."""
     check_reachable(where, address)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
@@ -149,7 +149,7 @@ def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
 class RemoteRunner:
     """Makes runs on a cluster that is open."""
 
-    def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:  # noqa: ANN401 - the module, which has no types
+    def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:
         """Nothing runs yet; `rates` of providers hold for all nodes together; `tries` is what connecting took."""
         self._ray, self._tries = ray, tries
         self._task = ray.remote(max_retries=0)(run_task)
@@ -259,7 +259,7 @@ class RemoteRunner:
 def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeReply[Any]:
     ray = import_ray()
 
-    def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `WorkerNode`
+    def unpack(folder: Path) -> Any:
         return ray.get(sent[0]).unpack(folder, make_remote_take(ray, sent[1]))
 
     return open_worker_node(batch, version, unpack).run(*arguments)

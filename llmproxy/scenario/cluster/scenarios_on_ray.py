@@ -245,7 +245,7 @@ class PlanNode(WorkerNode):
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config
 
-    def run(self, *arguments: Any) -> NodeReply[RunEnded]:  # noqa: ANN401 - sample and runs
+    def run(self, *arguments: Any) -> NodeReply[RunEnded]:
         heard = EventList()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))

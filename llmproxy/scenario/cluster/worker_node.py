@@ -76,7 +76,7 @@ class EventList(ImmediateHandler):
     def handle(self, event: Event) -> None:
         self.events.append(event)
 
-    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
+    def on_run_end(self, scenario: Any, result: Any) -> None:
         """Nobody asks."""
 
 
@@ -86,7 +86,7 @@ class WorkerNode(ABC):
     proxy: ProxyHandle
 
     @abstractmethod
-    def run(self, *arguments: Any) -> NodeReply[Any]:  # noqa: ANN401 - what the runner was given
+    def run(self, *arguments: Any) -> NodeReply[Any]:
         """Make one run. Raises only what cancels it, and LLMProxyError where it is not known here."""
 
     def __init__(

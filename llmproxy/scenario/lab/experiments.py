@@ -111,7 +111,7 @@ def _format_with_interval(value: float, interval: Interval | None) -> str:
 
 async def rejudge(
     transcripts: Sequence[Transcript],
-    judge: Any,  # noqa: ANN401 (an adapter, or what makes one)
+    judge: Any,
     *,
     repeats: int = 5,
     rng: random.Random,
@@ -208,7 +208,7 @@ async def open_loop(
     name: str = "",
     sample: int = 1,
     options: RunOptions | None = None,
-    **plan: Any,  # noqa: ANN401 - an adapter, or a plan, of the user's
+    **plan: Any,
 ) -> OpenLoopResult:
     """Play the recorded user's lines to the agent and let the judge decide, both live.
 

@@ -61,7 +61,7 @@ def spoken_text(content: object) -> str:
     return _THOUGHT_END.sub("", _THOUGHT.sub("", content if isinstance(content, str) else "")).strip()
 
 
-def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
+def read_litellm(found: Any) -> Answer:
     """Return what of a litellm response is of use. Raises ModelError if there is no choice in it."""
     choices = getattr(found, "choices", None) or []
     if not choices:

@@ -148,7 +148,7 @@ def fill_api_base_from_client(model: ModelConfig, proxy: str = "") -> ModelConfi
     return model.model_copy(update={"api_base": base.removesuffix(_azure_suffix(base, model.model))})
 
 
-def redirect_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
+def redirect_client(client: Any, address: str, model: str) -> Any:
     """Return a client that sends to `address`, through the proxy. Raises SettingsError: an unknown kind of client."""
     base = _read_client_base_url(client)
     if base and callable(getattr(client, "with_options", None)):

@@ -212,7 +212,7 @@ _CLIENTS = _HttpxClients()
 # -- litellm
 
 
-def import_litellm() -> Any:  # noqa: ANN401 (a module)
+def import_litellm() -> Any:
     """Return litellm; the first import takes seconds: not in an event loop. Raises MachineError: not installed."""
     # Otherwise its import loads a price list from the network.
     for name in LITELLM_OFFLINE:

@@ -48,7 +48,7 @@ class Repeatable(Protocol):
 
     @property
     def options(self) -> RunOptions: ...
-    async def once(self, sample: int, runs: int) -> Any: ...  # noqa: ANN401 (a RunEnded)
+    async def once(self, sample: int, runs: int) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,17 +133,16 @@ class SpeakingOrder:
 KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
 
-async def await_value(value: Any) -> Any:  # noqa: ANN401 (what a user's callback returns)
+async def await_value(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
 class ConversationEmitter(Protocol):
     """Who emits what happens in a conversation; `EventEmitter` is one."""
 
-    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
-        ...
+    def emit_message(self, message: Message, **about: Any) -> None: ...
 
-    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
+    def emit_step(self, kind: str, **about: Any) -> None:
         """Emit that somebody was called, or was not needed."""
 
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
@@ -228,7 +227,7 @@ class Conversation:
         self,
         message: Message,
         from_agent_idx: int | None = None,
-        **about: Any,  # noqa: ANN401 (fields of the event)
+        **about: Any,
     ) -> None:
         """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
         kept = to_message(message, AgentRole.AGENT)

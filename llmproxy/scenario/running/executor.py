@@ -126,7 +126,7 @@ def _refuse_false_result(label: str, value: object) -> None:
         )
 
 
-def _alias(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
+def _alias(path: str, said: str) -> Any:
     """Return an attribute that a part of the run has: a value, or a method."""
     return property(attrgetter(path), doc=said)
 

@@ -45,7 +45,7 @@ class ConnectedAgentCall:
 
 
 class ConnectedAgentAdapter(AgentAdapter):
-    def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401 (any shape)
+    def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
         """Take an object with `name` and `invoke`. Raises TypeError for another."""
         if not is_connected(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
@@ -54,7 +54,7 @@ class ConnectedAgentAdapter(AgentAdapter):
         self.parameters = dict(parameters or {})
         self._sessions: dict[str, Any] = {}
 
-    def session_for(self, thread_id: str) -> Any:  # noqa: ANN401 (the agent's own)
+    def session_for(self, thread_id: str) -> Any:
         """Return the session of a conversation; None before the first answer."""
         return self._sessions.get(thread_id)
 
@@ -88,7 +88,7 @@ def is_connected(value: object) -> bool:
     )
 
 
-def _read_connected_reply(reply: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what the framework replies
+def _read_connected_reply(reply: Any) -> tuple[Any, Any]:
     """Return what an answer says, and the session that it carries."""
     if isinstance(reply, Mapping):
         return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)

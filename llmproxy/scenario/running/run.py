@@ -117,7 +117,7 @@ async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
             await asyncio.to_thread(executor.event_bus.drain)
 
 
-def _clone_adapter(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what makes one)
+def _clone_adapter(agent: Any) -> Any:
     clone = None if isinstance(agent, type) else getattr(agent, "clone", None)
     return clone() if callable(clone) else agent
 
@@ -142,7 +142,7 @@ async def run(
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None,
-    **unsupported: Any,  # noqa: ANN401 (refused by name)
+    **unsupported: Any,
 ) -> RepeatResult: ...
 @overload
 async def run(
@@ -156,7 +156,7 @@ async def run(
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None,
-    **unsupported: Any,  # noqa: ANN401 (refused by name)
+    **unsupported: Any,
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -214,7 +214,7 @@ def _make_arun[F: Callable[..., Any]](function: F) -> F:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    async def arun(*args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 - the parameters of `run`
+    async def arun(*args: Any, **kwargs: Any) -> ScenarioResult:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         return await _run_plan(given.arguments, threaded=False)
@@ -230,7 +230,7 @@ def _make_arun[F: Callable[..., Any]](function: F) -> F:
 arun = _make_arun(run)
 
 
-def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 (of `run`)
+def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
     try:
         return run_to_end(lambda: run(name, description, *args, **kwargs))

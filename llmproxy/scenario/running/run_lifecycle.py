@@ -70,17 +70,17 @@ class EventEmitter:
     _over: bool = False
     _steps: int = 0
 
-    def emit_start(self, **found: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def emit_start(self, **found: Any) -> None:
         """Emit Started, once, with what was found since."""
         if not self._begun:
             self._begun, self.about = True, replace(self.about, **found, at=self.clock())
             self.emit(self.about)
 
-    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def emit_message(self, message: Message, **about: Any) -> None:
         if self._is_run_going_on():
             self.emit(MessageEvent(run_id=self.about.run_id, message=copy_value(message), at=self.clock(), **about))
 
-    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def emit_step(self, kind: str, **about: Any) -> None:
         if self._is_run_going_on():
             self.emit(Step(run_id=self.about.run_id, index=self._steps, kind=kind, **about))
             self._steps += 1
@@ -112,7 +112,7 @@ class EventEmitter:
             misses=tuple(result.misses), error=result.error, labels=tuple(result.labels),
         )  # fmt: skip
 
-    def emit_end(self, **about: Any) -> bool:  # noqa: ANN401 (fields of the event)
+    def emit_end(self, **about: Any) -> bool:
         """Emit Finished; only the first call counts, and returns True."""
         with _ONE_AT_A_TIME:
             over, self._over = self._over, True

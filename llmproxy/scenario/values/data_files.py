@@ -214,7 +214,7 @@ class Case(Mapping[str, Any]):
         self.id = self.__name__ = id  # pytest names a parameter by its __name__
         self.fields = dict(values)
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 (the user's)
+    def __getitem__(self, name: str) -> Any:
         if name not in self.fields:
             raise KeyError(f"{name!r} is no column of this case; there are {', '.join(self.fields)}")
         return self.fields[name]

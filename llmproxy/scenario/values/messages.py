@@ -183,12 +183,12 @@ def read_path(text: str, what: str = "reply") -> ValuePath:
     return ValuePath(text, tuple(steps))
 
 
-def pick_value(path: ValuePath, value: Any) -> Any:  # noqa: ANN401 - JSON
+def pick_value(path: ValuePath, value: Any) -> Any:
     """Return what stands at a path. Raises LookupError with the step that leads nowhere, and what there is instead."""
     return _pick_steps(path.steps, value, "$")
 
 
-def _pick_steps(steps: Sequence[str | int | None], value: Any, where: str) -> Any:  # noqa: ANN401 - JSON
+def _pick_steps(steps: Sequence[str | int | None], value: Any, where: str) -> Any:
     for at, step in enumerate(steps):
         if step is EVERY and isinstance(value, list):
             return [_pick_steps(steps[at + 1 :], each, f"{where}[{n}]") for n, each in enumerate(value)]
@@ -202,7 +202,7 @@ def _pick_steps(steps: Sequence[str | int | None], value: Any, where: str) -> An
     return value
 
 
-def _describe_kind(value: Any) -> str:  # noqa: ANN401 - JSON
+def _describe_kind(value: Any) -> str:
     if isinstance(value, dict):
         names = ", ".join(map(str, list(value)[:12])) or "nothing"
         return f"an object with {names}"
@@ -214,7 +214,7 @@ def _describe_kind(value: Any) -> str:  # noqa: ANN401 - JSON
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def read_answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a message or a list of messages
+def read_answer(value: Any, who: str) -> Any:
     """Return the answer in a value: a text, message or messages. Raises AgentError, naming `who`: none, or empty."""
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):
@@ -238,7 +238,7 @@ def read_answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text
     return value
 
 
-def _check_message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def _check_message(value: Any, who: str) -> dict[str, Any]:
     """Return a message that says or asks something."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise AgentError(

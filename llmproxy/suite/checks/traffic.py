@@ -91,7 +91,7 @@ def _combine_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: s
     return Assertion(name=name, status=status, message=f"no branch holds: {told}", where=where)
 
 
-def _to_float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
+def _to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 

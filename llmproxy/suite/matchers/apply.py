@@ -53,13 +53,13 @@ def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
     return match(matcher, SeenValue(actual, scope))
 
 
-def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
     """Return what was found of an assertion; `message` says why it fails."""
     status = Status.PASSED if holds else Status.FAILED
     return Assertion(name=name, status=status, message="" if holds else message, **about)
 
 
-def build_unclear(name: str, message: object, **about: Any) -> Assertion:  # noqa: ANN401 - its fields
+def build_unclear(name: str, message: object, **about: Any) -> Assertion:
     """Return an assertion that cannot be evaluated, and why."""
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
 

@@ -53,7 +53,7 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 """What JSONPath has and a path of ours has not: search, every item, filters, items from the end, quoted names."""
 
 
-def to_json(value: object) -> Any:  # noqa: ANN401 (JSON)
+def to_json(value: object) -> Any:
     """Return a value as JSON: dates in ISO 8601 (UTC if they have a time), UUIDs as text, decimals as numbers."""
     return value if value is ABSENT or isinstance(value, (Unknown, float)) else stored_as_plain(value, Kind.TEXT)
 
@@ -153,7 +153,7 @@ def quote(value: object, width: int = 120) -> str:
     return "nothing" if value is ABSENT else show_json(to_json(value), width)
 
 
-def get_path(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
+def get_path(value: object, path: str) -> Any:
     """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
 
     A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the

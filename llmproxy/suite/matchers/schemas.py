@@ -77,7 +77,7 @@ _FORMATS: dict[str, Callable[[str], object]] = {
 """Formats that are checked: each raises ValueError or StepError for a text that is none."""
 
 
-def _choose_validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a class of jsonschema)
+def _choose_validator(schema: Mapping[str, Any]) -> Any:
     import jsonschema
 
     return jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
@@ -183,7 +183,7 @@ def _limit_rule_steps(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
     """Return a validator's rules, which together are held against something `most` times at most."""
     steps = count(1)
 
-    def of(rule: Any) -> Any:  # noqa: ANN401 (rules of jsonschema)
+    def of(rule: Any) -> Any:
         def run(*asked: object) -> Iterator[Any]:
             if next(steps) > most:
                 raise StepError(
@@ -199,7 +199,7 @@ def _limit_rule_steps(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
 
 
 @cache
-def _build_format_checker() -> Any:  # noqa: ANN401 (a checker of jsonschema)
+def _build_format_checker() -> Any:
     import jsonschema
 
     def check(rule: Callable[[str], object]) -> Callable[[object], bool]:
@@ -232,7 +232,7 @@ def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     if value is ABSENT:
         return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
-    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
+    def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
         if isinstance(instance, str) and not search_pattern(wanted, instance):
             yield jsonschema.ValidationError(f"{quote(instance)} does not match {wanted!r}")
 

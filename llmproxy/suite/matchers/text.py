@@ -46,7 +46,7 @@ def _explain_bad_words(operand: object) -> str:
     return ""
 
 
-def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: ANN401 - whatever a file or an answer holds
+def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
     """Return whether a text has a part, a list a member, an object a key; None if the question makes no sense."""
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
@@ -125,7 +125,7 @@ for _name, _help in _LOOKING.items():
 
 
 @lru_cache(maxsize=512)
-def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (regex has no types)
+def compile_pattern(pattern: str, flags: str = "") -> Any:
     """Compile a Python pattern. Raises StepError: it is none, or the package that searches is not installed."""
     try:
         import regex

@@ -193,7 +193,7 @@ class VariableScope:
         """Return whether it is a reference here, and not plain text that looks like one."""
         return reference.is_explicit or bool(reference.env) or reference.name in self.known_names
 
-    def lookup_value(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
+    def lookup_value(self, reference: str | Reference) -> Any:
         """Return the typed value of a reference. Raises StepError: it names nothing, or has no value yet."""
         found = parse_ref(reference) if isinstance(reference, str) else reference
         if found is None or found.is_malformed:
@@ -224,7 +224,7 @@ class VariableScope:
 
         return _TOKEN.sub(format_reference_value, text)
 
-    def resolve_value(self, value: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
+    def resolve_value(self, value: object) -> Any:
         """Return a value of YAML with all references in it replaced, those in mappings and lists too.
 
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.

@@ -106,7 +106,7 @@ def _build_shared_definitions() -> dict[str, Any]:
     }
 
 
-def _link_shared_definitions(node: Any) -> Any:  # noqa: ANN401 (JSON)
+def _link_shared_definitions(node: Any) -> Any:
     """Replace the marks that the models leave by references to what is shared."""
     if isinstance(node, dict):
         if node.get("$comment") in {"Json", "Matcher", "Count"}:
@@ -116,7 +116,7 @@ def _link_shared_definitions(node: Any) -> Any:  # noqa: ANN401 (JSON)
     return [_link_shared_definitions(each) for each in node] if isinstance(node, list) else node
 
 
-def _simplify_node(node: Any) -> None:  # noqa: ANN401 - JSON
+def _simplify_node(node: Any) -> None:
     """Drop titles that repeat the key, nulls that YAML does not need, and the branch that stands for no step at all."""
     if isinstance(node, list):
         for each in node:

@@ -75,7 +75,7 @@ async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], 
         raise MachineError(f"{name}: {target} failed: {type(error).__name__}: {error}") from error
 
 
-def _takes_argument(function: Any) -> bool:  # noqa: ANN401 - anything that can be called
+def _takes_argument(function: Any) -> bool:
     with suppress(TypeError, ValueError):
         return bool(inspect.signature(function).parameters)
     return False
@@ -234,7 +234,7 @@ class CaseResources:
         caller: Caller,
         agent: AgentAdapter,
         looking: RunRows,
-        **rows: Any,  # noqa: ANN401 - of `Entities`
+        **rows: Any,
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(

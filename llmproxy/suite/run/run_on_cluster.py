@@ -175,7 +175,7 @@ class _SuiteNode(WorkerNode):
         )  # fmt: skip
         self.open.callback(self._run_context.close)
 
-    def run(self, *arguments: Any) -> NodeReply[CaseResult]:  # noqa: ANN401 - as `RemoteSuites.run_case` hands them in
+    def run(self, *arguments: Any) -> NodeReply[CaseResult]:
         """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
         case, sample, runs, alone = arguments
         if case not in self._cases:

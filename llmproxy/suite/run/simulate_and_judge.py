@@ -109,7 +109,7 @@ async def replay_simulation(
     return answer, [build_unjudged("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
-def _build_user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
+def _build_user(context: StepContext, said: Simulation) -> Any:
     persona: Persona | None = None
     if isinstance(said.persona, str):
         persona = find_persona(context.scope.interpolate_text(said.persona))

@@ -112,14 +112,14 @@ class SuiteConversation:
         self.answer, self._answering = _last_message_text(answer.returned), True
         await self._listener.on_answer(self, answer)
 
-    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401, ARG002 (as that of a script)
+    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ARG002 (as that of a script)
         if self._answering is None:
             self._listener.on_user_message(self, message)
         else:
             self._listener.on_agent_message(self, message, first=self._answering)
             self._answering = False
 
-    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002 - fields of an event that a suite does not tell
+    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ARG002 - fields of an event that a suite does not tell
         """Go on to whoever is next; a step of a suite is told by itself, with what it asserts."""
         self._answering = None
 
@@ -425,7 +425,7 @@ class StepContext:
             recordings=measured.recordings if first else (),
         )
 
-    def _emit_message(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:  # noqa: ANN401 - fields of the event
+    def _emit_message(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:
         self.emit(
             MessageEvent(
                 run_id=self.run_id,

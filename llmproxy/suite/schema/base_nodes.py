@@ -69,7 +69,7 @@ class Node(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _validate_mapping(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:  # noqa: ANN401 - as pydantic hands it on
+    def _validate_mapping(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, cls):
             return data
         taken = cls.prepare_value(data, info)

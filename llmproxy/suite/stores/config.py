@@ -63,7 +63,7 @@ def _missing_methods(made: object) -> str:
     return ", ".join(name for name in METHODS if not callable(getattr(made, name, None)))
 
 
-def load_attribute(reference: str, folder: Path, where: str) -> Any:  # noqa: ANN401 - whatever the module has
+def load_attribute(reference: str, folder: Path, where: str) -> Any:
     """Import ``module:attr``, modules beside the suite included; `where` says who asks."""
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
@@ -224,7 +224,7 @@ def _read_store_kind(mapping: Mapping[str, Any], environment: Mapping[str, str] 
     return cast("dict[str, Any]", filled), kind
 
 
-def _fill_variables(value: Any, environment: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
+def _fill_variables(value: Any, environment: Mapping[str, str]) -> Any:
     """Put variables of the environment into every text."""
     if isinstance(value, Mapping):
         return {key: _fill_variables(member, environment) for key, member in value.items()}

@@ -77,7 +77,7 @@ def parse_next_link(header: str) -> str:
     return ""
 
 
-def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1) -> str:  # noqa: ANN401 - JSON
+def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1) -> str:
     """Describe what tells that there are more rows than those read; empty if nothing does.
 
     Args:
@@ -107,7 +107,7 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
     return next(_find_paging_signs(value, here, so_far, pages), "")
 
 
-def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:  # noqa: ANN401 - JSON
+def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:
     members = [(path, fold_name(name), found) for path, name, found in _walk_members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
@@ -136,7 +136,7 @@ def _is_page_pointer(found: object) -> bool:
     return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
 
 
-def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
+def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield path, name and value of the members beside the rows, and of the objects that tell about pages."""
     if not isinstance(value, Mapping):
         return
@@ -239,7 +239,7 @@ class HttpStore(StoreBase):
         found = [row for row in rows if all(equal_plain(row.get(n), v) for n, v in (filters or {}).items())]
         return sort_rows(found, info.key)[:limit]
 
-    def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON
+    def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""
         try:
             rows = pick_value(spoken.rows, value)
@@ -255,7 +255,7 @@ class HttpStore(StoreBase):
             self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
         return rows
 
-    def _find_next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
+    def _find_next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:
         here = str(answer.url)
         try:
             found = pick_value(spoken.next, value) if spoken.next is not None else None
@@ -269,7 +269,7 @@ class HttpStore(StoreBase):
             raise StoreError(f"the next page of {here} is on another host: {url}")
         return url
 
-    def _pick_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:  # noqa: ANN401 - JSON
+    def _pick_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:
         try:
             row = pick_value(path, value)
         except LookupError:
@@ -340,7 +340,7 @@ class HttpStore(StoreBase):
             raise kind(f"{_describe_answer(answer)}: {answer.text[:300]}")
         return answer
 
-    def _parse_json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
+    def _parse_json(self, answer: httpx.Response) -> Any:
         self._require_success(answer)
         try:
             return answer.json()
@@ -353,7 +353,7 @@ def _describe_answer(answer: httpx.Response) -> str:
     return f"the answer of {answer.request.method} {answer.request.url} ({answer.status_code})"
 
 
-def _fill_body(template: Any, data: Row) -> Any:  # noqa: ANN401 - JSON
+def _fill_body(template: Any, data: Row) -> Any:
     """Put the row where ``$data`` stands."""
     if template == "$data":
         return data

@@ -241,7 +241,7 @@ class SqlStore(StoreBase):
                 return None
         return where
 
-    def _to_native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
+    def _to_native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:
         """Return what the driver takes; SQLite keeps dates as texts, in whatever form the agent writes them."""
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
@@ -264,7 +264,7 @@ class SqlStore(StoreBase):
         key = info.columns[info.key]
         statement = insert(mapped.table).values(values)
 
-        def add(connection: Connection) -> Any:  # noqa: ANN401 - a key
+        def add(connection: Connection) -> Any:
             if connection.dialect.insert_returning:
                 return connection.execute(statement.returning(mapped.table.c[key.source])).scalar_one()
             return values.get(key.source, connection.execute(statement).lastrowid)

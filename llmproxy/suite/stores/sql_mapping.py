@@ -134,7 +134,7 @@ def _build_column(name: str, source: str, spec: ReflectedColumn) -> Column:
     return Column(name, get_column_kind(spec["type"]), source, optional)
 
 
-def get_column_kind(type_: Any) -> Kind:  # noqa: ANN401 - SQLAlchemy's types, imported late
+def get_column_kind(type_: Any) -> Kind:
     from sqlalchemy import types
 
     if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:
@@ -207,7 +207,7 @@ def _build_untyped_table(mapping: TableMap, names: list[str]) -> TableClause:
     return table(mapping.table, *(column(name) for name in names), schema=mapping.schema)
 
 
-def build_untyped_parameter(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
+def build_untyped_parameter(value: Any) -> ColumnElement[Any]:
     """Make a parameter without a type: PostgreSQL then reads a text as whatever its column is."""
     from sqlalchemy import literal
     from sqlalchemy.types import NullType
@@ -215,7 +215,7 @@ def build_untyped_parameter(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 -
     return literal(value, NullType())
 
 
-def parse_key(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - a key
+def parse_key(value: Any, kind: Kind) -> Any:
     """Bring a key into its column's type: keys are often texts because they went through a prompt or an URL."""
     if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)

@@ -23,7 +23,7 @@ BASE64 = "base64:"
 """Start of the text that stands for bytes."""
 
 
-def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:  # noqa: ANN401 - whatever a driver gives
+def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:
     """Return a value as JSON has it; `parse_json` where the driver gives JSON columns as text."""
     if value is None:
         return None
@@ -39,7 +39,7 @@ def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False)
     return _convert_by_python_type(value, kind)
 
 
-def _convert_by_python_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - whatever a driver gives
+def _convert_by_python_type(value: Any, kind: Kind) -> Any:
     match value:
         case bool() | int() | str():
             return value.value if isinstance(value, Enum) else value
@@ -67,7 +67,7 @@ def _convert_by_python_type(value: Any, kind: Kind) -> Any:  # noqa: ANN401 - wh
             return str(value)
 
 
-def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:  # noqa: ANN401 - what YAML gives
+def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
     """Return what a driver takes for JSON; `zone`: dates with time keep theirs, else UTC. Raises ValueError."""
     if value is None:
         return None

@@ -120,7 +120,7 @@ def find_tool_changes(
     return found
 
 
-def _read_result(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _read_result(value: Any) -> Any:
     """Return what a result says: one that is JSON text counts as the value."""
     return parse_json_or_text(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
 
@@ -132,7 +132,7 @@ def classify_incidental(old: object, new: object) -> str | None:
     return None
 
 
-def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
     if depth < _DEPTH and isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys(), key=str):
             yield from _compare_member(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth)
@@ -144,7 +144,7 @@ def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tup
         yield path, old, new
 
 
-def _compare_member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+def _compare_member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
     if old is MISSING or new is MISSING:
         yield path, old, new
     else:

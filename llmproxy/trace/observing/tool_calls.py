@@ -88,7 +88,7 @@ class ToolUse:
     """Whether it waited for an approval, which was denied: it was not executed."""
 
     @property
-    def arguments(self) -> Any:  # noqa: ANN401 - JSON
+    def arguments(self) -> Any:
         """Parsed; the text as the model wrote it where that is no JSON, {} where it wrote nothing."""
         return parse_json_or_text(self.raw) if self.raw.strip() else {}
 
@@ -99,7 +99,7 @@ class ToolUse:
         return not (isinstance(arguments, str) and arguments == self.raw)
 
     @property
-    def result(self) -> Any:  # noqa: ANN401 - JSON
+    def result(self) -> Any:
         """The output, parsed where it is an object or a list; None if no result was seen."""
         return None if self.output is None else parse_tool_result(self.output)
 

@@ -62,7 +62,7 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
         span.metadata["llmproxy.arguments"] = "not an object"
 
 
-def parse_tool_result(text: str) -> Any:  # noqa: ANN401 - JSON
+def parse_tool_result(text: str) -> Any:
     """Return what a tool answered: an object or a list if it is one, else the text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -72,14 +72,14 @@ def parse_tool_result(text: str) -> Any:  # noqa: ANN401 - JSON
     return text
 
 
-def _parse_strict(text: str) -> Any:  # noqa: ANN401 - JSON
+def _parse_strict(text: str) -> Any:
     """Return a JSON value that every reader takes: Python's takes NaN and 1e999 as well. Raises ValueError."""
     value = json.loads(text)
     json.dumps(value, allow_nan=False)
     return value
 
 
-def join_texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
+def join_texts(value: Any, depth: int = 0) -> str:
     if isinstance(value, str):
         return value
     if depth > _DEPTH:

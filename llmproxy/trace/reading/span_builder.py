@@ -117,7 +117,7 @@ def get_otel_operation(operation: str) -> str:
     return _OPERATIONS.get(operation, operation)
 
 
-def _build_otel_attributes(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
+def _build_otel_attributes(**attributes: Any) -> dict[str, Any]:
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 

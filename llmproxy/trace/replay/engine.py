@@ -150,13 +150,13 @@ class ReplayEngine:
 
     # -- what is to be different
 
-    def override_tool_result(self, tool_name: str, result: Any) -> ReplayEngine:  # noqa: ANN401 - any result
+    def override_tool_result(self, tool_name: str, result: Any) -> ReplayEngine:
         """Replace result and output of every call of this tool; the last one given wins. Returns self."""
         self._tools[tool_name] = result
         self._checked = False
         return self
 
-    def override_llm_response(self, call_index: int, response: Any) -> ReplayEngine:  # noqa: ANN401 - any answer
+    def override_llm_response(self, call_index: int, response: Any) -> ReplayEngine:
         """Replace the output of the LLM span of this index: from 0, requests and responses counted. Returns self."""
         self._answers[call_index] = response
         self._checked = False

@@ -202,7 +202,7 @@ Medium = dict[str, str]
 """``{"type": "image/png", "data": base64}``."""
 
 
-def find_media(value: Any) -> list[Medium]:  # noqa: ANN401 - JSON
+def find_media(value: Any) -> list[Medium]:
     """Return the pictures and sounds in a part of a body, in their order. Never raises."""
     found: list[Medium] = []
     for each in _walk_media(value, 0):
@@ -212,7 +212,7 @@ def find_media(value: Any) -> list[Medium]:  # noqa: ANN401 - JSON
     return found
 
 
-def _walk_media(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
+def _walk_media(value: Any, depth: int) -> Iterator[Medium]:
     if depth > _DEPTH:
         return
     if isinstance(value, dict):

@@ -147,7 +147,7 @@ def fill_store(folder: Path, count: int, *kind: str) -> None:
     subprocess.run(command, check=True, cwd=folder)
 
 
-def load(**given: Any) -> dict[str, Any]:  # noqa: ANN401 - as JSON has it
+def load(**given: Any) -> dict[str, Any]:
     """Run the load generator on its own processor and return what it measured.
 
     Raises:

@@ -20,7 +20,7 @@ def test_a_run_within_a_run_is_told_so(run: str | None, kind: type[LLMProxyError
     """It has the outer one's session already; any other session that is open is somebody else's."""
 
     class Busy(Control):
-        def open_session(self, name: str, **_: Any) -> Report:  # noqa: ANN401 - as the control API
+        def open_session(self, name: str, **_: Any) -> Report:
             raise ControlError(f"session {name!r} is open already.", status=CONFLICT)
 
     url = "http://127.0.0.1:9"

@@ -383,12 +383,12 @@ A_RESTATING, B_RESTATING = (RunVariable("cwd", "/tmp/a"),), (RunVariable("cwd", 
 CHUNK = VolatileField("chunk", "hex", "sh", "line", "Chunk ID: ")
 
 
-def asked_restating(cwd: str, result: str, question: str, command: str = "run") -> Any:  # noqa: ANN401 - a tree of JSON
+def asked_restating(cwd: str, result: str, question: str, command: str = "run") -> Any:
     system = {"role": "system", "content": f"You work in {cwd}."}
     return {"messages": [system, *used("sh", {"cmd": command}, result), user(question)]}
 
 
-def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRecording, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
+def told(old: Any, new: Any, *slots: VolatileField) -> tuple[RestatedRecording, list[tuple[str, str, str]]]:
     """Return the recorded one in this run's words, and what is left different."""
     made = restate_recording(Bindings(A_RESTATING, B_RESTATING, slots), old, new)
     return made, [(each.path, each.old, each.new) for each in list_differences(made.tree, new)]

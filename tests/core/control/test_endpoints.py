@@ -59,12 +59,12 @@ class Api:
         check_documented(method, path, status, value)
         return status, value
 
-    def post(self, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+    def post(self, path: str, body: object = None) -> Any:
         status, value = self.ask("POST", path, body)
         assert status in (200, 201), value
         return value
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+    def get(self, path: str) -> Any:
         status, value = self.ask("GET", path)
         assert status == 200, value
         return value
@@ -107,7 +107,7 @@ Make = Callable[..., Api]
 def make(tmp_path: Path) -> Iterator[Make]:
     with ExitStack() as running:
 
-        def new(mode: Mode = Mode.REPLAY, *, token: str = "", **config: Any) -> Api:  # noqa: ANN401 - as of Config
+        def new(mode: Mode = Mode.REPLAY, *, token: str = "", **config: Any) -> Api:
             return Api(running.enter_context(engine(tmp_path / "x.db", mode, **config)), token)
 
         yield new

@@ -105,7 +105,7 @@ def test_custom_tools_of_chat_completions_have_their_name() -> None:
     assert (called(found), found.unknown) == ([("sql", "select 1", False)], ())
 
 
-def chat_call(call_id: str, name: str, **more: Any) -> Json:  # noqa: ANN401 - JSON
+def chat_call(call_id: str, name: str, **more: Any) -> Json:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}, **more}
 
 

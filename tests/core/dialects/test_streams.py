@@ -321,7 +321,7 @@ trees = st.recursive(
 )
 
 
-def without_filling(tree: Any, *, kept: bool = False) -> Any:  # noqa: ANN401 - JSON
+def without_filling(tree: Any, *, kept: bool = False) -> Any:
     """Return a tree with its long strings cut off at the same place; `kept`: those that were cut before."""
     match tree:
         case dict():

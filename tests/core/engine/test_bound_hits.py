@@ -57,7 +57,7 @@ def _record(
 
 
 @contextmanager
-def _replaying(store: Path, mode: Mode = Mode.REPLAY, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
+def _replaying(store: Path, mode: Mode = Mode.REPLAY, **config: Any) -> Iterator[Engine]:
     with engine(store, mode, **config) as made:
         _open(made, B)
         yield made

@@ -35,7 +35,7 @@ def engine(
     holder: str = "llmproxy",
     clock: Callable[[], float] = lambda: 100.0,
     kind: type[Engine] = Engine,
-    **config: Any,  # noqa: ANN401 - as Config takes them
+    **config: Any,
 ) -> Iterator[Engine]:
     """Run an engine; closed as a proxy that ends closes it."""
     journal = Journal.open(Path(f"{store}.state.db"), lambda: NOW)

@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:  # noqa: ANN401 - members of the body
+def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
     exchange = ask(made, text, **more)
     extra = (("x-llmproxy-key", exchange.key or ""),)
     data = b"".join(piece for _, piece in made.plan(exchange, CLIENT, extra=extra).pieces)

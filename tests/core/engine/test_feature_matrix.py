@@ -30,7 +30,7 @@ def test_features_do_together_what_they_did(tmp_path: Path, dialect: str) -> Non
 
 
 class _OtherStatus(OutcomeRecorder):
-    def record_end(self, exchange: Any, status: int, **told: Any) -> Call:  # noqa: ANN401 - as its parent's
+    def record_end(self, exchange: Any, status: int, **told: Any) -> Call:
         return super().record_end(exchange, status + 1, **told)
 
 

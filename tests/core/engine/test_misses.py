@@ -24,7 +24,7 @@ from tests.core.engine.test_engine import answered, ask, engine, send
 from tests.support.chats import NOW, chat, chat_exchange, fill
 
 
-def missed(store: Path, text: str, target: str = "/v1/chat/completions", **config: Any) -> str:  # noqa: ANN401 - as Config takes them
+def missed(store: Path, text: str, target: str = "/v1/chat/completions", **config: Any) -> str:
     """Ask in replay and return the text of the miss."""
     with engine(store, Mode.REPLAY, **config) as made:
         error = ask(made, text, target).error

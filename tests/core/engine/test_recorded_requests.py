@@ -61,7 +61,7 @@ class LongEngine(Engine):
 
 
 @contextmanager
-def replaying(store: Path, kind: type[Engine] = WatchedEngine, **config: Any) -> Iterator[Engine]:  # noqa: ANN401 - as Config takes them
+def replaying(store: Path, kind: type[Engine] = WatchedEngine, **config: Any) -> Iterator[Engine]:
     """Replay with another caller's credential; the session has looked into its cassette."""
     with engine(store, **{"mode": Mode.REPLAY, **config}, kind=kind) as made:
         asked(made, body("first"))
@@ -74,7 +74,7 @@ def asked(made: Engine, data: bytes, head: Headers = PLAYER, target: str = CHAT)
     return send(made, data, target, head), WatchedKeys.made > 0
 
 
-def recorded(store: Path, data: bytes, head: Headers = RECORDER, target: str = CHAT, **config: Any) -> str | None:  # noqa: ANN401
+def recorded(store: Path, data: bytes, head: Headers = RECORDER, target: str = CHAT, **config: Any) -> str | None:
     """Record an answer to a request, behind another one; returns its key."""
     key = None
     with engine(store, **config) as made:

@@ -8,7 +8,7 @@ from llmproxy.core.faults import FaultTarget
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 
-def call(**given: Any) -> FaultTarget:  # noqa: ANN401 - as Call takes them
+def call(**given: Any) -> FaultTarget:
     """Return a call of an agent to OpenAI."""
     plain: dict[str, Any] = {
         "session": "default", "party": "agent", "provider": "openai", "model": "gpt-4o",

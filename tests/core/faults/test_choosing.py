@@ -19,7 +19,7 @@ from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer, call
 
 
-def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes them
+def first(rules: object, **given: Any) -> str:
     """Return the kind that strikes a call first; empty if none does."""
     found = next(choose_faults(read_faults(rules), call(**given), injected=0, numbers={}), None)
     return "" if found is None else found.kind.name

@@ -18,7 +18,7 @@ Json = Any
 COLD = parse_overrides(['get_weather={"temp":5}'], [])
 
 
-def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:  # noqa: ANN401
+def swapped(body: Json, overrides: Overrides = COLD, **more: Any) -> tuple[Json, Swapped]:
     done = swap_results(json.dumps(body).encode(), overrides, **more)
     return json.loads(done.body), done
 
@@ -174,7 +174,7 @@ def body(*arguments: object) -> bytes:
     return json.dumps({"messages": [asked, *results]}).encode()
 
 
-def read(sent: bytes, mocks: Any) -> list[str]:  # noqa: ANN401 - JSON
+def read(sent: bytes, mocks: Any) -> list[str]:
     made = json.loads(swap_results(sent, Overrides(parse_mocks(mocks))).body)
     return [each["content"] for each in made["messages"] if each["role"] == "tool"]
 

@@ -114,7 +114,7 @@ def leaves(node: object, path: Path = ()) -> Iterator[Path]:
             yield (*path, name)
 
 
-def at(tree: Any, path: Path) -> Any:  # noqa: ANN401 - any JSON
+def at(tree: Any, path: Path) -> Any:
     for step in path:
         tree = tree[step]
     return tree

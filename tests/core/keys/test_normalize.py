@@ -50,7 +50,7 @@ def canonical(
     return canonicalize(Request(method, where.target, headers, data), where, rules, made_by)
 
 
-def key(target: str, body: object = b"", headers: Headers = (), **more: Any) -> Key:  # noqa: ANN401 - handed through
+def key(target: str, body: object = b"", headers: Headers = (), **more: Any) -> Key:
     return build_key(canonical(target, body, headers, **more))
 
 
@@ -79,7 +79,7 @@ def form(
     )  # fmt: skip
 
 
-def upload(boundary: str, *of: Any, **more: Any) -> tuple[Any, ...]:  # noqa: ANN401 - handed through
+def upload(boundary: str, *of: Any, **more: Any) -> tuple[Any, ...]:
     """Return an upload; boundary and temporary name are noise, field, type, content and extension are not."""
     kind = (("content-type", f"multipart/form-data; boundary={boundary}"),)
     return "/v1/audio/transcriptions", form(boundary, *of, **more), kind
@@ -246,7 +246,7 @@ def real_bodies(real_requests: list[tuple[Request, Route]]) -> list[Case]:
     return cases
 
 
-def derive(case: Case, tree: object, **style: Any) -> Key:  # noqa: ANN401 - handed to json.dumps
+def derive(case: Case, tree: object, **style: Any) -> Key:
     """Return the key of a real request with another body."""
     request, where, _ = case
     data = json.dumps(tree, **style).encode("utf-8", "surrogatepass")
@@ -254,7 +254,7 @@ def derive(case: Case, tree: object, **style: Any) -> Key:  # noqa: ANN401 - han
     return build_key(canonicalize(sent, where, Rules(), lambda _: None))
 
 
-def changed(tree: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401 - any JSON
+def changed(tree: Any, path: tuple[Any, ...]) -> Any:
     copied = copy.deepcopy(tree)
     node = copied
     for step in path[:-1]:
@@ -319,7 +319,7 @@ def test_another_conversation_is_another_key(real_bodies: list[Case]) -> None:
     assert min(count.values()) > 10
 
 
-def reordered(node: Any, chance: random.Random) -> Any:  # noqa: ANN401 - any JSON
+def reordered(node: Any, chance: random.Random) -> Any:
     """Return the value with the members of every object in another order and integers as floats."""
     if isinstance(node, dict):
         names = list(node)
@@ -330,7 +330,7 @@ def reordered(node: Any, chance: random.Random) -> Any:  # noqa: ANN401 - any JS
     return float(node) if isinstance(node, int) and not isinstance(node, bool) and abs(node) < 2**53 else node
 
 
-def renumbered(node: Any, names: dict[str, str]) -> Any:  # noqa: ANN401 - any JSON
+def renumbered(node: Any, names: dict[str, str]) -> Any:
     """Return the value with every id of a call renamed consistently."""
     if isinstance(node, dict):
         return {

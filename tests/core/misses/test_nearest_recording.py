@@ -59,7 +59,7 @@ TALK: list[Turn] = [SYSTEM, ("user", "a"), ("assistant", "b"), ("user", "c")]
 BETA = (("content-type", "application/json"), ("openai-beta", "assistants=v2"))
 
 
-def flight(day: str, **more: Any) -> Canonical:  # noqa: ANN401 - members of the body
+def flight(day: str, **more: Any) -> Canonical:
     return canonical(SYSTEM, ("user", f"Find me a flight to Rome on {day}"), **more)
 
 

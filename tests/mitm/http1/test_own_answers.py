@@ -36,7 +36,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "PATIENCE", 0.5)
 
 
-def told(**what: Any) -> bytes:  # noqa: ANN401 - JSON
+def told(**what: Any) -> bytes:
     return json.dumps({"connection": "c", "server": "s", **what}).encode()
 
 

@@ -25,7 +25,7 @@ from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, TOO
 from tests.support import near
 
 
-def faulty(name: str, **more: Any) -> CommandAgent:  # noqa: ANN401
+def faulty(name: str, **more: Any) -> CommandAgent:
     """Return the Python agent with one of its faults."""
     return CommandAgent([*PYTHON_LINES, name], **more)
 
@@ -228,7 +228,7 @@ class SlowChild(AgentProcess):
     begun: ClassVar[Queue[int]]
     go: ClassVar[Event]
 
-    def __init__(self, *given: Any) -> None:  # noqa: ANN401 - as it is
+    def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.begun.put(self.popen.pid)
         self.go.wait(60)

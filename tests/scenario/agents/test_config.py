@@ -70,7 +70,7 @@ def test_a_kind_makes_its_agent(mapping: dict[str, Any], kind: type[AgentAdapter
         ("http://127.0.0.1", "no table"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(mapping: Any, said: str, tmp_path: Path) -> None:  # noqa: ANN401
+def test_what_cannot_be_meant_is_refused(mapping: Any, said: str, tmp_path: Path) -> None:
     """A suite's error, which names the key and what it may be."""
     with pytest.raises(SuiteError, match=said.replace("$", r"\$")):
         build_agent(mapping, tmp_path)

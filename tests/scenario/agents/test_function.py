@@ -21,7 +21,7 @@ LLM_HERE = LLM("http://127.0.0.1:8080", "weather")
 BEFORE = ({"role": "assistant", "content": "hello"},)
 
 
-def ask(agent: FunctionAgent, text: str | None = "hi") -> Any:  # noqa: ANN401
+def ask(agent: FunctionAgent, text: str | None = "hi") -> Any:
     return ask_agent(agent, given(text, thread="t9", llm=LLM_HERE, before=BEFORE))[0]
 
 

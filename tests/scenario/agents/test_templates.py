@@ -36,7 +36,7 @@ VALUES = build_values(
         ("$env.KEY", "s3cret"),
     ],
 )
-def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:  # noqa: ANN401
+def test_a_name_becomes_its_value(template: Any, filled: Any) -> None:
     """The value itself where nothing else stands there, text inside a text."""
     assert RequestTemplate.from_tree(template, "body").fill(VALUES, {"KEY": "s3cret"}) == filled
 
@@ -50,7 +50,7 @@ def test_what_is_not_there_is_null_or_empty() -> None:
 
 
 @pytest.mark.parametrize("tree", ["$mesage", {"a": ["$mesage"]}, {"$mesage": 1}, "${mesage}"])
-def test_a_name_that_is_none_is_refused_at_once(tree: Any) -> None:  # noqa: ANN401
+def test_a_name_that_is_none_is_refused_at_once(tree: Any) -> None:
     """Wherever it stands, with the one that was meant."""
     with pytest.raises(SuiteError, match=r"body: there is no \$mesage; did you mean 'message'"):
         RequestTemplate.from_tree(tree, "body")

@@ -56,7 +56,7 @@ class Ray:
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": {"CPU": self.cpus}}, {"Alive": False, "Resources": {"CPU": 99.0}}]
 
-    def remote(self, *_: object, **_options: object) -> Any:  # noqa: ANN401 - as Ray's: of a function, of its arguments
+    def remote(self, *_: object, **_options: object) -> Any:
         return (lambda _function: self) if _options else Ref(self.done)
 
     def options(self, **options: object) -> Ray:

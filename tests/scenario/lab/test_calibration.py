@@ -28,11 +28,11 @@ def labelled(**conversations: Mapping[str, str | None]) -> list[LabelledTranscri
     ]
 
 
-def measured(says: Says, of: Sequence[LabelledTranscript], **given: Any) -> JudgeCalibration:  # noqa: ANN401
+def measured(says: Says, of: Sequence[LabelledTranscript], **given: Any) -> JudgeCalibration:
     """Calibrate a judge that says what it is told to."""
 
     def judge_of(texts: Sequence[str]) -> Judge:
-        def decide(given: scenario.AgentInput) -> Any:  # noqa: ANN401
+        def decide(given: scenario.AgentInput) -> Any:
             sample = given.scenario_state.executor.options.sample
             name, backwards = given.messages[0]["content"], texts[0] > texts[-1]
             about = {f"c{n}": (text, says(name, text, sample, backwards)) for n, text in enumerate(texts, 1)}

@@ -1,7 +1,5 @@
 """Re-judging, and the reasons against what would not be true."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import asyncio

@@ -25,7 +25,7 @@ def test_the_judge_sees_the_whole_conversation_and_must_decide() -> None:
     scenario.configure(cache_key="k")
     keys: list[object] = []
 
-    def decide(given: scenario.AgentInput) -> Any:  # noqa: ANN401
+    def decide(given: scenario.AgentInput) -> Any:
         running = context_scenario.get()
         keys.append(running and running.config.cache_key)
         return scenario.ScenarioResult(success=False, messages=[], reasoning="no")
@@ -45,7 +45,7 @@ def test_looks_have_recordings_of_their_own() -> None:
     """By purpose, transcript and variant; equal names, equal recordings."""
     cassettes = []
 
-    def decide(given: scenario.AgentInput) -> Any:  # noqa: ANN401
+    def decide(given: scenario.AgentInput) -> Any:
         cassettes.append(given.scenario_state.executor.cassette)
         return scenario.ScenarioResult(success=True, messages=[])
 

@@ -96,7 +96,7 @@ SAID = {"event": "message", "message": {"role": "user", "content": "hi"}}
 STARTED = {"run_id": "run_12345678", "scenario": "refund", "sample": 2, "description": "a lamp", "criteria": ["polite"]}
 
 
-def report(folder: Path, **changes: Any) -> Path:  # noqa: ANN401
+def report(folder: Path, **changes: Any) -> Path:
     judged = {"event": "verdict", "criteria": [{"text": "fast", "status": "passed"}]}
     run = {"started": STARTED, "parts": [SAID, judged], "finished": {"criteria": []}}
     path = folder / "report.json"

@@ -1,7 +1,5 @@
 """What a model said, that it survives keeping, and what is no answer."""
 
-# ruff: noqa: ANN401 (JSON)
-
 from __future__ import annotations
 
 import json

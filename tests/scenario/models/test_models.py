@@ -1,7 +1,5 @@
 """Calls of models: what is sent, what is made of the answer, when it is asked again, and what is kept."""
 
-# ruff: noqa: ANN401 (adapters as their users write them; JSON)
-
 from __future__ import annotations
 
 import asyncio

@@ -2,8 +2,6 @@
 failed call comes to.
 """
 
-# ruff: noqa: ANN401 (JSON; litellm has no types)
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """The same scenario several times: samples apart, statuses, limits, early stop, one result."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import asyncio

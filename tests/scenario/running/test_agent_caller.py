@@ -17,7 +17,7 @@ from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResu
 from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller
 from tests.scenario.people import Agent, Judge, Person, User
 
-# ruff: noqa: A002, ANN401
+# ruff: noqa: A002
 
 
 def heard(seq: int, *, miss: bool = False, party: str = "agent", note: str = "") -> Call:

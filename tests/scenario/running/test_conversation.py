@@ -24,9 +24,6 @@ from llmproxy.scenario.running.conversation import TypedLine, ask_person, parse_
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
-# ruff: noqa: ANN401
-
-
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "conformance.jsonl").read_text("utf-8").splitlines()]
 
 

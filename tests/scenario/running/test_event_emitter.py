@@ -25,8 +25,6 @@ from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, p
 from tests.support import near
 from tests.support.process import ROOT, clean_env
 
-# ruff: noqa: ANN401
-
 
 def heard[E: Event](kind: type[E], *people: Any, **given: Any) -> list[E]:
     ear = Ear()

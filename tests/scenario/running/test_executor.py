@@ -22,8 +22,6 @@ from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
 from tests.support import near
 
-# ruff: noqa: ANN401
-
 
 class Program:
     def __init__(self) -> None:

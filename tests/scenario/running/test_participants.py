@@ -16,8 +16,6 @@ from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.running.participants import ConnectedAgentAdapter, Participants, build_adapters
 from tests.scenario.people import Agent, Ear, User, executor, finished, play, said
 
-# ruff: noqa: ANN401
-
 
 class Plain:
     name = "plain"

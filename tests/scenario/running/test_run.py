@@ -1,7 +1,5 @@
 """`run`, `arun`, `run_sync`: the documented parameters, what they inherit, limits of concurrency, plans."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import asyncio

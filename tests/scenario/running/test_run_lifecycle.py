@@ -35,7 +35,7 @@ from tests.support import free_port, near, proxy
 from tests.support.process import ROOT, clean_env
 from tests.support.proxy import DIRECT, Listening
 
-# ruff: noqa: A002, ANN401
+# ruff: noqa: A002
 
 
 DELETES = "please delete all"

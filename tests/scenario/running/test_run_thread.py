@@ -1,7 +1,5 @@
 """Threads for runs: isolation, cancellation within a second, blocked threads that are reported and left."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import asyncio

@@ -45,7 +45,7 @@ def uses_the_order(state: scenario.ScenarioState) -> None:
     assert not state.has_tool_call("delete_order")
 
 
-async def main(name: str, runs: int | None) -> Any:  # noqa: ANN401 - JSON
+async def main(name: str, runs: int | None) -> Any:
     if os.environ.get("OPENAI_API_KEY") is None:
         os.environ["OPENAI_API_KEY"] = "none"
     result = await scenario.run(

@@ -15,9 +15,6 @@ from llmproxy.report.events import Status
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, has_quote
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
-# ruff: noqa: ANN401 (adapters as their users write them; JSON)
-
-
 TALK = '[1] user: Where is my order?\n[2] assistant: It is on its way.\n    calls track({"id": "A-1", "fast": true})\n[3] assistant: It arrives “tomorrow”.'
 
 

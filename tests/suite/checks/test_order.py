@@ -25,7 +25,7 @@ def calls(*answers: str) -> list[ToolUse]:
     ]
 
 
-def step(*answers: str) -> Any:  # noqa: ANN401
+def step(*answers: str) -> Any:
     chats = Chats()
     for seq, answer in enumerate(answers):
         asked = [call(name, {}, f"{seq}{name}") for name in answer.split("+")]
@@ -92,7 +92,7 @@ def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) 
         (((5, 5), (6, 6)), ((2, 3), (2, 3)), Status.PASSED),
     ],
 )
-def test_answers_that_come_at_the_same_time_are_in_no_order(live: Any, recorded: Any, status: Status) -> None:  # noqa: ANN401
+def test_answers_that_come_at_the_same_time_are_in_no_order(live: Any, recorded: Any, status: Status) -> None:
     """Whoever was sent first may be answered last; what was asked for with the result of the other in hand came later."""
     uses = [asked(n, live[n], recorded[n]) for n in (0, 1)]
     assert check_tool_order(["a", "b"], AgentStep(tools=uses)).status is status

@@ -17,13 +17,13 @@ QUIET = HistoryEditFinding(activated=False, evidence="proven", reason="every req
 BLIND = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps it")
 
 
-def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:  # noqa: ANN401
+def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:
     values = {"condensedMessages": 4, "recentMessages": 2, "totalMessages": 7}
     told: dict[str, Any] = {"values": values, "summaries": ["The Task was created."]} | more
     return HistoryEditFinding(activated=True, evidence=evidence, reason="4 messages are missing", **told)
 
 
-def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
+def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
     return check_processing(said, HistoryEditFindings(finding, QUIET, QUIET), VariableScope())
 

@@ -23,7 +23,7 @@ def wanted(**tools: object) -> dict[str, ToolExpect]:
     return {name: ToolExpect.model_validate(value) for name, value in tools.items()}
 
 
-def step(*calls: Any, results: Sequence[str | None] = (), recorded: bool = True) -> Any:  # noqa: ANN401
+def step(*calls: Any, results: Sequence[str | None] = (), recorded: bool = True) -> Any:
     """Return a step in which a model asked for these calls; a result that is None nobody has seen."""
     chats = Chats()
     chats.chat([user("x")], asks(*calls) if calls else said("hi"), recorded=recorded)
@@ -206,7 +206,7 @@ def test_an_assertion_says_where_it_was_seen() -> None:
     assert check_tools(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
 
 
-def check_served(chats: Tools, **tools: Any) -> list[Assertion]:  # noqa: ANN401
+def check_served(chats: Tools, **tools: Any) -> list[Assertion]:
     return check_mcp_tools(wanted(**tools), chats.wire.build_step(0), chats.wire.read_served_calls(), VariableScope())
 
 

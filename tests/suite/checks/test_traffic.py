@@ -63,7 +63,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield px.url
 
 
-def run(folder: Path, url: str | None, *steps: str, name: str = "t", scenario: str = "", **options: Any) -> rig.Result:  # noqa: ANN401
+def run(folder: Path, url: str | None, *steps: str, name: str = "t", scenario: str = "", **options: Any) -> rig.Result:
     """Run one scenario against an agent in this process that asks a model."""
     (folder / "llm_agent.py").write_text(AGENT)
     listed = "\n".join(f"      - {each}" for each in steps)

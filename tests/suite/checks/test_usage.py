@@ -13,11 +13,11 @@ from tests.support.messages import said, user
 from tests.trace.observing.chats import Chats
 
 
-def check(step: Any, **wanted: Any) -> list[Assertion]:  # noqa: ANN401
+def check(step: Any, **wanted: Any) -> list[Assertion]:
     return check_usage(Usage.model_validate(wanted), step, VariableScope())
 
 
-def step(*usages: dict[str, Any] | None) -> Any:  # noqa: ANN401
+def step(*usages: dict[str, Any] | None) -> Any:
     chats = Chats()
     for number, usage in enumerate(usages):
         chats.chat([user(f"x{number}")], said("y"), usage=usage)

@@ -17,7 +17,7 @@ from llmproxy.suite.run.step_context import RunUser, StepContext, StepConversati
 class Agent(AgentAdapter):
     """Answers with what it was told to; remembers what it was given."""
 
-    def __init__(self, answer: Any = "ok") -> None:  # noqa: ANN401
+    def __init__(self, answer: Any = "ok") -> None:
         self.answer = answer
         self.given: list[AgentInput] = []
 

@@ -30,7 +30,7 @@ scenarios:
 """
 
 
-def world(**more: Any) -> RunContext:  # noqa: ANN401
+def world(**more: Any) -> RunContext:
     return RunContext(options=SuiteRunOptions(), proxy=None, **more)
 
 

@@ -33,7 +33,7 @@ def suite(agent: str, *steps: str, more: str = "", scenario: str = "", store: st
     return f"{head}scenarios:\n  - id: one\n{scenario}    steps:\n{listed}\n"
 
 
-def run(folder: Path, *steps: str, body: str = 'return "An error failed"', **more: Any) -> rig.Result:  # noqa: ANN401
+def run(folder: Path, *steps: str, body: str = 'return "An error failed"', **more: Any) -> rig.Result:
     """Run one scenario against an agent in Python that asks no model, without a proxy."""
     keys = {name: more.pop(name) for name in ("more", "scenario", "store") if name in more}
     return rig.run(rig.cases_of(folder, suite(rig.echo(folder, body), *steps, **keys)), **more)
@@ -369,7 +369,7 @@ class Counted(MemoryStore):
         self._count()
         return super().list(entity, filters, limit)
 
-    def delete(self, entity: str, id: Any) -> bool:  # noqa: A002, ANN401 - as the protocol says it
+    def delete(self, entity: str, id: Any) -> bool:  # noqa: A002 - as the protocol says it
         self._count()
         return super().delete(entity, id)
 

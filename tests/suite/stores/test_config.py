@@ -67,7 +67,7 @@ def test_each_kind_is_made(mapping: dict[str, Any], kind: type) -> None:
         ({"sqlalchemy": "sqlite:///${env:NOT_SET}"}, "no variable NOT_SET"),
     ],
 )
-def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> None:  # noqa: ANN401 - what YAML gives
+def test_what_is_not_understood_is_refused(mapping: Any, said: str | None) -> None:
     """With the place, the value, and the nearest word."""
     if said is None:
         build_store(mapping, HERE, {}).close()

@@ -41,7 +41,7 @@ def test_values_are_one_piece_of_an_address() -> None:
         (7, "expected an address or a mapping"),
     ],
 )
-def test_what_is_not_understood_is_refused(given: Any, said: str) -> None:  # noqa: ANN401 - what YAML gives
+def test_what_is_not_understood_is_refused(given: Any, said: str) -> None:
     """When it is read, not when it is first asked."""
     with pytest.raises(SuiteError) as caught:
         read_http_entity("tasks", given)

@@ -54,7 +54,7 @@ class Colour(Enum):
         ('{"a": 1}', Kind.TEXT, '{"a": 1}'),
     ],
 )
-def test_a_value_becomes_json(value: Any, kind: Kind, expected: object) -> None:  # noqa: ANN401 - whatever a driver gives
+def test_a_value_becomes_json(value: Any, kind: Kind, expected: object) -> None:
     """The column's kind decides what a value means; what would be lost stays a text."""
     made = to_plain(value, kind)
     assert equal_plain(made, expected), made

@@ -116,7 +116,7 @@ def test_a_key_can_be_named(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("given", [5, {"columns": []}, {"columns": ["a"]}, {"title": 5}, {"user": 5}, {"table": ""}])
-def test_a_map_is_read_strictly(given: Any) -> None:  # noqa: ANN401 - what YAML gives
+def test_a_map_is_read_strictly(given: Any) -> None:
     if given == {"columns": []}:
         assert read_table_maps({"tasks": given}, None)["tasks"].columns == {}
         return

@@ -28,7 +28,7 @@ def answer(value: object, kind: str = "application/json", status: int = 200) -> 
     return read_contract(dataclasses.replace(made, response=response))
 
 
-def said(text: str | None = "Fine, thank you.", finish: str = "stop", **message: Any) -> dict[str, Any]:  # noqa: ANN401
+def said(text: str | None = "Fine, thank you.", finish: str = "stop", **message: Any) -> dict[str, Any]:
     return {
         "choices": [{"message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}],
         "usage": {"total_tokens": 3, "details": {"cached": 0}},

@@ -31,7 +31,7 @@ class Chats:
         *,
         tools: Sequence[str] = TOOLS,
         usage: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401
+        **more: Any,
     ) -> Pair:
         body: dict[str, Any] = {"model": "gpt-4o-mini", "messages": list(messages)} | more.pop("body", {})
         if tools:
@@ -50,7 +50,7 @@ class Chats:
         path: str,
         body: Mapping[str, Any],
         value: object,
-        **more: Any,  # noqa: ANN401
+        **more: Any,
     ) -> Pair:
         """Add a call: its recording is there unless `recorded` is False, `ending` as `Ending`."""
         asked, answered = json.dumps(body).encode(), json.dumps(value).encode()

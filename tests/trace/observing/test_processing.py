@@ -35,7 +35,7 @@ def two_turns() -> Chats:
     return chats
 
 
-def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> HistoryEditFindings:  # noqa: ANN401
+def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> HistoryEditFindings:
     """Return what the next turn shows, in which these messages are sent."""
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire

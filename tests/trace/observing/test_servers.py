@@ -19,7 +19,7 @@ class Tools(Chats):
         value = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": name} for name in names]}}
         self.add("http", "mcp:tools/list", "/", body, value)
 
-    def serve(self, name: str, arguments: dict[str, Any], text: str | None = "done", **more: Any) -> None:  # noqa: ANN401
+    def serve(self, name: str, arguments: dict[str, Any], text: str | None = "done", **more: Any) -> None:
         """Let a server get a call; `text` None: its answer never came."""
         body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
         failed = more.pop("failed", False)

@@ -128,7 +128,7 @@ def test_a_result_is_found_though_the_history_was_rewritten() -> None:
 # -- results of tools in requests in every dialect
 
 
-def exchange(*pair: Any) -> DecodedExchange:  # noqa: ANN401
+def exchange(*pair: Any) -> DecodedExchange:
     assert pair[1] is not None
     return decode_exchange(pair[1], RequestMessageCache())
 
@@ -169,7 +169,7 @@ def why(*pairs: Pair) -> list[str]:
     return [each.unread_reason for each in chats.wire.build_step(0).unreadable]
 
 
-def added(operation: str, value: Any, **more: Any) -> Pair:  # noqa: ANN401
+def added(operation: str, value: Any, **more: Any) -> Pair:
     return Chats().add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, **more)
 
 

@@ -56,7 +56,7 @@ def loads(text: str) -> object:
 
 
 @cache
-def client_of(kind: str, base: str) -> Any:  # noqa: ANN401 - each SDK has its own
+def client_of(kind: str, base: str) -> Any:
     """Return a client of an SDK: one for all exchanges, since each takes as long to make as many answers to parse."""
     if kind == "openai":
         from openai import OpenAI

@@ -383,7 +383,7 @@ def split_batch(line: bytes) -> list[bytes]:
     return found
 
 
-def find_raw_id(line: bytes) -> Any:  # noqa: ANN401 - JSON
+def find_raw_id(line: bytes) -> Any:
     """Return the id of a line that is no message, even one nested too deep to be read; None where it has none."""
     try:
         value = json.loads(line)

@@ -56,7 +56,7 @@ class Source:
         return self.head.lstrip()[:1] == "{"
 
     @cached_property
-    def json(self) -> Any:  # noqa: ANN401 (what a JSON parser returns)
+    def json(self) -> Any:
         """The content as JSON. Raises CassetteCorrupt with the line."""
         return parse_json(self.text, self.name)
 
@@ -70,7 +70,7 @@ class Source:
         return tree if isinstance(tree, dict) else {}
 
 
-def parse_json(text: str, name: str) -> Any:  # noqa: ANN401 (what a JSON parser returns)
+def parse_json(text: str, name: str) -> Any:
     """Parse JSON. Raises CassetteCorrupt with file and line."""
     try:
         return json.loads(text)

@@ -197,14 +197,14 @@ def _list_fields(headers: Headers) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in headers]
 
 
-def _to_number(value: Any) -> float:  # noqa: ANN401 (whatever a file said)
+def _to_number(value: Any) -> float:
     try:
         return max(0.0, float(value))
     except (TypeError, ValueError):
         return 0.0
 
 
-def _format_time(unix: Any) -> str:  # noqa: ANN401 (as above)
+def _format_time(unix: Any) -> str:
     try:
         return datetime.fromtimestamp(_to_number(unix), UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):

@@ -96,7 +96,7 @@ def parse_tree(data: object, name: str, text: str = "") -> list[Recorded]:
     )
 
 
-def _load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
+def _load_yaml(text: str, name: str) -> Any:
     import yaml
     from vcr.serializers import yamlserializer
 

@@ -190,7 +190,7 @@ def _parse_plain(text: str) -> object:
     return float(text) if found[1] or found[2] else int(text)
 
 
-def load_yaml(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
+def load_yaml(text: str, name: str) -> Any:
     """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file, line and column."""
     from llmproxy.yaml_reader import Limits, SuiteProblems, read_document
 

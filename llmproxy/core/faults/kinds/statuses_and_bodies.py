@@ -117,19 +117,19 @@ _AROUND = frozenset({"response", "message", "delta", "metadata", "meta"})
 """Members that may hold such members."""
 
 
-def _remove_usage(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _remove_usage(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {n: _remove_usage(v) if n in _AROUND else v for n, v in value.items() if n not in COUNT_MEMBERS}
 
 
-def _multiply_counts(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+def _multiply_counts(value: Any, factor: float) -> Any:
     if isinstance(value, dict):
         return {name: _multiply_counts(each, factor) for name, each in value.items()}
     return round(value * factor) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _falsify_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
+def _falsify_usage(value: Any, factor: float) -> Any:
     if not isinstance(value, dict):
         return value
     return {

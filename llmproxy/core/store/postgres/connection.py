@@ -134,7 +134,7 @@ def connect_server(server: StoreServer) -> Conn:
     class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
         """Waits for no answer without end."""
 
-        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
             return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
 
     usual = {

@@ -78,7 +78,7 @@ class Client:
             self.written.append(data)
             self._said.notify_all()
 
-    def say(self, **message: Any) -> None:  # noqa: ANN401 - JSON
+    def say(self, **message: Any) -> None:
         self.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
     def send(self, line: bytes) -> None:
@@ -325,7 +325,7 @@ def test_a_line_is_put_together_however_it_came() -> None:
     assert list(server_pipes.read_lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
 
 
-def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:  # noqa: ANN401 - a path
+def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:
     """Kill -9 of the shim ends the server, though that sleeps and reads nothing."""
     if sys.platform != "linux":
         pytest.skip("Linux tells children that their parent died")

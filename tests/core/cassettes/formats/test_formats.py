@@ -176,7 +176,7 @@ ODD: tuple[object, ...] = (
 """What a file of somebody else may hold anywhere."""
 
 
-def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - JSON
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Return the path of every value, of lists those of the first."""
     yield path
     members = tree.items() if isinstance(tree, dict) else enumerate(tree[:1]) if isinstance(tree, list) else ()
@@ -184,7 +184,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]: 
         yield from places(value, (*path, name))
 
 
-def with_odd(tree: Any, path: tuple[Any, ...], odd: object) -> Any:  # noqa: ANN401 - JSON
+def with_odd(tree: Any, path: tuple[Any, ...], odd: object) -> Any:
     """Return a copy that holds something else in one place."""
     if not path:
         return odd

@@ -21,7 +21,7 @@ INSERT INTO tasks (title, userId) VALUES ('old', 'anna');
 DECLARED: dict[str, Any] = {"entities": {"tasks": {}, "notes": {}}}
 
 
-def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, ResetPolicy]:  # noqa: ANN401 - what YAML gives
+def opened(folder: Path, **more: Any) -> tuple[StoreAdapter, ResetPolicy]:
     """Make a database with one old task, its store and its policy."""
     if not (folder / "x.db").exists():
         with closing(sqlite3.connect(folder / "x.db")) as connection:
@@ -68,7 +68,7 @@ def test_counters_stay_while_others_run(tmp_path: Path) -> None:
 
 def test_rows_that_others_refer_to_are_deleted_last() -> None:
     class Strict(MemoryStore):
-        def delete(self, entity: str, id: Any) -> bool:  # noqa: ANN401, A002 - as in the base
+        def delete(self, entity: str, id: Any) -> bool:  # noqa: A002 - as in the base
             if entity == "tasks" and self.list("notes"):
                 raise StoreRefused("notes still refer to it")
             return super().delete(entity, id)
@@ -86,7 +86,7 @@ def test_what_could_not_be_cleaned_is_said() -> None:
     """The result of the run stands; the next one is warned."""
 
     class Stubborn(MemoryStore):
-        def delete(self, entity: str, id: Any) -> bool:  # noqa: ANN401, A002 - as in the base
+        def delete(self, entity: str, id: Any) -> bool:  # noqa: A002 - as in the base
             raise StoreRefused("no right to delete")
 
     store = Stubborn()

@@ -12,11 +12,11 @@ from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
 
 
-def verify(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Verify
+def verify(made: Run, **wanted: Any) -> list[str]:
     return lines(check_verify(made.entities.run, "verify", Verify(entity="tasks", **wanted)))
 
 
-def wait(made: Run, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Wait
+def wait(made: Run, **wanted: Any) -> list[str]:
     wanted = {"until": {"status": "done"}, **wanted}
     return lines(check_wait(made.entities.run, "wait", WaitFor(entity="tasks", **wanted)))
 
