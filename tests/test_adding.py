@@ -316,8 +316,8 @@ import json
 from llmproxy.core.providers.routing import route, route_host
 from llmproxy.scenario.models.route_via_proxy import route_model as models
 from llmproxy.trace.reading.decoded_exchange import get_otel_provider
-by_prefix = route("POST", "/acme/v1/chat/completions", (), {})
-by_host = route_host("https", "api.acme.example", 443, "POST", "/v1/chat/completions", (), {})
+by_prefix = route("/acme/v1/chat/completions", (), {})
+by_host = route_host("https", "api.acme.example", 443, "/v1/chat/completions", {})
 print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], get_otel_provider("acme")]))
 """
     told = json.loads(grown.python(asked))

@@ -233,7 +233,8 @@ def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
     """Return the question with the answer of now, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
-    request = Request(url, found.request.body or None, dict(question.headers), method=found.request.method)  # noqa: S310 - ours
+    asked = found.request
+    request = Request(url, asked.body or None, dict(question.headers), method=asked.method)  # noqa: S310 - ours
     last = _find_last_recorded_id(path)
     try:
         with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:

@@ -373,7 +373,7 @@ class TestOptions:
             ensure_proxy(options, env, log=Path(folder) / "proxy.log") as proxy,
         ):
             mode = mode or proxy.control.health().mode
-            run_context = self._make_run_context(proxy, handlers, mode, part)
+            run_context = self.make_run_context(proxy, handlers, mode, part)
             said = settings.settings
             run_context.options = replace(
                 run_context.options,
@@ -434,7 +434,7 @@ class TestOptions:
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
-        run_context = replace(self, parallel=self.side_by_side or max(len(order), 1))._make_run_context(  # noqa: SLF001 - our own
+        run_context = replace(self, parallel=self.side_by_side or max(len(order), 1)).make_run_context(
             None, [shown, OrderedEvents(handlers, order)], mode, part
         )
         flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
@@ -473,7 +473,7 @@ class TestOptions:
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
             ensure_proxy(options, env, log=Path(folder) / "proxy.log") as proxy,
-            closing(replace(self, runs=1, update=False)._make_run_context(proxy, [], Mode.REPLAY)) as run_context,  # noqa: SLF001 - our own
+            closing(replace(self, runs=1, update=False).make_run_context(proxy, [], Mode.REPLAY)) as run_context,
         ):
             for case in cases:
                 if has_faults(case):
@@ -493,7 +493,7 @@ class TestOptions:
             write_findings(self.as_json, every)
         return code
 
-    def _make_run_context(
+    def make_run_context(
         self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
     ) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""

@@ -466,7 +466,7 @@ def run_child(
     }
     try:
         try:
-            popen = subprocess.Popen(command, env=dict(env), preexec_fn=enter)  # noqa: PLW1509 - no other thread of `run` lives
+            popen = subprocess.Popen(command, env=dict(env), preexec_fn=enter)  # noqa: PLW1509 - one thread
         except OSError as error:
             raise _build_not_found(
                 command[0], NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

@@ -22,7 +22,7 @@ class McpClient:
 
     def __init__(self, server: dict[str, Any]) -> None:
         command = [server["command"], *server["args"]]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - its configuration's
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - ours
         self._last = 0
         about = {"name": "demo", "version": "1"}
         self.request("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about})

@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,8 +79,9 @@ class HandledEvents(AddonManager):
     def find_hearing_addons(self, name: str) -> list[object]:
         """Return the addons that hear events of this name, or have one in them that does."""
         if (found := self._hearing.get(name)) is None:
-            hear = [each for each in self.chain if any(hasattr(one, name) for one in traverse([each]))]  # type: ignore[no-untyped-call]
-            found = self._hearing[name] = hear
+            walk: Callable[[list[object]], Iterable[object]] = traverse
+            found = [each for each in self.chain if any(hasattr(one, name) for one in walk([each]))]
+            self._hearing[name] = found
         return found
 
     async def trigger_event(self, event: Hook) -> None:

@@ -47,12 +47,12 @@ class LateRequestGuard:
     def on_test_start(self) -> None:
         """Called when a test begins: what runs already is not its own."""
         self._before = frozenset(threading.enumerate())
-        self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
+        self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))
         self._patch_send()
 
     def on_test_end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
         """Called when a test ended; `address` says where the proxy listens."""
-        frames = sys._current_frames()  # noqa: SLF001 - documented, under this name
+        frames = sys._current_frames()
         new = [each for each in threading.enumerate() if each not in self._before]
         late = [each for each in new if not is_idle_worker(frames.get(each.ident or 0))]
         for thread in late:

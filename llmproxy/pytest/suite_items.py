@@ -258,7 +258,7 @@ def report_subtest(item: pytest.Item, name: str, status: Status, text: str) -> b
         longrepr=text if outcome == "failed" else (str(item.path), 0, text) if outcome == "skipped" else None,
         when="call", start=now, stop=now,
     )  # fmt: skip
-    made = SubtestReport._new(report, SubtestContext(msg=name, kwargs={}), None, None)  # noqa: SLF001 - nothing public makes one
+    made = SubtestReport._new(report, SubtestContext(msg=name, kwargs={}), None, None)  # noqa: SLF001 - only one
     capture = item.config.pluginmanager.getplugin("capturemanager")
     with nullcontext() if capture is None else capture.global_and_fixture_disabled():
         item.ihook.pytest_runtest_logreport(report=made)

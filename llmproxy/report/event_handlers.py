@@ -39,7 +39,7 @@ class _FunctionHandler(ImmediateHandler):
 def to_handlers(given: object) -> tuple[Handler, ...]:
     """Return handlers; of a function one that calls it. Raises ValueError: neither; it would hear nothing."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")  # noqa: TRY004 - as for every other argument
+        raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")
     return tuple(_to_handler(each) for each in given)
 
 
@@ -59,7 +59,7 @@ def notify_handlers(handlers: Iterable[Handler], event: Event) -> None:
 
 def _to_handler(given: object) -> Handler:
     if isinstance(given, type):
-        raise ValueError(f"handlers: {given.__name__} is a class; write {given.__name__}()")  # noqa: TRY004 - a wrong value to whoever wrote it
+        raise ValueError(f"handlers: {given.__name__} is a class; write {given.__name__}()")
     if callable(getattr(given, "handle", None)):
         return cast("Handler", given)
     if callable(given):

@@ -144,7 +144,7 @@ def _format_clock(second: int, zone: tzinfo | None) -> str:
 
 
 @lru_cache(_REMEMBERED)
-def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001 - a cache's key
+def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001 - key
     """Return a line between its time and its duration, and behind that, of calls that are alike but for these."""
     call = Call(*alike)
     replayed = call.decision is Decision.REPLAY

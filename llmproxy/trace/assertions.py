@@ -29,7 +29,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 # -- what came out -----------------------------------------------------------------------------------------------------
 
 
-def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
+def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:
     """The output has this text in it. Raises ValueError for an empty text, which is in every output."""
     if not substring:
         raise ValueError("output_contains() of an empty text always holds")
@@ -52,14 +52,14 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
     return build_result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
 
 
-def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
+def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
     """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
 
 
-def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - JSON
+def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:
     """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
 
     Raises ValueError, TypeError: the schema itself is none.
@@ -255,7 +255,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
     return build_result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
 
 
-def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
+def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:
     """These tools were called in this order, others between allowed; `strict`: exactly. Raises ValueError: none."""
     cassette = unwrap_cassette(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)

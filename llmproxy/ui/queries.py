@@ -212,7 +212,7 @@ def _load_neighbours(store: Readable, row: RowSummary, count: int, *, later: boo
     """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
-        "SELECT id FROM interactions"  # noqa: S608 - only names of ours stand in the text
+        "SELECT id FROM interactions"
         " WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"
         f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
     )

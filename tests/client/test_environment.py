@@ -313,7 +313,7 @@ def test_what_a_sdk_asks_below_its_variable_reaches_its_provider(each: object) -
     name, path = getattr(each, "name", ""), getattr(each, "path", "")
     appended, provider, operation, target = ANSWERS[name]
     asked = f"/s/my%20test{path}{appended}"
-    found = route("POST", asked, (), {"azure": "https://x.openai.azure.com"})
+    found = route(asked, (), {"azure": "https://x.openai.azure.com"})
     assert (found.provider.name, found.operation, found.known) == (provider, operation, True)
     assert split_session(asked)[0] == "my test"
     if target is not None:

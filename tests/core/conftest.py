@@ -26,7 +26,7 @@ def real_requests(traffic: Path) -> list[tuple[Request, Route]]:
             target = url.path + ("?" + url.query if url.query else "")
             headers = tuple((name, str(value)) for name, values in sent["headers"].items() for value in values)
             method = sent["method"].upper()
-            where = route_host(url.scheme, url.hostname or "", url.port, method, target, headers, VLLM)
+            where = route_host(url.scheme, url.hostname or "", url.port, target, VLLM)
             if where is not None:
                 body = sent.get("body")
                 data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""

@@ -31,7 +31,7 @@ def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -
     made = Interaction(
         provider="openai",
         operation="chat.completions",
-        key=build_key(canonicalize(request, route("POST", request.target, (), {}), rules, lambda _: None)),
+        key=build_key(canonicalize(request, route(request.target, (), {}), rules, lambda _: None)),
         request=request,
         response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(1500, said),), Ending.COMPLETE),
         started_at=NOW,
@@ -45,7 +45,7 @@ def chat(text: str = "How are you?", answer: str = "Fine.", **changes: object) -
 
 def chat_exchange(session: Session, headers: Headers) -> Exchange:
     """Return a request for a chat that has arrived, and whose body is empty."""
-    where = route("POST", "/v1/chat/completions", headers)
+    where = route("/v1/chat/completions", headers)
     place = RequestHeadInfo(AGENT, session.name, where, True, "POST", headers, where.operation, b"", 0, {})
     return Exchange(place, session, CallProgress(0, 1.0, NOW), ReceivedRequest(headers, b""))
 

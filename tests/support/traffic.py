@@ -48,7 +48,7 @@ def exchanges(folder: Path) -> Iterator[Exchange]:
             yield Exchange(
                 name=path.name,
                 host=f"{host}:{url.port}" if url.port else host,
-                route=route_host(url.scheme, host, url.port, row["request"]["method"], target, ()),
+                route=route_host(url.scheme, host, url.port, target),
                 method=row["request"]["method"].upper(),
                 asked=_bytes(row["request"]["body"]),
                 status=row["response"]["status"]["code"],

@@ -186,7 +186,7 @@ class LeafPairVisitor:
         """Return which member of the one object is which of the other, where their names may hold values of a run."""
         raise NotImplementedError
 
-    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
+    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
         """Return whether JSON text of arguments need not be parsed; never says more than parsing would."""
         return not list_fields_at(self.bindings, place)
 

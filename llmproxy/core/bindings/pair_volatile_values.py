@@ -45,7 +45,7 @@ class VolatileFieldReader(LeafPairVisitor):
         self,
         recorded: Mapping[str, object],
         present: Mapping[str, object],
-        place: LeafPlace,  # noqa: ARG002 - the same for all of its kind
+        place: LeafPlace,
     ) -> dict[str, str]:
         """Return the members of equal names, and the one left on each side: what it is called, others compare."""
         names = {name: name for name in sorted(recorded) if name in present}
@@ -121,12 +121,12 @@ class _VolatileValueLister(LeafPairVisitor):
     def pair_member_names(
         self,
         recorded: Mapping[str, object],
-        present: Mapping[str, object],  # noqa: ARG002 - the same for all of its kind
-        place: LeafPlace,  # noqa: ARG002 - the same for all of its kind
+        present: Mapping[str, object],
+        place: LeafPlace,
     ) -> dict[str, str]:
         return {name: name for name in sorted(recorded)}
 
-    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
+    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:
         field = self.find_json_field(place)
         if field is not None and fits_kind(field.kind, str(recorded)):
             self.found.append(VolatileValue(field, str(recorded), place.path))

@@ -101,7 +101,7 @@ def convert_exchanges(
     adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
         if place is not None:  # first all credentials: an early answer may quote one that a later request carries
-            route, _ = adopter.route_exchange(each, place, _OwnMember(each.extra))
+            route, _ = adopter.route_exchange(place, _OwnMember(each.extra))
             redactor.learn_request(each.headers, place.target, route.provider.credentials)
     return [adopter.convert_exchange(each, place) for each, place in zip(recorded, places, strict=True)]
 
@@ -137,13 +137,13 @@ class _ExchangeConverter:
         if place is None:
             return ImportedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
         extra = _OwnMember(each.extra)
-        route, known = self.route_exchange(each, place, extra)
+        route, known = self.route_exchange(place, extra)
         before = len(self.occurrences)
         interaction = self.build_interaction(each, place, route, extra)
         return ImportedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
 
-    def route_exchange(self, each: Recorded, place: _RequestUrl, extra: _OwnMember) -> tuple[Route, bool]:
-        where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)
+    def route_exchange(self, place: _RequestUrl, extra: _OwnMember) -> tuple[Route, bool]:
+        where = (place.scheme, place.host, place.port, place.target)
         provider = extra.text("provider")
         if provider and (ours := route_host(*where, {provider: place.origin})):
             return ours, provider in PROVIDERS

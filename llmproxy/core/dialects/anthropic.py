@@ -81,7 +81,7 @@ def _build_blocks(message: Message) -> list[Json]:
     ]
 
 
-def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Composer
+def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> tuple[str, Json]:
     system = "\n".join(each.text for each in messages if each.role == "system")
     said = [
         {

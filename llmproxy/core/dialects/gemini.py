@@ -89,7 +89,7 @@ def _build_parts(message: Message, names: Mapping[str | None, str] | None = None
     ]
 
 
-def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Composer
+def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:
     how = "streamGenerateContent?alt=sse" if stream else "generateContent"
     system = [part for each in messages if each.role == "system" for part in _build_parts(each)]
     names = {call.id: call.name for each in messages for call in each.tool_calls}

@@ -76,7 +76,7 @@ def _build_message(message: Message) -> Json:
     ) | ({"content": None} if calls and not message.text else {})
 
 
-def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Composer
+def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:
     body: Json = {"model": model, "messages": [_build_message(each) for each in messages]}
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 

@@ -514,11 +514,11 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
 
 def decide_ending(
     operation: str,
-    stream: bool,  # noqa: FBT001 - as its kin and its callers have it
+    stream: bool,
     status: int,
     content_type: str,
     body: bytes,
-    http_ended: bool,  # noqa: FBT001 - as its kin and its callers have it
+    http_ended: bool,
 ) -> Ending:
     """Decide how a response ended, from its content where the dialect has a terminator, else from HTTP's framing.
 

@@ -89,11 +89,11 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         if self._session.sealed is not False:  # an attempt that failed makes room for the next one
             ours.update(row.id for row in made)
 
-    def will_be_complete(self, store: Store) -> bool:  # noqa: ARG002 - of all of its kind
+    def will_be_complete(self, store: Store) -> bool:
         """Return whether nothing is missing in the cassette afterwards."""
         return self._session.sealed is not False
 
-    def replaces_recording(self, recording: int) -> bool:  # noqa: ARG002 - of all of its kind
+    def replaces_recording(self, recording: int) -> bool:
         """Return whether a recording of the cassette goes when the new ones come."""
         return True
 
@@ -290,7 +290,7 @@ class ReplacementFeature(Feature):
         super().__init__(parts)
         self._ours: dict[Place, set[int]] = {}
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:  # noqa: ARG002 - as all
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:
         if self.parts.state.config.update is not Update.ALL or not session.policy.anew:
             return None
         return ReplacementInterceptor(self.parts, session, self._ours)
@@ -306,11 +306,11 @@ class ReaskFeature(Feature):
         self._ours: dict[Place, set[int]] = {}
         self._spending = CostMeter(parts.state.config.max_cost)
 
-    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:  # noqa: ARG002 - as all
+    def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
             self.parts.state.sessions.require_network_allowed("that asks what has changed")
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReaskInterceptor | None:  # noqa: ARG002 - as all
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReaskInterceptor | None:
         if self.parts.state.config.update is not Update.CHANGED or session.settings.mode not in OFFLINE:
             return None
         return ReaskInterceptor(self.parts, session, self._ours, self._spending)

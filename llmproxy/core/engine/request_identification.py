@@ -165,26 +165,26 @@ class RequestDispatcher:
         if host is None:
             rest = split_session(target)[1]
             if recorded and (there := find_host_in_path(rest, recorded)) is not None:
-                return route(method, f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
+                return route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
             named = DEFAULT in upstreams or REST in upstreams  # what says nothing goes there
             if (there := find_stub_host(self._stubs, method, rest, headers, named=named)) is not None:
-                stubbed = route(method, f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
+                stubbed = route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
                 if self._find_stubs(stubbed, method, headers):
                     return stubbed, False
-            return route(method, target, headers, upstreams), True
+            return route(target, headers, upstreams), True
         scheme, name, port = host
-        if (found := route_host(*host, method, target, headers, upstreams)) is not None:
+        if (found := route_host(*host, target, upstreams)) is not None:
             led = found.provider.name in self._config.redirected and found.provider.name != DEFAULT
             if led and f"{scheme}://{name}" in found.upstream:
-                found = route(method, f"/{found.provider.name}{found.target}", headers, upstreams)
+                found = route(f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
         if host_matches(recorded, name) or self.may_be_stubbed(name, offline=True):
             provider, url = name_service(scheme, name, port)
-            found, ours = route_host(*host, method, target, headers, {provider: url}), host_matches(recorded, name)
+            found, ours = route_host(*host, target, {provider: url}), host_matches(recorded, name)
             if found is not None and (ours or self._find_stubs(found, method, headers)):
                 return found, ours
         if mode not in OFFLINE or host_matches(self._config.allow_host, name):
-            stranger = route_host(*host, method, target, headers, {name: f"{scheme}://{name}:{port}"})
+            stranger = route_host(*host, target, {name: f"{scheme}://{name}:{port}"})
             if stranger is not None:
                 return stranger, False
         raise build_host_refusal(f"{scheme}://{name}")

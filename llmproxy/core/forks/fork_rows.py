@@ -146,7 +146,8 @@ def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
         to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
         fork.created_at, to_sql(fork.live),
     )  # fmt: skip
-    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608 - only names of ours stand in the text
+    marks = ", ".join("?" * len(row))
+    conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({marks})", row)  # noqa: S608 - our own names
 
 
 def find_fork(store: Readable, cassette: str, sample: int) -> Fork | None:

@@ -108,19 +108,19 @@ class CandidateInRunValues(NamedTuple):
 class RecordingRewriter:
     """Rewrites recordings in this run's words, as far as somebody asks; this one as they are."""
 
-    def find_cached_request(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
+    def find_cached_request(self, id_: int) -> Canonical | None:
         """Return the canonical request of a recording that was read not long ago."""
         return None
 
-    def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002 - as all
+    def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
         """Return one message of a recording's conversation; the same object for the same one."""
         return get_messages(recorded.tree)[1][n]
 
-    def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - as all
+    def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         """Return a recording with whatever it names as this run names it."""
         return recorded
 
-    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:  # noqa: ARG002 - as all
+    def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
         """Return the nearest recording as this run would have sent it."""
         return CandidateInRunValues(whole)
 

@@ -110,7 +110,7 @@ def _parse_base_url(provider: str, value: str) -> str:
     """Return a variable's value as a base URL, or an empty string."""
     if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST is the server's variable as well
         host, _, port = value.partition(":")
-        value = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104 - compared, not bound
+        value = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104 - compared
     try:
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -205,7 +205,7 @@ def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str]
     )  # fmt: skip
 
 
-def route(method: str, target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:  # noqa: ARG001 - the same for all of its kind
+def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:
     """Route a request to a base URL.
 
     `target` is path and query as the client sent them, ``/s/<session>/<provider>/<the provider's path>``.
@@ -226,9 +226,7 @@ def route_host(
     scheme: str,
     host: str,
     port: int | None,
-    method: str,  # noqa: ARG001 - the same for all of its kind
     target: str,
-    headers: Headers,  # noqa: ARG001 - the same for all of its kind
     upstreams: Mapping[str, str] = _NONE,
 ) -> Route | None:
     """Route a request to a host of its own, or None; only `target` is what the provider's public host would see."""

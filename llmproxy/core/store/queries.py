@@ -233,7 +233,7 @@ def find_recorded_route(interaction: Interaction | StoredRequest, upstreams: Map
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
         upstreams = {name: interaction.upstream or "http://localhost", **upstreams}
-    return route(request.method, f"/{quote(name, safe='.-_:')}{request.target}", request.headers, upstreams)
+    return route(f"/{quote(name, safe='.-_:')}{request.target}", request.headers, upstreams)
 
 
 def canonical_of(store: Store, interaction: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical:

@@ -537,7 +537,8 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
         """Serve one connection."""
-        handler = ConnectionHandler(ctx.master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
+        master = ctx.master
+        handler = ConnectionHandler(master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.use_layer(self.make_top_layer(handler.layer.context))

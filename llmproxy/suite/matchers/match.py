@@ -132,7 +132,7 @@ def match_by_name(name: str, operand: object, seen: SeenValue) -> Match:
         return known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
         return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
-    except Exception as error:  # noqa: BLE001 (whatever breaks here, the assertion was not evaluated, and that is the answer)
+    except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
         return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
 
 

@@ -69,7 +69,8 @@ def find_scenarios(folder: Path, entry: str, at: YamlPlace | None, problems: Pro
 
 
 def _expand_pattern(pattern: str) -> list[Path]:
-    return [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if Path(each).is_file()]  # noqa: PTH207 - `Path.glob` takes no absolute pattern
+    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - `Path.glob` takes no absolute pattern
+    return [Path(each) for each in sorted(found) if Path(each).is_file()]
 
 
 def _find_suites(folder: Path) -> Iterator[Path]:

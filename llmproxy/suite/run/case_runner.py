@@ -283,7 +283,7 @@ class _CaseRun:
 
     # -- the end
 
-    def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:  # noqa: ARG002 - nobody looks from outside
+    def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error of a run that took longer than it may."""
         limit = (self.case.scenario.timeout or 0) / 1000
         at = f"step {self.progress.next + 1}" if self.context else "before its first step"

@@ -221,7 +221,7 @@ class RecordedCallsSession(RunSession):
             self._passed.append(call._replace(seq=len(self._passed) + 1))
         return tuple(call for call in self._passed if call.seq > after)
 
-    async def misses(self, after: int = 0) -> tuple[str, ...]:  # noqa: ARG002 - its numbers are not those of the proxy
+    async def misses(self, after: int = 0) -> tuple[str, ...]:
         """Return what judges asked and nobody recorded."""
         return tuple((await self.report()).miss_texts)
 

@@ -107,19 +107,19 @@ class SuiteConversation:
         """Return what an adapter is told beside the conversation."""
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
-    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
+    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         assert isinstance(answer.returned, list)  # noqa: S101 - `SuiteAgentCaller.read_answer` gives nothing else
         self.answer, self._answering = _last_message_text(answer.returned), True
         await self._listener.on_answer(self, answer)
 
-    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ARG002 (as that of a script)
+    def emit_message(self, message: Message, **about: Any) -> None:
         if self._answering is None:
             self._listener.on_user_message(self, message)
         else:
             self._listener.on_agent_message(self, message, first=self._answering)
             self._answering = False
 
-    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ARG002 - fields of an event that a suite does not tell
+    def emit_step(self, kind: str, **about: Any) -> None:
         """Go on to whoever is next; a step of a suite is told by itself, with what it asserts."""
         self._answering = None
 

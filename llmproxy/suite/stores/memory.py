@@ -98,7 +98,7 @@ class MemoryStore(StoreBase):
             table.seen |= dict.fromkeys(row)
         return copy.deepcopy(row)
 
-    def update(self, entity: str, id: Id, data: Mapping[str, Any]) -> Row | None:  # noqa: A002 - the word that suites use
+    def update(self, entity: str, id: Id, data: Mapping[str, Any]) -> Row | None:  # noqa: A002 - suites' word
         """Change a row, as an agent in this process would; None if it is not there."""
         self.describe(entity).check(data, "update")
         with self._lock:
@@ -109,7 +109,7 @@ class MemoryStore(StoreBase):
                 table.seen |= dict.fromkeys(row)
         return copy.deepcopy(row)
 
-    def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
+    def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - suites' word
         self.describe(entity)
         with self._lock:
             table = self._tables.get(entity)
@@ -130,7 +130,7 @@ class MemoryStore(StoreBase):
             ]
             return copy.deepcopy(sort_rows(found, info.key)[:limit])
 
-    def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
+    def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - suites' word
         self.describe(entity)
         with self._lock:
             table = self._tables.get(entity)

@@ -51,11 +51,12 @@ def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bo
         row = connection.execute(sql, {"name": mapped.table.name}).first()
         return (int(row[0]) if row else 0, True)
     name = _sequence_name(connection, mapped) if connection.dialect.name == "postgresql" else None
-    row = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).first() if name else None  # noqa: S608 - a name that the database gave, quoted by it
+    query = text(f"SELECT last_value, is_called FROM {name}")  # noqa: S608 - the database gave the name, quoted
+    row = connection.execute(query).first() if name else None
     return (int(row[0]), bool(row[1])) if row else None
 
 
-def _rewind_counter(mapped: MappedEntity, value: int, called: bool, connection: Connection) -> None:  # noqa: FBT001 - as it was read
+def _rewind_counter(mapped: MappedEntity, value: int, connection: Connection, *, called: bool) -> None:
     key = mapped.table.c[mapped.source_column(mapped.info.key)]
     largest = int(connection.execute(select(func.max(key))).scalar() or 0)
     last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
@@ -366,7 +367,7 @@ class SqlStore(StoreBase):
         """Set counters back, but not below the largest key that is still there."""
         for name, (value, called) in counters.items():
             mapped = self.find_table(name)
-            self.run_write(partial(_rewind_counter, mapped, value, called), f"setting the counter of {name} back")
+            self.run_write(partial(_rewind_counter, mapped, value, called=called), f"resetting the counter of {name}")
 
     def close(self) -> None:
         """Close all connections, and remove the copy."""

@@ -232,7 +232,7 @@ def _asked(question: str, *more: object) -> dict[str, object]:
 
 
 def _canonical(question: str, *more: object) -> Canonical:
-    where = route("POST", "/v1/chat/completions", (), {})
+    where = route("/v1/chat/completions", (), {})
     request = Request("POST", "/x", (), json.dumps(_asked(question, *more)).encode())
     return canonicalize(request, where, Rules(), lambda _: None)
 

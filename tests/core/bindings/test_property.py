@@ -117,7 +117,7 @@ TARGETS = {
 @pytest.mark.parametrize("operation", TARGETS)
 def test_the_bound_key_is_the_same_in_every_world(operation: str) -> None:
     """Nothing that can be bound is in the key that finds candidates, and another number of turns is another key."""
-    where = route("POST", TARGETS[operation], (), {})
+    where = route(TARGETS[operation], (), {})
     for seed in SEEDS[:20]:
         run, _, recorded, present, _ = make_worlds(random.Random(seed))
         keys = {_key(where, REQUESTS[operation](run, world)) for world in (recorded, present)}

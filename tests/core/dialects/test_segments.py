@@ -198,7 +198,7 @@ COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 def route_of(url: str) -> Route:
     parts = urlsplit(url)
     target = f"{parts.path}?{parts.query}".rstrip("?")
-    return known(route_host(parts.scheme, parts.hostname or "", None, "POST", target, ()))
+    return known(route_host(parts.scheme, parts.hostname or "", None, target))
 
 
 @pytest.mark.parametrize("stream", [False, True])

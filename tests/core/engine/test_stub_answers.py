@@ -414,9 +414,7 @@ def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Respons
     rows, url, headers = join_rows(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
-    where = route_host(
-        "https", url.host, 443, request.method, target, headers, dict([name_service("https", url.host, 443)])
-    )
+    where = route_host("https", url.host, 443, target, dict([name_service("https", url.host, 443)]))
     assert where
     asked = StubRequest(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
     row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_members(asked))

@@ -23,7 +23,7 @@ Asked = tuple[str, object, Headers]
 def explained(one: Asked, other: Asked, rules: Rules = Rules()) -> list[KeyDifference]:  # noqa: B008 - a frozen value
     requests, routes, keys = [], [], set()
     for target, body, headers in (one, other):
-        where = route("POST", target, headers)
+        where = route(target, headers)
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = Request("POST", where.target, headers, data)
         keys.add(build_key(canonicalize(request, where, rules, lambda _: None)))
@@ -87,7 +87,7 @@ def test_the_users_rules_are_named() -> None:
 
 def test_what_no_rule_touches_is_unexplained() -> None:
     """Were two keys equal by a fault of ours, this is where it shows."""
-    where = route("POST", CHAT, ())
+    where = route(CHAT, ())
     requests = [Request("POST", CHAT, (), json.dumps({**HI, "seed": n}).encode()) for n in (1, 2)]
     requests.append(Request("POST", "/v1/other", (), requests[0].body))
     wanted = KeyDifference("$.seed", "1", "2", ""), KeyDifference("path", CHAT, "/v1/other", "")
@@ -97,13 +97,13 @@ def test_what_no_rule_touches_is_unexplained() -> None:
 
 def test_ids_of_the_server_are_explained() -> None:
     """The second turn of a conversation that was recorded twice."""
-    where = route("POST", "/v1/responses", ())
+    where = route("/v1/responses", ())
     bodies = [json.dumps({"previous_response_id": f"resp_{n}"}).encode() for n in (1, 2)]
     requests = [Request("POST", "/v1/responses", (), body) for body in bodies]
     (found,) = explain_differences(requests[0], requests[1], (where, where), Rules())
     assert (found.place, bool(found.why)) == ("$.previous_response_id", True)
     paths = [Request("GET", f"/v1/files/file-{n}", (), b"") for n in (1, 2)]
-    routes = [route("GET", each.target, ()) for each in paths]
+    routes = [route(each.target, ()) for each in paths]
     (found,) = explain_differences(paths[0], paths[1], (routes[0], routes[1]), Rules())
     assert found == KeyDifference("path", "/v1/files/file-1", "/v1/files/file-2", ID)
 

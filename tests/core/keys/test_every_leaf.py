@@ -37,7 +37,7 @@ Path = tuple[str | int, ...]
 
 def key(method: str, target: str, headers: Headers = (), body: bytes = b"") -> Key:
     """Derive the key of a request as the proxy does."""
-    where = route(method, target, headers)
+    where = route(target, headers)
     request = Redactor().request(Request(method, where.target, headers, body), where.provider.credentials)
     return build_key(canonicalize(request, where, Rules(), lambda _: None))
 
@@ -161,7 +161,7 @@ ONE_OF_EACH = {id(shape): named for named, shape in reversed(SHAPES.items())}
 def test_every_leaf_of_every_dialect_counts_or_stands_in_the_table(family: str, operation: str) -> None:
     """Whatever is changed anywhere in a body changes the key, but for what the rules say at that very place."""
     target = target_of(family, operation)
-    where = route("POST", target, ())
+    where = route(target, ())
     assert (where.family, where.operation) == (family, operation), target
     maker = Maker()
     tree = maker.make(SHAPES[family, operation], ())
@@ -424,7 +424,7 @@ def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str,
         headers = (("authorization", f"Bearer {credential}"),)
         redactor = Redactor()
         redactor.learn_request(headers, "/v1/chat/completions")
-        where = route("POST", "/v1/chat/completions", headers)
+        where = route("/v1/chat/completions", headers)
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
         request = redactor.request(Request("POST", where.target, headers, body))
         keys.add(build_key(canonicalize(request, where, Rules(), lambda _: None)))

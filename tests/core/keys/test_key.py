@@ -22,7 +22,7 @@ BASE = Canonical("openai", "POST", "chat.completions", None, False, (), (), "jso
 
 def derived(case: dict[str, Any]) -> str:
     headers = tuple((name, value) for name, value in case["headers"])
-    where = route(case["method"], case["target"], headers)
+    where = route(case["target"], headers)
     sent = Request(case["method"], where.target, headers, case["body"].encode("latin-1"))
     return build_key(canonicalize(Redactor().request(sent, where.provider.credentials), where, Rules(), lambda _: None))
 

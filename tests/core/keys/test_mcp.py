@@ -18,7 +18,7 @@ JSON: Headers = (("content-type", "application/json"), ("accept", "application/j
 
 
 def key(message: dict[str, Any], headers: Headers = JSON, path: str = "/tools/mcp") -> Key:
-    where = route("POST", path, headers, TOOLS)
+    where = route(path, headers, TOOLS)
     request = Request("POST", where.target, headers, dump({"jsonrpc": "2.0", **message}))
     return build_key(canonicalize(request, where, Rules(), lambda _: None))
 

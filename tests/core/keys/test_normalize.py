@@ -45,7 +45,7 @@ def canonical(
     rules: Rules = Rules(),  # noqa: B008 - a frozen value
     made_by: MadeBy = lambda _: None,
 ) -> Canonical:
-    where = route(method, target, headers)
+    where = route(target, headers)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return canonicalize(Request(method, where.target, headers, data), where, rules, made_by)
 
@@ -211,7 +211,7 @@ def test_ids_in_the_path_follow_it_as_well() -> None:
 def test_a_secret_in_an_unknown_path_is_not_in_the_operation() -> None:
     """The route is made before redaction; what is derived from it must not bring the secret back."""
     secret = "sk-proj-abcDEF0123456789ghiJKL456mnoPQR"
-    where = route("GET", f"/v1/own%20thing/{secret}", ())
+    where = route(f"/v1/own%20thing/{secret}", ())
     request = Redactor().request(Request("GET", where.target, (), b""))
     assert canonicalize(request, where, Rules(), lambda _: None).operation.startswith("/v1/own thing/REDACTED-1x")
 

@@ -309,7 +309,7 @@ CALLS = [
 @pytest.mark.parametrize(("target", "body"), CALLS, ids=lambda each: each if isinstance(each, str) else "")
 def test_what_cannot_be_an_id_is_no_other_ids_request(target: str, body: Callable[[str], dict[str, Any]]) -> None:
     """Providers refuse an empty id, or one with spaces; so such a request has neither a right one's key nor another such one's."""
-    where = route("POST", target, ())
+    where = route(target, ())
 
     def key(name: str) -> Key:
         request = Request("POST", where.target, (), json.dumps(body(name)).encode())

@@ -174,7 +174,7 @@ def test_explain_joins_all() -> None:
         body = json.dumps({"messages": [{"role": "user", "content": user}]}).encode()
         return Request("POST", "/v1/chat/completions", headers, body)
 
-    where = route("POST", "/v1/chat/completions", headers)
+    where = route("/v1/chat/completions", headers)
     wanted, recorded = (canonicalize(form(text), where, Rules(), lambda _: None) for text in ("to Rome", "to Paris"))
     miss = explain_refused(CONTEXT, wanted, [(5, recorded)])
     assert "#5" in miss.text

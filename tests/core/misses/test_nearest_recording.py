@@ -38,7 +38,7 @@ def canonical_of(
     headers: Headers = (("content-type", "application/json"),),
 ) -> Canonical:
     request = Request("POST", target, headers, json.dumps(tree).encode() if raw is None else raw)
-    return canonicalize(request, route("POST", target, headers), rules or Rules(), lambda _: None)
+    return canonicalize(request, route(target, headers), rules or Rules(), lambda _: None)
 
 
 def canonical(

@@ -84,14 +84,14 @@ BY_URL: list[tuple[str, Headers, str, str, str]] = [
 @pytest.mark.parametrize(("target", "headers", "provider", "operation", "seen"), BY_URL)
 def test_base_url_routes(target: str, headers: Headers, provider: str, operation: str, seen: str) -> None:
     """A request to a base URL is told by prefix, headers or path, and a version left out is restored."""
-    found = route("POST", target, headers)
+    found = route(target, headers)
     assert (found.provider.name, found.operation, found.target, found.known) == (provider, operation, seen, True)
 
 
 @pytest.mark.parametrize("prefix", PROVIDERS)
 def test_prefix_names_provider(prefix: str) -> None:
     """Every provider's name is its prefix, and a path it does not know is generic HTTP with its query kept."""
-    found = route("GET", f"/s/x/{prefix}/who/kn%C3%B6ws~?a=1&key=2", BEARER)
+    found = route(f"/s/x/{prefix}/who/kn%C3%B6ws~?a=1&key=2", BEARER)
     assert (found.provider.name, found.known, found.operation) == (prefix, False, "/who/knöws~")
     assert found.target == "/who/kn%C3%B6ws~?a=1&key=2"
 
@@ -99,7 +99,7 @@ def test_prefix_names_provider(prefix: str) -> None:
 def test_unknown_path_is_refused_with_prefixes() -> None:
     """A path that says nothing is refused, and the message lists what to write instead."""
     with pytest.raises(RefusedError, match=r"(?s)/foo.*/anthropic .*/mine.*--upstream default=URL"):
-        route("GET", "/foo", BEARER, {"mine": "http://h"})
+        route("/foo", BEARER, {"mine": "http://h"})
 
 
 # provider's upstream as the user gives it, target as sent -> where it is sent
@@ -143,7 +143,7 @@ DEFAULT = {"default": "http://gpu:8000/v1"}
 ])  # fmt: skip
 def test_what_a_target_says(target: str, headers: Headers, upstreams: dict[str, str], facts: dict[str, object]) -> None:
     """Its provider, model, region and resource, and whether it streams; what is not named is of no matter here."""
-    found = route("GET" if "threads" in target or "/models/" in target else "POST", target, headers, upstreams)
+    found = route(target, headers, upstreams)
     told = {"name": found.provider.name, "sent": found.upstream + found.upstream_target}
     assert {fact: told.get(fact, getattr(found, fact, None)) for fact in facts} == facts
 
@@ -167,9 +167,9 @@ def test_what_a_target_says(target: str, headers: Headers, upstreams: dict[str, 
 ])  # fmt: skip
 def test_upstream_is_a_base_url(name: str, url: str, target: str, sent: str) -> None:
     """An upstream means what the provider's SDK makes of such a base URL; key and store see the public target."""
-    found = route("POST", target, BEARER, {name: url})
+    found = route(target, BEARER, {name: url})
     assert found.upstream + found.upstream_target == sent
-    plain = route("POST", target, BEARER, {name: "http://elsewhere"})
+    plain = route(target, BEARER, {name: "http://elsewhere"})
     assert (found.target, found.operation, found.provider.name) == (plain.target, plain.operation, name)
 
 
@@ -206,7 +206,7 @@ def test_bad_session_is_refused(target: str) -> None:
 ])  # fmt: skip
 def test_streams(target: str, body: object, expected: bool) -> None:
     """The path decides where it can, else the body, else the operation's default (Ollama streams)."""
-    assert asks_for_stream(route("POST", target, ()), body) is expected
+    assert asks_for_stream(route(target, ()), body) is expected
 
 
 @pytest.mark.parametrize(("scheme", "host", "port", "target", "provider"), [
@@ -221,7 +221,7 @@ def test_streams(target: str, body: object, expected: bool) -> None:
 ])  # fmt: skip
 def test_hosts(scheme: str, host: str, port: int | None, target: str, provider: str) -> None:
     """A host of the table is its provider's, and the request goes where the client wanted it."""
-    found = known(route_host(scheme, host, port, "POST", target, ()))
+    found = known(route_host(scheme, host, port, target))
     assert (found.provider.name, found.known, found.upstream_target) == (provider, True, target)
 
 
@@ -229,8 +229,8 @@ def test_host_and_base_url_agree() -> None:
     """What was met at the public host and what came by base URL is the same operation and target."""
     for target, headers, provider, operation, seen in BY_URL:
         name, _, port = PROVIDERS[provider].hosts[0].replace("*", "eu").partition(":")
-        by_host = known(route_host("https", name, int(port) if port else None, "POST", seen, headers))
-        by_url = route("POST", target, headers)
+        by_host = known(route_host("https", name, int(port) if port else None, seen))
+        by_url = route(target, headers)
         assert (by_host.operation, by_host.model, by_host.stream, by_host.target) == (
             operation, by_url.model, by_url.stream, seen,
         )  # fmt: skip
@@ -239,17 +239,17 @@ def test_host_and_base_url_agree() -> None:
 @pytest.mark.parametrize("host", ["example.com", "api.openai.com.evil.example", "notapi.openai.com", "127.0.0.1"])
 def test_foreign_hosts_are_none(host: str) -> None:
     """Hosts in no table are out of scope, also those that merely look alike."""
-    assert route_host("https", host, None, "POST", "/v1/chat/completions", ()) is None
+    assert route_host("https", host, None, "/v1/chat/completions") is None
 
 
 def test_host_of_an_upstream() -> None:
     """The host of an `--upstream` is in scope below its path, under its name."""
     upstreams = {"openai": "https://gw.corp/openai/v1", "vllm": "http://gpu:8000"}
-    found = known(route_host("https", "gw.corp", 443, "POST", "/openai/v1/chat/completions", (), upstreams))
+    found = known(route_host("https", "gw.corp", 443, "/openai/v1/chat/completions", upstreams))
     assert (found.provider.name, found.target) == ("openai", "/v1/chat/completions")
     assert found.upstream + found.upstream_target == "https://gw.corp/openai/v1/chat/completions"
-    assert route_host("https", "gw.corp", 443, "POST", "/other", (), upstreams) is None
-    custom = known(route_host("http", "gpu", 8000, "POST", "/v1/embeddings", (), upstreams))
+    assert route_host("https", "gw.corp", 443, "/other", upstreams) is None
+    custom = known(route_host("http", "gpu", 8000, "/v1/embeddings", upstreams))
     assert (custom.provider.name, custom.operation) == ("vllm", "embeddings")
 
 
@@ -284,7 +284,7 @@ def test_routing_is_quick() -> None:
     headers = BEARER + tuple((f"x-stainless-{number}", "1") for number in range(12))
     started = time.thread_time()
     for _ in range(2000):
-        route("POST", "/v1/chat/completions", headers)
+        route("/v1/chat/completions", headers)
     assert (time.thread_time() - started) / 2000 < 100e-6
 
 

@@ -304,7 +304,7 @@ class ServerStore(Store):
                 if each.encoded is not None:
                     bodies.setdefault(each.sha256, self._encode_body(local, each))
         row = tuple(map(to_pg, rows.to_row(one, given.described)))
-        return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - a token, in no key
+        return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - token
 
     @staticmethod
     def _encode_body(local: sqlite3.Connection, prepared: PreparedBody) -> Body:
@@ -498,7 +498,7 @@ class ServerStore(Store):
         with self._changing_connection() as conn:
             statements.rekey_recordings(conn, made)
 
-    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:  # noqa: ARG002 - as the store of a file takes them
+    def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:  # noqa: ARG002 - protocol
         """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
         self.sqlite_transaction()
 
