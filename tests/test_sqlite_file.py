@@ -157,7 +157,8 @@ def watched(path: Path) -> Iterator[None]:
         _seen = None
     assert not found
     if LOCKS.exists():
-        assert not set(before) - set(locks(path))
+        # the kernel lists locks a page at a time: one is passed over when another process gives an earlier one up
+        assert any(not set(before) - set(locks(path)) for _ in range(20))
 
 
 @pytest.fixture
