@@ -26,7 +26,7 @@ from llmproxy.cli.parts.demo_agent import Create, DemoClient, run_conversation
 from llmproxy.cli.parts.tools_demo import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
-from llmproxy.core.cassettes.formats.vcr import parse_exchanges
+from llmproxy.core.cassettes.formats import Source, vcr
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.user_rules import Rules
@@ -126,8 +126,8 @@ def _format_cost(recorded: _RecordedTotals) -> str:
 
 
 def _import_demo_recording(store: Path) -> _RecordedTotals:
-    text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
-    adopted = convert_exchanges(parse_exchanges(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())
+    source = Source((files("llmproxy") / "data" / "demo.yaml").read_bytes(), "demo.yaml")
+    adopted = convert_exchanges(vcr.read(source), CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
     with open_store(store, writable=True, now=time.time) as database:
         for interaction in found:

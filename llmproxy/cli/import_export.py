@@ -19,7 +19,7 @@ from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, r
 from llmproxy.core.bindings import load_run_variables
 from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_remaining_names, find_remaining_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
-from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, open_source, review_yaml, vcr, write_text
+from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
@@ -281,15 +281,6 @@ def _write_export_file(
     path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool
 ) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
-    if written.name == "vcr":
-        vcr.write_file(path, anonymize_all(*found, whole=True), cassette, force=force)
-        return
     if path.exists() and not force:
-        source = open_source(path)
-        ours = written.loaded.recognises(source) and (written.name != "har" or '"name": "llmproxy"' in source.head)
-        if not ours:
-            raise CassetteCorrupt(
-                f"Not overwritten: {path} was not written by llmproxy.",
-                hint="Write to another file, or replace it with --force.",
-            )
+        written.check_replaceable(path)
     write_text(path, _format_export(found, cassette, written, fork))

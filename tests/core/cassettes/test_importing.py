@@ -18,9 +18,9 @@ import zstandard
 from llmproxy.core.bindings import parse_volatile_field
 from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import open_source
+from llmproxy.core.cassettes.formats import Source, open_source
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.formats.vcr import dumps, parse_exchanges, read
+from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
 from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores
 from llmproxy.core.changes.accepted_changes import build_accepted_changes
@@ -195,16 +195,15 @@ FULL = replace(
 ])  # fmt: skip
 def test_round_trip(before: Interaction) -> None:
     """Interaction -> YAML -> interaction loses nothing: chunks, times, party, sample, ending, order of fields."""
-    (after,) = convert_exchanges(
-        parse_exchanges(dumps([to_recorded(before)], "c")), "c", rules=Rules(), redactor=Redactor()
-    )
+    source = Source(dumps([to_recorded(before)], "c").encode(), "c.yaml")
+    (after,) = convert_exchanges(read(source), "c", rules=Rules(), redactor=Redactor())
     assert after.interaction == before
 
 
 def test_edited_body_wins_over_our_notes() -> None:
     """A body that was edited by hand is taken, and the chunk borders that do not fit it are left out."""
     text = dumps([to_recorded(one())], "c").replace("chatcmpl-1", "chatcmpl-edited")
-    (after,) = convert_exchanges(parse_exchanges(text), "c", rules=Rules(), redactor=Redactor())
+    (after,) = convert_exchanges(read(Source(text.encode(), "c.yaml")), "c", rules=Rules(), redactor=Redactor())
     assert after.interaction is not None
     assert after.interaction.response.chunks == (Chunk(0, ANSWER.replace(b"chatcmpl-1", b"chatcmpl-edited")),)
 
@@ -229,7 +228,7 @@ def test_real_traffic(traffic: Path) -> None:
         skipped.update(each.why for each in adopted if each.interaction is None)
         before = [each.interaction for each in adopted if each.interaction]
         text = dumps([to_recorded(each) for each in before], path.stem)
-        again = convert_exchanges(parse_exchanges(text), path.stem, rules=Rules(), redactor=Redactor())
+        again = convert_exchanges(read(Source(text.encode(), "c.yaml")), path.stem, rules=Rules(), redactor=Redactor())
         assert [each.interaction for each in again] == before, path
     assert len(files) > 380
     assert not skipped

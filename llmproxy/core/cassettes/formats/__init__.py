@@ -105,6 +105,8 @@ class Format:
     suffixes: tuple[str, ...]
     """Of files, in a folder that is imported; a file that was named may have any."""
     writes: bool = False
+    mark: str = ""
+    """What stands in every file that we write, where others write this format too."""
     apart: bool = False
     """Every exchange has a file of its own: a folder of them is one cassette."""
 
@@ -115,6 +117,18 @@ class Format:
             return together(sources)
         return [each for source in sources for each in self.loaded.read(source)]
 
+    def check_replaceable(self, path: Path) -> None:
+        """Refuse to overwrite a file. Raises CassetteCorrupt: it is damaged, or not written by us; CassetteNewer."""
+        refused = f"{path} was not written by llmproxy."
+        try:
+            source = open_source(path)
+            if self.loaded.recognises(source) and self.mark in source.text:
+                self.loaded.read(source)
+                return
+        except CassetteCorrupt as error:
+            refused = error.message
+        raise CassetteCorrupt(f"Not overwritten: {refused}", hint="Write to another file, or replace it with --force.")
+
     @property
     def loaded(self) -> FormatModule:
         return cast("FormatModule", importlib.import_module(f"llmproxy.core.cassettes.formats.{self.module}"))
@@ -123,14 +137,14 @@ class Format:
 _ROWS = (
     Format("review", "review_yaml", "llmproxy's own, for review", (".yaml", ".yml"), writes=True),
     Format("jsonl", "jsonl", "one JSON object a line", (".jsonl", ".ndjson"), writes=True),
-    Format("har", "har", "HTTP archive 1.2 of browsers and proxies", (".har",), writes=True),
+    Format("har", "har", "HTTP archive 1.2 of browsers and proxies", (".har",), writes=True, mark='"_llmproxy":'),
     Format("mitmproxy", "mitmflows", "mitmproxy's flow files", (".flow", ".flows", ".mitm", ".dump")),
     Format("aimock", "aimock", "aimock's fixtures", (".json",), apart=True),
     Format("ddapm", "ddapm", "recordings of ddapm-test-agent", (".json",), apart=True),
     Format("nock", "nock", "nock's fixtures", (".json",)),
     Format("cassetter", "cassetter", "cassetter's cassettes", (".yaml", ".yml", ".toml")),
     # The last: any other YAML is taken for vcrpy's, so that what is wrong with it is said in its terms.
-    Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True),
+    Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True, mark="\nllmproxy:"),
 )
 FORMATS = {row.name: row for row in _ROWS}
 """By name, in the order in which they are tried."""

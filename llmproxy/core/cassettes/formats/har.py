@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -39,6 +39,7 @@ from llmproxy.errors import CassetteCorrupt
 
 _OURS = "_llmproxy"
 _MS = 1000
+_YEAR_10000 = 253_402_300_800
 _START = re.compile(r'\{\s*"log"\s*:\s*\{')
 
 
@@ -63,10 +64,9 @@ def read(source: Source) -> list[Recorded]:
 
 def _read_entry(tree: Tree, number: int) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
-    code = response.get("status")
+    code, extra = response.get("status"), tree.get(_OURS)
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:
         raise ReadingProblem(f"the status is {code!r}")
-    extra = tree.get(_OURS)
     answered, why = _read_response_body(response)
     if code < 100:
         code, why = 200, "there was no answer (status 0)"
@@ -89,20 +89,14 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
 
 
 def _read_body(request: dict[str, Tree]) -> bytes:
-    data = request.get("postData")
-    if data is None:
-        return b""
-    data = mapping(request, "postData")
-    coded = data.get("_base64")
-    if isinstance(coded, str):
+    data = mapping(request, "postData") if request.get("postData") is not None else {}
+    if isinstance(coded := data.get("_base64"), str):
         return decode_base64(coded)
     said = text(data, "text", "")
-    if data.get("encoding") == "base64":  # not in the specification; Firefox and some proxies write it
-        return decode_base64(said)
     if not said and data.get("params"):
         fields = [each for each in get_list(data, "params") if isinstance(each, dict)]
         return urlencode([(each.get("name", ""), each.get("value", "")) for each in fields]).encode()
-    return encode_utf8(said)
+    return _decode_text(said, data)  # base64 is not in the specification; Firefox and some proxies write it
 
 
 def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
@@ -114,15 +108,18 @@ def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
         return b"", "its body was not saved (save the HAR with content)" if missing else ""
     if not isinstance(said, str):
         raise ReadingProblem("`response.content.text` is not a text")
-    return (decode_base64(said) if content.get("encoding") == "base64" else encode_utf8(said)), ""
+    return _decode_text(said, content), ""
+
+
+def _decode_text(said: str, content: dict[str, Tree]) -> bytes:
+    return decode_base64(said) if content.get("encoding") == "base64" else encode_utf8(said)
 
 
 def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
     """Return when head and body were there, as far as the entry says."""
-    timings = entry.get("timings")
-    said = timings if isinstance(timings, dict) else {}
-    head = sum(microseconds(said.get(name), _MS) for name in ("send", "wait"))
-    return {"head_offset": head, "body_offset": head + microseconds(said.get("receive"), _MS)}
+    said = entry["timings"] if isinstance(entry.get("timings"), dict) else {}
+    send, wait, receive = (microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
+    return {"head_offset": send + wait, "body_offset": send + wait + receive}
 
 
 # -- writing
@@ -140,52 +137,40 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
 
 
 def _build_entry(each: Recorded) -> dict[str, object]:
-    extra = each.extra
-    started = extra.get("started_at", each.recorded_at)
-    wait = _to_number(extra.get("head_offset")) / _MS
-    last = max([_to_number(part.partition(":")[0]) for part in str(extra.get("chunks", "")).split()] or [0]) / _MS
-    receive = max(0.0, last - wait)
+    wait = _to_number(each.extra.get("head_offset")) / _MS
+    offsets = [_to_number(part.partition(":")[0]) for part in str(each.extra.get("chunks", "")).split()]
+    receive = max(0.0, max(offsets, default=0.0) / _MS - wait)
     return {
-        "startedDateTime": _format_time(started),
+        "startedDateTime": _format_time(each.extra.get("started_at", each.recorded_at)),
         "time": wait + receive,
         "request": _build_request(each),
         "response": _build_response(each),
         "cache": {},
         "timings": {"blocked": -1, "dns": -1, "connect": -1, "send": 0, "wait": wait, "receive": receive, "ssl": -1},
-        _OURS: dict(extra),
+        _OURS: dict(each.extra),
     }
 
 
 def _build_request(each: Recorded) -> dict[str, object]:
     query = parse_qsl(urlsplit(each.uri).query, keep_blank_values=True)
     found: dict[str, object] = {
-        "method": each.method,
-        "url": each.uri,
-        "httpVersion": "HTTP/1.1",
-        "cookies": [],
-        "headers": _list_fields(each.headers),
-        "queryString": [{"name": name, "value": value} for name, value in query],
-        "headersSize": -1,
+        "method": each.method, "url": each.uri, "httpVersion": "HTTP/1.1", "cookies": [],
+        "headers": _list_fields(each.headers), "queryString": _list_fields(query), "headersSize": -1,
         "bodySize": len(each.body),
-    }
+    }  # fmt: skip
     if each.body:
-        data: dict[str, object] = {"mimeType": header(each.headers, "content-type") or "application/octet-stream"}
-        data["text"] = said = each.body.decode("utf-8", "replace")
-        if said.encode() != each.body:
-            data["_base64"] = base64.b64encode(each.body).decode()
-        found["postData"] = data
+        said = each.body.decode("utf-8", "replace")
+        exact = {} if said.encode() == each.body else {"_base64": base64.b64encode(each.body).decode()}
+        found["postData"] = {"mimeType": _get_type(each.headers), "text": said, **exact}
     return found
 
 
 def _build_response(each: Recorded) -> dict[str, object]:
     body = each.response_body
-    content: dict[str, object] = {
-        "size": len(body),
-        "mimeType": header(each.response_headers, "content-type") or "application/octet-stream",
-    }
-    content["text"] = said = body.decode("utf-8", "replace")
-    if said.encode() != body:
-        content |= {"text": base64.b64encode(body).decode(), "encoding": "base64"}
+    said = {"text": body.decode("utf-8", "replace")}
+    if said["text"].encode() != body:
+        said = {"text": base64.b64encode(body).decode(), "encoding": "base64"}
+    content = {"size": len(body), "mimeType": _get_type(each.response_headers), **said}
     return {
         "status": each.status, "statusText": each.reason, "httpVersion": "HTTP/1.1", "cookies": [],
         "headers": _list_fields(each.response_headers), "content": content,
@@ -193,8 +178,12 @@ def _build_response(each: Recorded) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _list_fields(headers: Headers) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in headers]
+def _get_type(headers: Headers) -> str:
+    return header(headers, "content-type") or "application/octet-stream"
+
+
+def _list_fields(fields: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in fields]
 
 
 def _to_number(value: Any) -> float:
@@ -204,8 +193,6 @@ def _to_number(value: Any) -> float:
         return 0.0
 
 
-def _format_time(unix: Any) -> str:
-    try:
-        return datetime.fromtimestamp(_to_number(unix), UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return datetime.fromtimestamp(0, UTC).isoformat(timespec="milliseconds")
+def _format_time(unix: Any) -> str:  # noqa: ANN401 (as above)
+    seconds = _to_number(unix)
+    return datetime.fromtimestamp(seconds if seconds < _YEAR_10000 else 0, UTC).isoformat(timespec="milliseconds")

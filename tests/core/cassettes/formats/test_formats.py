@@ -66,6 +66,20 @@ def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> N
     ]
 
 
+@pytest.mark.parametrize("name", ["review", "jsonl", "har", "vcr"])
+def test_only_our_own_sound_files_are_replaceable(name: str, dialogue: list[Interaction], tmp_path: Path) -> None:
+    """What somebody else wrote, or is damaged, is not overwritten."""
+    path = tmp_path / "x"
+    path.write_text(FORMATS[name].loaded.dumps([to_recorded(dialogue[0])], "trip"))
+    FORMATS[name].check_replaceable(path)
+    foreign = (ROOT / "fixtures/formats/mitmproxy.har").read_text()
+    for text in ("", "version: 1\ninteractions: [}", "interactions: []\nversion: 1\n", foreign, path.read_text()[:-40]):
+        path.write_text(text)
+        with pytest.raises(CassetteCorrupt, match=r"Not overwritten: .*x") as caught:
+            FORMATS[name].check_replaceable(path)
+        assert "--force" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     "content", ["", "{}", "[1]", '{"name": "x", "version": "1"}', "just text", "\x00\x01", "12:no", "a: b\n", "<xml/>"]
 )
@@ -252,7 +266,7 @@ def test_values_of_every_kind() -> None:
 
 @pytest.mark.parametrize(("body", "expected"), [
     ("é", "é".encode()), (b"\xff", b"\xff"), (io.BytesIO(b"f"), b"f"), (iter([b"a", "b"]), b"ab"),
-    ({"string": ""}, b""),
+    ({"string": ""}, b""), ("\ud800", b"\xed\xa0\x80"),
 ])  # fmt: skip
 def test_bodies(body: object, expected: bytes) -> None:
     """A body may be text, bytes, a file, pieces or a mapping."""
@@ -267,7 +281,9 @@ def test_bodies(body: object, expected: bytes) -> None:
     ({"request": {**REQUEST, "body": 7}, "response": RESPONSE}, "request: `body` is int"),
     ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": True}}}, "no code of 200 to 599"),
     ({"request": REQUEST, "response": {**RESPONSE, "status": {"code": 100}}}, "or 101 .100."),
-    ({"request": REQUEST, "response": {**RESPONSE, "body": {"base64_string": "a"}}}, "not base64"),
+    ({"request": REQUEST, "response": {**RESPONSE, "body": {"base64_string": "a"}}}, "base64 is damaged"),
+    ({"request": {**REQUEST, "body": [b"a", {"b": 1}]}, "response": RESPONSE}, "request: `body` is list"),
+    ({"request": REQUEST, "response": {**RESPONSE, "body": {"string": 7}}}, "response: `body` is int"),
     ({"request": REQUEST, "response": RESPONSE, "llmproxy": 7}, "`llmproxy` is not a mapping"),
 ])  # fmt: skip
 def test_problems(item: object, what: str) -> None:

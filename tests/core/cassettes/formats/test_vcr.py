@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 
 import httpx
@@ -14,9 +13,9 @@ from hypothesis import given, strategies as st
 from vcr.serialize import deserialize
 from vcr.serializers import yamlserializer
 
-from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours
+from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.formats.vcr import dumps, parse_exchanges, read, write_file
+from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 
 
@@ -49,6 +48,10 @@ HEAD = f"interactions:\n- request:\n    method: POST\n    uri: {URI}\n    header
 GOOD = HEAD + "  response:\n    status: {code: 200, message: OK}\n    headers: {}\n    body: {string: hi}\nversion: 1\n"
 
 
+def parse(text: str) -> list[Recorded]:
+    return read(Source(text.encode(), "c.yaml"))
+
+
 def recorded(**changes: object) -> Recorded:
     values: dict[str, object] = {
         "method": "POST",
@@ -78,7 +81,7 @@ def recorded(**changes: object) -> Recorded:
 ])  # fmt: skip
 def test_forms_of_a_response(members: str, body: bytes) -> None:
     """Every form in which vcrpy's stubs ever wrote a response is read."""
-    (found,) = parse_exchanges(f"{HEAD}  response: {members}\nversion: 1\n")
+    (found,) = parse(f"{HEAD}  response: {members}\nversion: 1\n")
     assert found.response_body == body
 
 
@@ -91,7 +94,7 @@ def test_forms_of_a_response(members: str, body: bytes) -> None:
 ])  # fmt: skip
 def test_forms_of_a_request_body(body: str, expected: bytes) -> None:
     """Text, bytes, files and lists of pieces are bodies."""
-    (found,) = parse_exchanges(GOOD.replace("body: null", f"body: {body}"))
+    (found,) = parse(GOOD.replace("body: null", f"body: {body}"))
     assert found.body == expected
 
 
@@ -137,7 +140,7 @@ def test_every_problem_is_listed() -> None:
     broken = GOOD.replace("status: {code: 200, message: OK}", "x: y")
     item = broken.partition("interactions:\n")[2].partition("version:")[0]
     with pytest.raises(CassetteCorrupt) as error:
-        parse_exchanges("version: 1\ninteractions:\n" + item * 12)
+        parse("version: 1\ninteractions:\n" + item * 12)
     assert "12 of its 12 interactions" in str(error.value)
     assert "line 3, interaction 1" in str(error.value)
     assert "and 2 more" in str(error.value)
@@ -158,19 +161,19 @@ def test_not_text_and_not_there(tmp_path: Path) -> None:
 def test_newer_format() -> None:
     """A file of a newer llmproxy is not half understood."""
     with pytest.raises(CassetteNewer, match="format 99"):
-        parse_exchanges(GOOD + "llmproxy: {format: 99}\n")
+        parse(GOOD + "llmproxy: {format: 99}\n")
 
 
 def test_recorded_at() -> None:
     """A time is taken where the file has one."""
-    (found,) = parse_exchanges(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
+    (found,) = parse(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
     assert found.recorded_at == 1795132800.0
-    assert parse_exchanges(GOOD)[0].recorded_at == 0.0
+    assert parse(GOOD)[0].recorded_at == 0.0
 
 
 def test_empty_list_is_a_cassette() -> None:
     """A cassette without interactions is one, unlike an empty file."""
-    assert parse_exchanges("version: 1\ninteractions: []\n") == []
+    assert parse("version: 1\ninteractions: []\n") == []
 
 
 # -- writing
@@ -184,7 +187,7 @@ def test_bodies_and_the_order_of_headers_survive(request_body: bytes, response_b
     fields, though YAML sorts names.
     """
     before = recorded(body=request_body, response_body=response_body)
-    (after,) = parse_exchanges(dumps([before], "c"))
+    (after,) = parse(dumps([before], "c"))
     names = ("method", "uri", "headers", "body", "status", "reason", "response_headers", "response_body")
     assert [getattr(after, name) for name in names] == [getattr(before, name) for name in names]
 
@@ -192,7 +195,7 @@ def test_bodies_and_the_order_of_headers_survive(request_body: bytes, response_b
 def test_order_that_does_not_fit_is_ignored() -> None:
     """A header field that was added by hand is read, with the order of the file."""
     text = dumps([recorded()], "c").replace("      accept:\n", "      added:\n      - by hand\n      accept:\n")
-    assert ("added", "by hand") in parse_exchanges(text)[0].headers
+    assert ("added", "by hand") in parse(text)[0].headers
 
 
 def test_vcrpy_reads_it() -> None:
@@ -206,7 +209,8 @@ def test_vcrpy_reads_it() -> None:
 def test_vcrpy_replays_it(tmp_path: Path) -> None:
     """With use_cassette vcrpy answers httpx and requests from our file, repeats in their order, without a network."""
     path = tmp_path / "c.yaml"
-    write_file(path, [recorded(), recorded(response_body=b"\xffagain"), recorded(status=429, reason="Too Many")], "c")
+    answers = [recorded(), recorded(response_body=b"\xffagain"), recorded(status=429, reason="Too Many")]
+    write_text(path, dumps(answers, "c"))
     before = path.read_bytes()
     with vcr.use_cassette(str(path), record_mode="none"):
         assert httpx.post(URI, json={"a": 1}).text == "hello"
@@ -217,31 +221,12 @@ def test_vcrpy_replays_it(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_write_is_atomic_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Folders are made, the mode of an older file is kept, and no temporary file stays."""
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Its folder is made, no temporary file stays, and a folder that cannot be made is said."""
     path = tmp_path / "deep" / "c.yaml"
-    write_file(path, [recorded()], "c")
-    path.chmod(0o600)
-    write_file(path, [recorded(), recorded()], "c")
-    assert len(read(open_source(path))) == 2
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for count in (1, 2):
+        write_text(path, dumps([recorded()] * count, "c"))
+        assert len(read(open_source(path))) == count
     assert [file.name for file in path.parent.iterdir()] == ["c.yaml"]
-
-
-@pytest.mark.parametrize("text", ["", "version: 1\ninteractions: [}", GOOD])
-def test_foreign_and_damaged_files_are_not_overwritten(text: str, tmp_path: Path) -> None:
-    """Only a file of ours is overwritten; any other needs force."""
-    path = tmp_path / "c.yaml"
-    path.write_text(text)
-    with pytest.raises(CassetteCorrupt, match="Not overwritten"):
-        write_file(path, [recorded()], "c")
-    assert path.read_text() == text
-    write_file(path, [recorded()], "c", force=True)
-    assert len(read(open_source(path))) == 1
-
-
-def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """A file where the folder should be is the machine's fault, said in our words."""
-    (tmp_path / "a").write_text("x")
     with pytest.raises(MachineError, match="cannot be written"):
-        write_file(tmp_path / "a" / "c.yaml", [recorded()], "c")
+        write_text(path / "c.yaml", "x")
