@@ -20,7 +20,7 @@ import hashlib
 import importlib
 import inspect
 import json
-import logging
+import operator
 import os
 import sys
 import warnings
@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import FunctionType
 from typing import Any, cast, overload
 from uuid import UUID
@@ -41,7 +41,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
-_log = logging.getLogger(__name__)
+_HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 class CacheWarning(UserWarning):
@@ -85,17 +85,17 @@ def decode_value(text: str) -> Any:
 
 
 class _ValueWriter:
-    """Writes a value as JSON: what can be made again of it, or raises NotCacheable."""
+    """Writes a value as JSON: what can be made again of it, or raises NotCacheable. `where` says where it stands."""
 
     def write(self, value: Any, where: str) -> object:
-        """Write any value; `where` says where it stands."""
         if value is None or type(value) in (bool, int, float):
             return value
         if type(value) is str:
             return self.write_text(value)
-        if type(value) in (list, tuple):
-            items = [self.write(each, f"{where}[{n}]") for n, each in enumerate(value)]
-            return items if type(value) is list else {_TYPE: "tuple", "is": items}
+        if type(value) is list:
+            return [self.write(each, f"{where}[{n}]") for n, each in enumerate(value)]
+        if type(value) is tuple:
+            return {_TYPE: "tuple", "is": self.write(list(value), where)}
         if type(value) is dict and all(type(name) is str for name in value):
             members = self.write_members(value, where)
             return {_TYPE: "dict", "is": members} if _TYPE in value else members
@@ -122,19 +122,17 @@ class _ValueWriter:
             raise NotCacheable(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
         tree = {_TYPE: self.write_class(value, where), "is": self.write_members(members, where)}
         if isinstance(value, BaseModel):
-            gone = sorted(set(type(value).model_fields) - set(members))  # litellm deletes what was not answered
-            extra = self.write_members(value.__pydantic_extra__ or {}, where)
-            tree |= {"gone": gone, "extra": extra, "set": sorted(value.model_fields_set)}
+            tree["gone"] = sorted(type(value).model_fields.keys() - members.keys())  # litellm deletes what is not said
+            tree["extra"] = self.write_members(value.model_extra or {}, where)
+            tree["set"] = sorted(value.model_fields_set)
         return tree
 
 
-def _find_members(value: Any) -> Mapping[str, object] | None:
-    """Return the fields of an object that consists of nothing else; None for any other."""
-    if isinstance(value, (list, dict, tuple, set, str, int, float, type)):
-        return None
+def _find_members(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a pydantic object or of one of a dataclass; None for any other, and for more than that."""
     if isinstance(value, BaseModel):
         return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
-    if not is_dataclass(value):
+    if not is_dataclass(value) or isinstance(value, (list, dict, tuple, set, str, int, float, type)):
         return None
     names = [each.name for each in fields(value)]
     if more := set(getattr(value, "__dict__", ())) - set(names):
@@ -149,41 +147,35 @@ def _read_tree(tree: Any) -> Any:
         return tree
     tag = tree.get(_TYPE)
     if tag is None or tag == "dict":
-        return {name: _read_tree(each) for name, each in (tree if tag is None else tree["is"]).items()}
+        return _read_members(tree if tag is None else tree["is"])
     if tag == "tuple":
-        return tuple(_read_tree(each) for each in tree["is"])
-    kind = find_class(tag)
-    if issubclass(kind, Enum):
-        return kind[tree["is"]]
-    members = {name: _read_tree(each) for name, each in tree["is"].items()}
-    made: Any = object.__new__(kind)
+        return tuple(_read_tree(tree["is"]))
+    kind: Any = find_class(tag)
+    return kind[tree["is"]] if issubclass(kind, Enum) else _read_object(kind, tree)
+
+
+def _read_members(members: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _read_tree(each) for name, each in members.items()}
+
+
+def _read_object(kind: Any, tree: Mapping[str, Any]) -> object:
+    """Return an object with the fields that are kept; fields that a model did not have then get their default."""
+    made, members = object.__new__(kind), _read_members(tree["is"])
     if issubclass(kind, BaseModel):
-        _fill_model(made, members, tree)
-        return made
-    if unlike := set(members) ^ {each.name for each in fields(cast("Any", kind))}:
-        raise NotCacheable(f"the fields of {tag} have changed: {', '.join(sorted(unlike))}")
+        known = {name: each for name, each in kind.model_fields.items() if name not in tree["gone"]}
+        new = {name: each for name, each in known.items() if name not in members and not each.is_required()}
+        members |= {name: each.get_default(call_default_factory=True) for name, each in new.items()}
+        private = {name: each.get_default() for name, each in kind.__private_attributes__.items()}
+        extra = _read_members(tree["extra"]) if kind.model_config.get("extra") == "allow" else None
+        state = {"__pydantic_private__": private or None, "__pydantic_extra__": extra}
+        BaseModel.__setstate__(made, state | {"__pydantic_fields_set__": set(tree["set"])})
+    else:
+        known = {each.name: each for each in fields(kind)}
+    if unlike := members.keys() ^ known.keys():
+        raise NotCacheable(f"the fields of {tree[_TYPE]} have changed: {', '.join(sorted(unlike))}")
     for name, each in members.items():
         object.__setattr__(made, name, each)
     return made
-
-
-def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:
-    """Set the state of a pydantic object; fields that its class did not have yet get their default."""
-    known = type(made).model_fields
-    new = [name for name in known if name not in members and name not in tree["gone"]]
-    if unlike := set(members) - set(known) | {name for name in new if known[name].is_required()}:
-        raise NotCacheable(f"the fields of {tree[_TYPE]} have changed: {', '.join(sorted(unlike))}")
-    state: dict[str, Any] = {
-        "__dict__": members | {name: known[name].get_default(call_default_factory=True) for name in new},
-        "__pydantic_extra__": {name: _read_tree(each) for name, each in tree["extra"].items()},
-        "__pydantic_fields_set__": set(tree["set"]),
-        "__pydantic_private__": {name: each.get_default() for name, each in made.__private_attributes__.items()}
-        or None,
-    }
-    if type(made).model_config.get("extra") != "allow":
-        state["__pydantic_extra__"] = None
-    for name, each in state.items():
-        object.__setattr__(made, name, each)
 
 
 def class_path(kind: type) -> str:
@@ -240,9 +232,9 @@ class _KeyWriter(_ValueWriter):
         self.write_text = Redactor().text  # type: ignore[method-assign]
 
     def write_members(self, members: Mapping[str, object], where: str) -> dict[str, object]:
-        return {name: self.write_unless_credential(name, each, f"{where}.{name}") for name, each in members.items()}
+        return {name: self.write_member(name, each, f"{where}.{name}") for name, each in members.items()}
 
-    def write_unless_credential(self, name: str, value: object, where: str) -> object:
+    def write_member(self, name: str, value: object, where: str) -> object:
         """Write what stands under a name; ``key``, ``token``, ``secret`` are too usual to mean a credential here."""
         plain = name.lower().replace("_", "").replace("-", "")
         secret = plain in _SECRET_NAMES or plain.endswith("apikey")
@@ -297,6 +289,7 @@ class CachedFunction:
     function: Callable[..., Any]
     ignore: frozenset[str] = frozenset()
     state: tuple[str, ...] = ()
+    _warned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Refuse unknown names, which would silently do nothing. Raises TypeError: no function; ValueError."""
@@ -322,21 +315,22 @@ class CachedFunction:
 
     def call_key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
         """Return the key of function, arguments, class, own `state`. Raises TypeError, NotCacheable, AttributeError."""
-        bound = self._signature.bind(*args, **kwargs)
+        parameters = self._signature.parameters
+        counted = {name: each for name, each in kwargs.items() if name in parameters or name not in self.ignore}
+        bound = self._signature.bind(*args, **counted)
         bound.apply_defaults()
-        given, writer = dict(bound.arguments), _KeyWriter()
+        given, writer = bound.arguments, _KeyWriter()
         about: dict[str, Any] = {"cache_key": cache_key, "sample": sample, "function": self.name}
         if self._is_method:
-            owner = given.pop(next(iter(given)))
+            owner = given.pop("self")
             about["class"] = class_path(owner if isinstance(owner, type) else type(owner))
-            read = {path: functools.reduce(getattr, path.split("."), owner) for path in self.state}
             about["state"] = {
-                path: writer.write_unless_credential(path.rpartition(".")[2], each, f"self.{path}")
-                for path, each in read.items()
+                path: writer.write_member(path.rpartition(".")[2], operator.attrgetter(path)(owner), f"self.{path}")
+                for path in self.state
             }
         try:
             about["arguments"] = {
-                name: writer.write_unless_credential(name, self._drop_ignored(name, each), f"argument {name!r}")
+                name: writer.write_member(name, each, f"argument {name!r}")
                 for name, each in given.items()
                 if name not in self.ignore
             }
@@ -344,11 +338,26 @@ class CachedFunction:
             raise NotCacheable("an argument is nested too deeply, or contains itself") from None
         return "call:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode("ascii")).hexdigest()
 
-    def _drop_ignored(self, name: str, value: Any) -> Any:
-        """Return an argument, further keywords without those that are ignored."""
-        if self._signature.parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
-            return value
-        return {key: each for key, each in value.items() if key not in self.ignore}
+    def find_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheSlot | None:
+        """Return where a call is kept; None if it is not."""
+        running, configured = context_scenario.get(), ScenarioConfig.default_config
+        config, sample = (configured, 1) if running is None else (running.config, running.options.sample)
+        cache_key = config.cache_key if config else None
+        store = CacheStore.from_environment() if cache_key else None
+        if store is None or not cache_key:
+            return None
+        try:
+            key = self.call_key(args, kwargs, cache_key=cache_key, sample=sample)
+        except NotCacheable as error:
+            self.warn_once(error, f"{self.name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
+            return None
+        return _ResultSlot(store, key, self.name, cache_key, sample, self)
+
+    def warn_once(self, why: object, text: str) -> None:
+        """Warn, at the line of the call, of what was not yet warned of."""
+        if str(why) not in self._warned:
+            self._warned.add(str(why))
+            warnings.warn(text, CacheWarning, skip_file_prefixes=(_HERE,))
 
     @functools.cached_property
     def _signature(self) -> inspect.Signature:
@@ -362,6 +371,45 @@ class CachedFunction:
 def _list_code_constants(code: object) -> Collection[object]:
     """Return the constants of a code object; of code inside code its own, whose `repr` would name an address."""
     return [_list_code_constants(each) if hasattr(each, "co_code") else each for each in getattr(code, "co_consts", ())]
+
+
+@dataclass(frozen=True)
+class _ResultSlot(CacheSlot):
+    """Where the result of a call is kept."""
+
+    of: CachedFunction
+
+    def find(self) -> tuple[Any] | None:
+        """Return the value that is kept; None too if it cannot be used."""
+        text = super().find()
+        found = None if text is None else self._decode(text[0])
+        running = context_scenario.get()
+        if found and running is not None:
+            running.from_cache.append(self.name)
+        return found
+
+    def encode(self, made: Any) -> tuple[Any, str | None]:
+        """Return a value and its text; None if it cannot be kept."""
+        try:
+            return made, encode_value(made)
+        except NotCacheable as error:
+            self.of.warn_once(error, f"what {self.name} returned is not cached: {error}")
+            return made, None
+
+    def keep(self, encoded: tuple[Any, str | None]) -> Any:
+        """Keep what was made, and return it as it is read again; as it was made if that cannot be."""
+        made, text = encoded
+        kept = None if text is None else self._decode(super().keep(text))
+        return kept[0] if kept else made
+
+    def _decode(self, text: str) -> tuple[Any] | None:
+        try:
+            return (decode_value(text),)
+        except NotCacheable as error:
+            self.of.warn_once(error, f"a kept value of {self.name} cannot be used, and it is called: {error}")
+            return None
+        except ValueError as error:
+            raise self.store.build_corrupt_error(f"the value under {self.key} cannot be read ({error})") from error
 
 
 # -- the decorator
@@ -399,101 +447,22 @@ scenario_cache = cache
 def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_wrap_function(function.__func__, ignore, state))
-    cached = _CachedCalls(CachedFunction(function, ignore, state))
+    cached = CachedFunction(function, ignore, state)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            place, made = cached.find_cache_slot(args, kwargs), []
-            if place is None:
-                return await function(*args, **kwargs)
-
-            async def make() -> str | None:
-                made.append(await function(*args, **kwargs))
-                return cached.encode_result(made[0])
-
-            text = await get_or_make(place, make)
-            return made[0] if cached.restore_result(place, text, made) else await function(*args, **kwargs)
+            slot, call_it = cached.find_slot(args, kwargs), functools.partial(function, *args, **kwargs)
+            return await (call_it() if slot is None else get_or_make(slot, call_it))
 
         return acall
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        place, made = cached.find_cache_slot(args, kwargs), []
-        if place is None:
-            return function(*args, **kwargs)
-
-        def make() -> str | None:
-            made.append(function(*args, **kwargs))
-            return cached.encode_result(made[0])
-
-        text = get_or_make_sync(place, make)
-        return made[0] if cached.restore_result(place, text, made) else function(*args, **kwargs)
+        slot, call_it = cached.find_slot(args, kwargs), functools.partial(function, *args, **kwargs)
+        return call_it() if slot is None else get_or_make_sync(slot, call_it)
 
     return call
-
-
-@dataclass
-class _CachedCalls:
-    """A function and what it was already warned about."""
-
-    of: CachedFunction
-    warned: set[str] = field(default_factory=set)
-
-    def find_cache_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheSlot | None:
-        """Return where a call is kept; None if it is not."""
-        cache_key, sample = _get_effective_cache_key()
-        store = CacheStore.from_environment() if cache_key else None
-        if store is None or not cache_key:
-            return None
-        name = self.of.name
-        try:
-            return CacheSlot(
-                store, self.of.call_key(args, kwargs, cache_key=cache_key, sample=sample), name, cache_key, sample
-            )
-        except NotCacheable as error:
-            self._warn_once(error, f"{name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
-            return None
-
-    def encode_result(self, value: object) -> str | None:
-        """Return the text of what the function returned; None if it cannot be kept."""
-        try:
-            return encode_value(value)
-        except NotCacheable as error:
-            self._warn_once(error, f"what {self.of.name} returned is not cached: {error}")
-            return None
-
-    def restore_result(self, place: CacheSlot, text: str | None, made: list[Any]) -> bool:
-        """Put the value of a kept text in the place of what was made; False if the function is to be called."""
-        if text is None:
-            return bool(made)
-        try:
-            value = decode_value(text)
-        except NotCacheable as error:
-            self._warn_once(error, f"a kept value of {self.of.name} cannot be used, and it is called: {error}")
-            return bool(made)
-        except ValueError as error:
-            raise place.store.build_corrupt_error(f"the value under {place.key} cannot be read ({error})") from error
-        if not made:
-            _log.debug("%s answered from the cache", self.of.name)
-            running = context_scenario.get()
-            if running is not None:
-                running.from_cache.append(self.of.name)
-        made[:] = [value]
-        return True
-
-    def _warn_once(self, why: object, text: str) -> None:
-        if str(why) not in self.warned:
-            self.warned.add(str(why))
-            warnings.warn(text, CacheWarning, stacklevel=4)
-
-
-def _get_effective_cache_key() -> tuple[str | None, int]:
-    running = context_scenario.get()
-    if running is not None:
-        return running.config.cache_key, running.options.sample
-    configured = ScenarioConfig.default_config
-    return (configured.cache_key if configured else None), 1
 
 
 # -- names that programs written for LangWatch Scenario may know

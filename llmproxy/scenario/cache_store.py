@@ -12,23 +12,27 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from llmproxy import sqlite_file
 from llmproxy.errors import CassetteCorrupt, MissError, SettingsError, StoreReadOnly
 
 DIRECTORY = "SCENARIO_CACHE_DIR"
 MODE = "SCENARIO_CACHE_MODE"
-_MARK = 0x6C6C6D63, 2
-"""SQLite's application_id, ``llmc``, and the version of the table."""
+_APPLICATION_ID, _VERSION = 0x6C6C6D63, 2
+"""``llmc``, and the version of the table: SQLite's marks of a file."""
+_READ_MARKS = """
+SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master WHERE type = 'table')
+  FROM pragma_application_id, pragma_user_version
+"""
 _BUSY_SECONDS = 30.0
 """How long a statement waits for another process's write; each takes a few milliseconds."""
 _TABLE = """
@@ -111,10 +115,9 @@ class CacheStore:
     def put(self, key: str, value: str, *, name: str, cache_key: str, sample: int = 1, now: float | None = None) -> str:
         """Keep a text and return what is kept: the text that another process kept first, unless the mode is record."""
         row = key, value, name, cache_key, sample, time.time() if now is None else now
-        how = "REPLACE" if self.mode is CacheMode.RECORD else "IGNORE"
+        verb = "REPLACE" if self.mode is CacheMode.RECORD else "INSERT OR IGNORE"
         with self._open_file(make=True) as conn:
             assert conn is not None  # noqa: S101 (made)
-            verb = f"INSERT OR {how}"
             conn.execute(f"{verb} INTO entries VALUES (?, ?, ?, ?, ?, ?, 0)", row)
             return str(conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()[0])
 
@@ -146,7 +149,7 @@ class CacheStore:
 
     @contextmanager
     def _open_file(self, *, make: bool = False) -> Iterator[sqlite3.Connection | None]:
-        """Open the file for a moment; None where there is none and none is to be made."""
+        """Open the file for a moment; None where nothing was kept yet and `make` does not begin it."""
         if not make and not self.path.exists():
             yield None
             return
@@ -160,42 +163,30 @@ class CacheStore:
         with (
             sqlite_file.translate_errors(self.path, _WORDS, writing=True),
             closing(sqlite_file.open_connection(self.path, "mode=rwc", timeout=_BUSY_SECONDS)) as conn,
+            sqlite_file.write_transaction(conn) if make else nullcontext(),
         ):
-            with sqlite_file.in_snapshot(conn):
-                mark = _read_app_id_and_version(conn)
-            if mark == (0, 0, 0):
-                with sqlite_file.write_transaction(conn):
-                    if _read_app_id_and_version(conn) == (0, 0, 0):  # another process may have been quicker
-                        conn.execute(_TABLE)
-                        conn.execute(f"PRAGMA application_id = {_MARK[0]}")
-                        conn.execute(f"PRAGMA user_version = {_MARK[1]}")
-                    mark = _read_app_id_and_version(conn)
-            if mark != (*_MARK, 1):
+            marks = conn.execute(_READ_MARKS).fetchone()
+            is_empty = marks == (0, 0, 0)
+            if not is_empty and marks != (_APPLICATION_ID, _VERSION, 1):
                 raise self.build_corrupt_error("it is not a cache of this version of llmproxy, or of another program")
-            yield conn
-
-
-def _read_app_id_and_version(conn: sqlite3.Connection) -> tuple[int, int, int]:
-    """Return what tells our file from others: application, version, and the number of tables."""
-    asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE type = 'table'")
-    application, version, tables = (int(conn.execute(each).fetchone()[0]) for each in asked)
-    return application, version, tables
+            if is_empty and make:
+                conn.execute(_TABLE)
+                conn.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                conn.execute(f"PRAGMA user_version = {_VERSION}")
+            yield None if is_empty and not make else conn
 
 
 # -- one value of it, and who makes it
 
-_Flight = tuple[int, Path, str]
-"""A process, since a forked one does not make what its parent makes; a file; a key."""
-_flying: dict[_Flight, Future[None]] = {}
-"""What is being made now: who wants the same meanwhile waits for it once."""
-_guard = threading.Lock()
-_mine: ContextVar[frozenset[_Flight]] = ContextVar("cache_mine", default=frozenset())
+_flying: dict[tuple[int, str, str], Future[None]] = {}
+"""What is being made now, by process (a forked one does not make what its parent makes), file and key."""
+_mine: ContextVar[frozenset[Future[None]]] = ContextVar("cache_mine", default=frozenset())
 """What is being made around here: a recursion whose arguments are ignored would wait for itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CacheSlot:
-    """Where one value is kept."""
+    """Where one value is kept: a text, unless a subclass makes a text of it."""
 
     store: CacheStore
     key: str
@@ -203,73 +194,72 @@ class CacheSlot:
     cache_key: str
     sample: int
 
-    def find_text(self) -> str | None:
-        """Return the text that is kept. Raises MissError: the mode is ``replay`` and there is none."""
+    def find(self) -> tuple[Any] | None:
+        """Return the value that is kept. Raises MissError: the mode is ``replay`` and there is none."""
         found = None if self.store.mode is CacheMode.RECORD else self.store.get(self.key)
         if found is None and self.store.mode is CacheMode.REPLAY:
-            kept = [each.cache_key for each in self.store.list(self.name)]
-            if self.cache_key in kept:
-                nearest = f"It is kept for {kept.count(self.cache_key)} other inputs: llmproxy cache list {self.name}"
-            elif kept:
-                others = ", ".join(map(repr, sorted(set(kept))))
-                nearest = f"It is kept for cache_key {others}, and not for {self.cache_key!r}."
-            else:
-                nearest = "Nothing of it was ever kept there."
-            raise MissError(
-                f"{self.name} is not in the cache {self.store.path} (key {self.key[:17]}...), and {MODE}=replay. "
-                f"{nearest}",
-                hint=f"{MODE}=auto lets it be called, and keeps the answer.",
-            )
-        return found
+            raise self._build_miss_error()
+        return None if found is None else (found,)
 
-    def store_text(self, text: str | None) -> str | None:
-        if text is None:
+    def encode(self, made: Any) -> Any:
+        """Return what `keep` takes of what was made: at once, since others may change it meanwhile."""
+        return made
+
+    def keep(self, encoded: Any) -> Any:
+        """Keep what was made, and return what is kept; None is not kept."""
+        if encoded is None:
             return None
-        return self.store.put(self.key, text, name=self.name, cache_key=self.cache_key, sample=self.sample)
+        return self.store.put(self.key, encoded, name=self.name, cache_key=self.cache_key, sample=self.sample)
+
+    def _build_miss_error(self) -> MissError:
+        kept = [each.cache_key for each in self.store.list(self.name)]
+        if self.cache_key in kept:
+            nearest = f"It is kept for {kept.count(self.cache_key)} other inputs: llmproxy cache list {self.name}"
+        elif kept:
+            others = ", ".join(map(repr, sorted(set(kept))))
+            nearest = f"It is kept for cache_key {others}, and not for {self.cache_key!r}."
+        else:
+            nearest = "Nothing of it was ever kept there."
+        what = f"{self.name} is not in the cache {self.store.path} (key {self.key[:17]}...), and {MODE}=replay."
+        return MissError(f"{what} {nearest}", hint=f"{MODE}=auto lets it be called, and keeps the answer.")
 
     @contextmanager
     def wait_for_maker(self) -> Iterator[Future[None] | None]:
         """Yield what to wait for before a look into the file; None: nothing, and others wait until the block ends."""
-        flight = os.getpid(), self.store.path, self.key
-        if flight in _mine.get():
-            yield None
+        flight = os.getpid(), str(self.store.path), self.key
+        ours: Future[None] = Future()
+        ours.set_running_or_notify_cancel()  # who waits and is cancelled cancels it for nobody else
+        first = _flying.setdefault(flight, ours)  # atomic: of several threads one is the maker
+        if first is not ours:
+            yield None if first in _mine.get() else first
             return
-        with _guard:
-            theirs = _flying.get(flight)
-            if theirs is None:
-                ours = _flying[flight] = Future()
-                ours.set_running_or_notify_cancel()  # who waits and is cancelled cancels it for nobody else
-        if theirs is not None:
-            yield theirs
-            return
-        token = _mine.set(_mine.get() | {flight})
+        token = _mine.set(_mine.get() | {ours})
         try:
             yield None
         finally:
             _mine.reset(token)
-            with _guard:
-                _flying.pop(flight).set_result(None)
+            del _flying[flight]
+            ours.set_result(None)
 
 
-async def get_or_make(place: CacheSlot, make: Callable[[], Awaitable[str | None]]) -> str | None:
-    """Return what is kept at a place; if there is nothing, let `make` make it, and keep it.
+async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what is kept in a slot; if there is nothing, let `make` make it, and keep it.
 
-    None from `make` means that it cannot be kept. Who asks at the same time waits for it once, and makes it himself if
-    it then is not there.
+    Who asks at the same time waits for it once, and makes it himself if it then is not there.
 
     Raises MissError: the mode is ``replay`` and nothing is kept.
     """
-    with place.wait_for_maker() as theirs:
-        if theirs is not None:
-            await asyncio.wrap_future(theirs)
-        found = await asyncio.to_thread(place.find_text)
-        return await asyncio.to_thread(place.store_text, await make()) if found is None else found
+    with slot.wait_for_maker() as maker:
+        if maker is not None:
+            await asyncio.wrap_future(maker)
+        found = await asyncio.to_thread(slot.find)
+        return found[0] if found else await asyncio.to_thread(slot.keep, slot.encode(await make()))
 
 
-def get_or_make_sync(place: CacheSlot, make: Callable[[], str | None]) -> str | None:
+def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
     """Do what `get_or_make` does, without an event loop."""
-    with place.wait_for_maker() as theirs:
-        if theirs is not None:
-            theirs.result()
-        found = place.find_text()
-        return place.store_text(make()) if found is None else found
+    with slot.wait_for_maker() as maker:
+        if maker is not None:
+            maker.result()
+        found = slot.find()
+        return found[0] if found else slot.keep(slot.encode(make()))

@@ -260,7 +260,6 @@ def test_tasks_and_loops_share_one_making(store: CacheStore) -> None:
 async def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
     """None is not kept, and nobody waits for it twice."""
     maker = Maker(None)
-
     began = time.monotonic()
     assert list(await asyncio.gather(*(get_or_make(place(store), maker.amake) for _ in range(5)))) == [None] * 5
     assert maker.calls == 5
@@ -271,7 +270,6 @@ async def test_what_cannot_be_kept_is_made_by_each(store: CacheStore) -> None:
 async def test_who_is_cancelled_disturbs_nobody(store: CacheStore) -> None:
     """Of three the one who makes it and one who waits are cancelled: the third gets it."""
     maker = Maker()
-
     making, waiting, impatient = (asyncio.ensure_future(get_or_make(place(store), maker.amake)) for _ in range(3))
     while not maker.calls:
         await asyncio.sleep(0.001)
@@ -309,7 +307,6 @@ def test_asking_again_from_inside_does_not_hang(how: str, store: CacheStore) -> 
 async def test_a_slow_lock_does_not_stop_the_loop(store: CacheStore) -> None:
     """While another process holds the file, other tasks go on."""
     put(store, "other")
-
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         pending = asyncio.ensure_future(get_or_make(place(store), Maker().amake))

@@ -88,6 +88,7 @@ def test_objects_come_back_as_objects() -> None:
         assert type(found) is type(value)
     assert back(Outer("x")).made == ["made"]
     assert back(basket).colour == "red"
+    assert back(Basket(items=[], **{"$type": "tuple"})).model_extra == {"$type": "tuple"}
     assert back(basket).model_fields_set == basket.model_fields_set
 
 

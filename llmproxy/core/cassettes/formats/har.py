@@ -193,6 +193,6 @@ def _to_number(value: Any) -> float:
         return 0.0
 
 
-def _format_time(unix: Any) -> str:  # noqa: ANN401 (as above)
+def _format_time(unix: Any) -> str:
     seconds = _to_number(unix)
     return datetime.fromtimestamp(seconds if seconds < _YEAR_10000 else 0, UTC).isoformat(timespec="milliseconds")
