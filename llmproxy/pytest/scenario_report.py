@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from llmproxy.protocol import AGENT
@@ -130,14 +129,6 @@ def unpack_run(tree: Mapping[str, Any]) -> tuple[WorkerScenario, ScenarioResult]
     return WorkerScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
-def sum_party_costs(uses: Iterable[PartyUse]) -> str:
-    """Return US dollars of all parties together; empty if one of them is not known, or nothing was measured."""
-    used = [use.cost_usd for use in uses if use.calls]
-    if not used or None in used:
-        return ""
-    return format(sum((Decimal(cost) for cost in used if cost is not None), Decimal(0)), "f")
-
-
 def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
     """Return what a scenario came to as properties of its test, for JUnit; what is unknown is left out."""
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
@@ -150,7 +141,7 @@ def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> l
         name=str(scenario.name),
         status=to_plain(result.status),
         cassette=result.cassette,
-        cost_usd=sum_party_costs(result.usage.values()),
+        cost_usd=sum(result.usage.values(), PartyUse()).cost_usd,
         run_id=result.run_id,
     )
 

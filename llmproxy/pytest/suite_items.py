@@ -23,11 +23,11 @@ import pytest
 from llmproxy.client.child_env import in_ci
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
-from llmproxy.pytest.scenario_report import list_result_properties, sum_party_costs
+from llmproxy.pytest.scenario_report import list_result_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
 from llmproxy.pytest.shared_proxy import SuiteResources
 from llmproxy.report.event_handlers import SecretHider
-from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.events import Event, Finished, PartyUse, Started, Status
 from llmproxy.suite.project_settings import SuiteRunOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.shared_parts import show_path
@@ -210,7 +210,7 @@ def _list_item_properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event
         status=made["status"],
         runs=f"{made['passed']}/{made['runs']}" if made["runs"] > 1 else "",
         cassette=started[0].cassette if started else "",
-        cost_usd=sum_party_costs(used),
+        cost_usd=sum(used, PartyUse()).cost_usd,
         run_id=" ".join(each.run_id for each in started),
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -65,13 +66,30 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartyUse:
-    """What one party (agent, user, judge) used, from the proxy."""
+    """What one party (agent, user, judge) used, of which nothing is missing: `proxy_calls.Use` counts lower bounds."""
 
     calls: int = 0
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: str | None = None
     """A decimal number; None when no price is known."""
+
+    def __add__(self, other: PartyUse) -> PartyUse:
+        """Add up; what one of them does not know, the sum does not know. One without calls adds nothing."""
+        if not (self.calls and other.calls):
+            return self if self.calls else other
+        return PartyUse(
+            calls=self.calls + other.calls,
+            input_tokens=_add_known(self.input_tokens, other.input_tokens),
+            output_tokens=_add_known(self.output_tokens, other.output_tokens),
+            cost_usd=None
+            if self.cost_usd is None or other.cost_usd is None
+            else format(Decimal(self.cost_usd) + Decimal(other.cost_usd), "f"),
+        )
+
+
+def _add_known(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

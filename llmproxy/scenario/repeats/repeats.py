@@ -15,7 +15,6 @@ import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -219,21 +218,9 @@ def _list_judged_criteria(result: ScenarioResult) -> Sequence[str]:
 def _sum_usage_by_party(samples: Sequence[SampleResult]) -> dict[str, PartyUse]:
     parties = dict.fromkeys(party for each in samples for party in each.result.usage)
     return {
-        party: _sum_usage([each.result.usage[party] for each in samples if party in each.result.usage])
+        party: sum((each.result.usage[party] for each in samples if party in each.result.usage), PartyUse())
         for party in parties
     }
-
-
-def _sum_usage(uses: Sequence[PartyUse]) -> PartyUse:
-    """Add up; what one run does not know, the sum does not know."""
-    costs = [use.cost_usd for use in uses]
-    known = [Decimal(cost) for cost in costs if cost is not None]
-    return PartyUse(
-        calls=sum(use.calls for use in uses),
-        input_tokens=_sum_if_all_known(use.input_tokens for use in uses),
-        output_tokens=_sum_if_all_known(use.output_tokens for use in uses),
-        cost_usd=format(sum(known, Decimal(0)), "f") if known and len(known) == len(costs) else None,
-    )
 
 
 def _sum_if_all_known(values: Iterable[int | None]) -> int | None:

@@ -116,6 +116,9 @@ def test_use_is_added_up_and_unknown_stays_unknown() -> None:
     found = many(Plan(P, P, usage={"agent": use}, agent_time=1.5))
     assert found.usage == {"agent": PartyUse(calls=4, input_tokens=20, output_tokens=None, cost_usd="0.20")}
     assert found.agent_time == 3.0
+    known, silent = PartyUse(calls=1, input_tokens=5, output_tokens=2, cost_usd="0.1"), PartyUse(calls=1)
+    assert known + silent == silent + known == PartyUse(calls=2)
+    assert sum([known, PartyUse(), known], PartyUse()).cost_usd == "0.2"
     found = many(Plan(P, P, passed_criteria=["a"], failed_criteria=["b"], inconclusive_criteria=["c"]))
     assert (found.passed_criteria, found.failed_criteria, found.inconclusive_criteria) == (["a"], ["b"], ["c"])
 
