@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,25 @@ def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path
     assert (again.returncode, again.stdout) == (0, "hello\n")
     assert again.stderr.startswith("llmproxy: 1 hit, 0 misses, 0 recorded")
     assert len(again.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "ending", "said"),
+    [
+        ({"say": "hello"}, "", ""),
+        ({"say": "hello"}, "raise SystemExit(3)", "the command ended with 3"),
+        ({"say": "hello"}, "import signal; os.kill(os.getpid(), signal.SIGINT)", "the command was interrupted"),
+        ({"status": 500, "json": {"error": {"message": "no"}}}, "", "an answer failed or was cut off"),
+    ],
+)
+def test_an_incomplete_recording_is_said(tmp_path: Path, given: dict[str, Any], ending: str, said: str) -> None:
+    """With the reason, wherever `ls` calls it incomplete."""
+    with Provider([step(user="hi", **given)]) as provider:
+        words = ["--mode", "record", "--", sys.executable, "-c", ASK + ending, "hi"]
+        done = run(*words, cwd=tmp_path, env={"OPENAI_BASE_URL": provider.url + "/v1"})
+    line = f"llmproxy: {said}: this recording is incomplete.\n"
+    assert (line in done.stderr, "incomplete" in done.stderr) == (bool(said), bool(said)), done.stderr
+    assert ("incomplete" in llmproxy("ls", cwd=tmp_path).stdout) is bool(said)
 
 
 def test_the_child_has_our_input_output_and_exit_code(px: Proxy) -> None:

@@ -169,9 +169,10 @@ class RunEnding:
         if self.report.recorded:
             write_stderr_lines(*self._suggest_learning())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
-        if self.report.failed:
-            write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
-        elif lost and self.proxy.process is not None:
+        incomplete = self._explain_incomplete(self.report, code)
+        if incomplete:
+            write_stderr_lines(f"llmproxy: {incomplete}: this recording is incomplete.")
+        if lost and not self.report.failed and self.proxy.process is not None:
             write_stderr_lines(*self.proxy.process.log_text.splitlines()[-3:])
         if self.unfiled:
             write_stderr_lines(f"llmproxy: {self.unfiled}")
@@ -209,6 +210,20 @@ class RunEnding:
         if self.loaded.settings.strict and not only:
             write_stderr_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")
         return code
+
+    def _explain_incomplete(self, report: Report, code: int) -> str:
+        """Return why what was recorded is incomplete, as `ls` shows it; empty if it is not, or is elsewhere."""
+        if report.failed:
+            return "an answer could not be recorded"
+        complete = True
+        if report.recorded and not (report.live or report.replacement) and self.proxy.process is not None:
+            with suppress(LLMProxyError), open_given(self.loaded.settings.store) as store:
+                complete = store.last_session_ended_cleanly(report.cassette, report.sample)
+        if complete:
+            return ""
+        if code in ENDED_BY_USER:
+            return "the command was interrupted"
+        return f"the command ended with {code}" if code else "an answer failed or was cut off"
 
     def _suggest_after_misses(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
