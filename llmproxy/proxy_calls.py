@@ -381,6 +381,11 @@ def find_violated_option(totals: Totals, *, carried: bool, stale: bool) -> tuple
     return ("--fail-on-stale", Exit.STALE) if stale and totals.stale else None
 
 
+def explain_exit(code: Exit, option: str, *reasons: str) -> str:
+    """Return ``exit code 4 because of --fail-on-miss: 1 miss``."""
+    return f"exit code {code} because of {option}: {', '.join(reasons)}"
+
+
 def _read_money(value: object) -> Decimal | None:
     try:
         return None if value is None else Decimal(str(value))

@@ -35,7 +35,7 @@ from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_conte
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
-from llmproxy.proxy_calls import Call, Totals, describe_hits, find_doubts, find_violated_option
+from llmproxy.proxy_calls import Call, Totals, describe_hits, explain_exit, find_doubts, find_violated_option
 from llmproxy.report.proxy_console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
@@ -114,9 +114,9 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
         await beat
     unused = await close_and_report(server.stop_serving, built, report, totals)
     write_totals(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
-    code, doubts = find_exit_code(settings, totals, unused, losses=proxy.losses)
-    if settings.strict and doubts:
-        report.note(f"--strict: {', '.join(doubts)}")
+    code, reason = find_exit_code(settings, totals, unused, losses=proxy.losses)
+    if reason:
+        report.note(reason)
     return code
 
 
@@ -183,17 +183,19 @@ def on_signals(
     return remove
 
 
-def find_exit_code(
-    settings: Settings, totals: Totals, unused: int | None, *, losses: int
-) -> tuple[Exit, tuple[str, ...]]:
+def find_exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses: int) -> tuple[Exit, str]:
     """Return the exit code, and why, where a proof was asked for; `unused` (None: not known), `losses` unrecorded."""
+    if losses:
+        return Exit.ENVIRONMENT, ""
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
     doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
-    code = Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK
+    if doubts:
+        return Exit.MISS, explain_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
     forbidden = find_violated_option(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
-    if code is Exit.OK and forbidden is not None:
-        return forbidden[1], (describe_hits(totals),)
-    return code, doubts
+    if forbidden is not None:
+        option, code = forbidden
+        return code, explain_exit(code, option, describe_hits(totals))
+    return Exit.OK, ""
 
 
 def check_port_free(host: str, port: int) -> None:

@@ -157,7 +157,7 @@ def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, px: Pro
     """Whoever wants to be told of misses is told that nothing was asked at all."""
     done = run_at(px, option, "--", "true")
     assert done.returncode == 4
-    assert f"llmproxy: {option}: no request came" in done.stderr
+    assert f"llmproxy: exit code 4 because of {option}: no request came" in done.stderr
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
         assert run("--mode", "record", "--strict", *store, *asking("hi", "you"), env=env).returncode == 0
     half = run("--strict", *store, *asking("hi"))
     assert half.returncode == 4
-    assert "llmproxy: --strict: 1 recording unused: exit code 4." in half.stderr
+    assert "llmproxy: exit code 4 because of --strict: 1 recording unused." in half.stderr
     assert run("--fail-on-miss", *store, *asking("hi")).returncode == 0
     assert run("--strict", *store, *asking("hi", "you")).returncode == 0
     cached = run(*store, "--", "true", env={"DSPY_CACHEDIR": str(tmp_path)}).stderr
@@ -331,7 +331,7 @@ def test_who_was_only_refused_never_used_the_proxy(tmp_path: Path) -> None:
     done = intercepted(tmp_path, sys.executable, "-c", code, options=["--fail-on-miss"])
     assert done.returncode == 4
     assert "THE COMMAND NEVER USED THE PROXY but for what was refused" in done.stderr
-    assert "--fail-on-miss: no request came but what was refused: exit code 4" in done.stderr
+    assert "exit code 4 because of --fail-on-miss: no request came but what was refused." in done.stderr
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
-from llmproxy.proxy_calls import Totals, describe_hits, find_doubts, find_violated_option
+from llmproxy.proxy_calls import Totals, describe_hits, explain_exit, find_doubts, find_violated_option
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
@@ -186,7 +186,7 @@ class RunEnding:
             named = (
                 "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
             )
-            write_stderr_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
+            write_stderr_lines(f"llmproxy: {explain_exit(Exit.MISS, named, *doubts)}.")
             return Exit.MISS
         if self.report.unreplaced_recordings_reason:
             write_stderr_lines(f"llmproxy: {self.report.unreplaced_recordings_reason}")
@@ -195,17 +195,17 @@ class RunEnding:
         settings = self.loaded.settings
         forbidden = find_violated_option(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
         if forbidden is not None and not (code or lost):
-            write_stderr_lines(f"llmproxy: {forbidden[0]}: {describe_hits(counted)}: exit code {forbidden[1]}.")
-            return forbidden[1]
+            option, code = forbidden
+            write_stderr_lines(f"llmproxy: {explain_exit(code, option, describe_hits(counted))}.")
+            return code
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def print_bypassed(self, code: int, *, only: bool) -> int:
         """Print what the command tried past the proxy, as far as that is known, and return the exit code."""
         if self.tries:
-            write_stderr_lines(
-                f"llmproxy: --only: exit code {Exit.MISS}: the command tried to bypass the proxy, and was blocked:",
-                *list_miss_lines(sorted(self.tries.elements()), prefix="  tried: "),
-            )
+            said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
+            tried = list_miss_lines(sorted(self.tries.elements()), prefix="  tried: ")
+            write_stderr_lines(f"llmproxy: {said}:", *tried)
             return Exit.MISS
         if self.loaded.settings.strict and not only:
             write_stderr_lines("llmproxy: --strict does not see traffic that bypasses the proxy; --only blocks it.")

@@ -61,7 +61,7 @@ def run(
 
 @pytest.mark.parametrize(("typed", "code", "said"), [
     (["--max-age", "30d"], Exit.OK, "2 hits (1 older than its max age)"),
-    (["--max-age", "30d", "--fail-on-stale"], Exit.STALE, "--fail-on-stale: 2 hits (1 older than its max age): exit code 10"),
+    (["--max-age", "30d", "--fail-on-stale"], Exit.STALE, "exit code 10 because of --fail-on-stale: 2 hits (1 older than its max age)."),
     (["--max-age", "8w", "--fail-on-stale"], Exit.OK, "2 hits, 0 misses"),
     (["--max-age", "30"], Exit.USAGE, "is not an age: hours, days or weeks"),
     (["--max-age", "-1d"], Exit.USAGE, "is not an age: hours, days or weeks"),
