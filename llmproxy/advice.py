@@ -45,7 +45,7 @@ class StartCommand:
     start: str = "llmproxy start"
     """The command: ``llmproxy run --intercept``, ``mitmdump -s ...``; with ``{mode}`` in it a test runner's, whole."""
     rest: str = ""
-    """What stands behind the options: `` -- ...``."""
+    """What stands behind the options: `` -- COMMAND``."""
     options: tuple[tuple[str, str | bool], ...] = ()
     """Name as in `Settings`, and value; a repeated option once for each value."""
     variables: tuple[tuple[str, str], ...] = ()

@@ -285,7 +285,7 @@ def test_what_another_command_started_is_started_by_that_again() -> None:
     }
     loaded = add_env_upstreams(load({"port": "0", "upstream": ["a=http://a/v1"]}, env, Path.cwd()), env)
     assert build_start_command(loaded, env).command("auto", "c") == (
-        "llmproxy run --intercept --mode auto --cassette c --upstream a=http://a/v1 -- ..."
+        "llmproxy run --intercept --mode auto --cassette c --upstream a=http://a/v1 -- COMMAND"
     )
     spawned = build_start_command(loaded, env | {"LLMPROXY_STARTED_BY": ""})
     assert spawned.command("auto") == "llmproxy start --mode auto --upstream a=http://a/v1"

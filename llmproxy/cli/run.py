@@ -68,7 +68,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     if how.runs is not None and not loaded.settings.live:
         raise SettingsError(
             "--runs needs --live: a replay is the same each time.",
-            hint="`llmproxy run --live llm --runs 5 -- ...` tries another model on recorded tools.",
+            hint="`llmproxy run --live llm --runs 5 -- COMMAND` tries another model on recorded tools.",
         )
     if loaded.settings.live:
         require_recordings(loaded)

@@ -131,7 +131,7 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "ll
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         return StartCommand(
-            typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
+            typed or start, " -- COMMAND" if typed else "", tuple(each for each in options if each != ("port", "0"))
         )
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)

@@ -118,7 +118,7 @@ def test_what_a_miss_advises_is_what_was_typed(tmp_path: Path) -> None:
     """`llmproxy run` again, with what it was told."""
     code = ASK.replace('print("HTTP", error.code)', 'print(json.load(error)["error"]["message"])')
     done = run("--cassette", "trip", "--", sys.executable, "-c", code, "hi", cwd=tmp_path)
-    assert "  1. record what is missing: llmproxy run --mode auto --cassette trip -- ...\n" in done.stdout
+    assert "  1. record what is missing: llmproxy run --mode auto --cassette trip -- COMMAND\n" in done.stdout
 
 
 def test_an_upstream_that_cannot_be_reached_is_said(tmp_path: Path) -> None:

@@ -309,7 +309,7 @@ _CACHES = {
 """
 
 
-INTERCEPT = "    llmproxy run --intercept -- ... catches clients whose base URL cannot be changed"
+INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
 def describe_no_requests(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
@@ -324,7 +324,7 @@ def describe_no_requests(recorded: int, cassette: str, code: int, plan: Environm
         f"llmproxy: THE COMMAND ASKED FOR NONE of the {calls}, and ended with 0: nothing was replayed.",
         "  The recorded run used this base URL: this command may keep answers in its own cache.",
         *_list_client_caches(os.environ),
-        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- ...",
+        "  If it is another command, name its cassette: llmproxy run --cassette NAME -- COMMAND",
     ]
 
 

@@ -82,7 +82,7 @@ def test_what_went_nowhere_is_named() -> None:
 
 def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
-    empty = replace(CONTEXT, store_exists=False, again=StartCommand("llmproxy run", " -- ..."))
+    empty = replace(CONTEXT, store_exists=False, again=StartCommand("llmproxy run", " -- COMMAND"))
     miss = ExplainedMiss(empty, None)
     assert miss.text.endswith(f"What to do:\n  1. record what is missing: {miss.record_command}")
     assert miss.record_command.startswith("llmproxy run --mode auto")
@@ -132,8 +132,8 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`; names with blanks are quoted for the shell."""
     text = ExplainedMiss(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None).text
     assert "llmproxy start --mode auto --cassette 'my trip' --store '/data/x y.db'" in text
-    started = replace(CONTEXT, again=StartCommand("llmproxy run --intercept", " -- ..."), store="a b.db")
-    command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
+    started = replace(CONTEXT, again=StartCommand("llmproxy run --intercept", " -- COMMAND"), store="a b.db")
+    command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- COMMAND"
     assert f"record what is missing: {command}\n" in ExplainedMiss(started, NEAR).text
     assert "1. record what is missing: llmproxy run" in ExplainedMiss(replace(started, store_exists=False), None).text
     assert "llmproxy start" not in ExplainedMiss(started, NEAR).text

@@ -150,7 +150,7 @@ class EngineShimBackend:
 
         config = Config(
             mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
-            store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- ..."),
+            store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- SERVER"),
             rules=Rules.from_config(settings.normalize.as_config()),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )  # fmt: skip
