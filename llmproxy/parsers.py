@@ -160,7 +160,7 @@ _AGES = {"h": 3_600, "d": 86_400, "w": 604_800}
 
 def read_age(value: object) -> str:
     """Read an age: ``12h``, ``30d``, ``8w``."""
-    if value:
+    if value not in ("", None):
         parse_age_seconds(str(value))
     return str(value or "")
 
@@ -186,6 +186,8 @@ def read_optional_path(value: object) -> Path | None:
 
 def read_path(value: object) -> Path:
     """Read a path. A URL is none, also one that lost a slash as a `Path`; it is not repeated: passwords."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"{value!r} is not a path")
     found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
     if found:
         raise ValueError(f"a URL ({found[1]}:) is no file, and it is not repeated, since it may hold a password")

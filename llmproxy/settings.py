@@ -695,11 +695,8 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
     hint = f"{what}It was set by {given.source}."
     try:
         if name == "store":
-            return (
-                register_server(typed, env)
-                if is_server(typed := str(given.value))
-                else given.folder / parsers.read_path(typed)
-            )
+            typed = str(given.value)
+            return register_server(typed, env) if is_server(typed) else given.folder / parsers.read_path(given.value)
         value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error
@@ -764,14 +761,16 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
 def _tool_table(path: Path) -> Mapping[str, object] | None:
     """Return ``[tool.llmproxy]`` of a file, or None if there is no such file or table."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("llmproxy")
+        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"cannot read {path}: {error}") from error
-    if table is not None and not isinstance(table, dict):
-        raise SettingsError(f"{path}: {TABLE} is not a table, but {table!r}")
-    return table
+    name, table = (TABLE, tools.get("llmproxy")) if isinstance(tools, dict) else ("`tool`", tools)
+    if table is None or isinstance(table, dict):
+        return table
+    hint = f"Options stand below {TABLE}, as in mode = 'replay'; `llmproxy settings` lists them."
+    raise SettingsError(f"{path}: {name} is not a table, but {table!r:.60}", hint=hint)
 
 
 HIDDEN = "(set)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields
@@ -161,6 +162,8 @@ def test_a_password_in_an_upstream_is_not_repeated(tmp_path: Path) -> None:
         ({}, {}, "faults = 3", ["faults: 3 is not a text", "pyproject.toml"]),
         ({}, {}, "cassette-dir = 3", ["cassette_dir: 3 is not a path", "pyproject.toml"]),
         ({}, {}, "token = true", ["token: True is not a text", "pyproject.toml"]),
+        ({}, {}, "store = {a = 3}", ["store: {'a': 3} is not a path", "pyproject.toml"]),
+        ({}, {}, "max-age = []", ["max_age: '[]' is not an age", "pyproject.toml"]),
     ],
 )
 def test_what_is_not_understood_is_refused(
@@ -226,17 +229,18 @@ def test_the_settings_of_a_start_need_no_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "said"),
     [
-        b"\xff\xfe",
-        b"a = " + b"[" * 100_000,
-        b"[tool.llmproxy]\nx = " + b"[" * 100_000,
-        b"tool = 5",
-        b"[tool]\nllmproxy = 5",
+        (b"\xff\xfe", ""),
+        (b"a = " + b"[" * 100_000, ""),
+        (b"[tool.llmproxy]\nx = " + b"[" * 100_000, ""),
+        (b"tool = 5", ": `tool` is not a table, but 5\nOptions stand below"),
+        (b"[[tool]]\nllmproxy = 5", ": `tool` is not a table, but [{'llmproxy': 5}]\nOptions"),
+        (b"[tool]\nllmproxy = 5", ": [tool.llmproxy] is not a table, but 5\nOptions"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, data: bytes, said: str) -> None:
     """Nested deep as well: the reader of TOML goes down with it."""
     (tmp_path / "pyproject.toml").write_bytes(data)
-    with pytest.raises(SettingsError, match=r"pyproject\.toml"):
+    with pytest.raises(SettingsError, match=rf"pyproject\.toml{re.escape(said)}"):
         load({}, {}, tmp_path)

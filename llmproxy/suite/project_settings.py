@@ -62,6 +62,7 @@ class SuiteRunOptions:
 
 KEYS = ("agent", "store")
 TABLE = "[tool.llmproxy.suite]"
+_EXAMPLE = f'{TABLE} has the tables agent and store, as in agent = {{command = ["node", "agent.mjs"]}}'
 
 
 def read_project_table(cwd: Path) -> tuple[dict[str, Any], Path]:
@@ -71,18 +72,18 @@ def read_project_table(cwd: Path) -> tuple[dict[str, Any], Path]:
             if "suite" in table:
                 return _check_toml_table(table["suite"], folder / "pyproject.toml"), folder
     except SettingsError as error:
-        raise SuiteError(error.message) from error
+        raise SuiteError(error.message, hint=error.hint) from error
     return {}, cwd
 
 
 def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise SuiteError(f"{path}: {TABLE} is not a table, but {table!r}")
+        raise SuiteError(f"{path}: {TABLE} is not a table, but {table!r:.60}", hint=_EXAMPLE)
     for key, value in table.items():
         if key not in KEYS:
             raise SuiteError(f"{path}: {TABLE} has no key {key!r}{did_you_mean(str(key), KEYS)}")
         if not isinstance(value, dict):
-            raise SuiteError(f"{path}: {key} of {TABLE} is not a table, but {value!r}")
+            raise SuiteError(f"{path}: {key} of {TABLE} is not a table, but {value!r:.60}", hint=_EXAMPLE)
     return dict(table)
 
 

@@ -33,8 +33,8 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[tool.llmproxy.suite]\nagnet = {}\n", "did you mean 'agent'"),
-        ("[tool.llmproxy.suite]\nagent = 7\n", "not a table"),
-        ("[tool.llmproxy]\nsuite = 7\n", "not a table"),
+        ("[tool.llmproxy.suite]\nagent = 7\n", "not a table, but 7\n.*, as in agent ="),
+        ("[tool.llmproxy]\nsuite = 7\n", "not a table, but 7\n.*, as in agent ="),
         ("[", "cannot read"),
         ("a = " + "[" * 100_000, "cannot read"),
     ],
