@@ -134,7 +134,8 @@ class CarryInterceptor(Interceptor[Exchange]):
         looked = call.state.get(CarryOutcome)
         if looked is None or looked.refusal is None or context.state:
             return context
-        return replace(context, not_carried=f"not carried ({looked.refusal.why}): {looked.refusal.text}")
+        said = f"not carried ({looked.refusal.why}): {looked.refusal.text}"
+        return replace(context, not_carried=said, on_trial=self._trial)
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:

@@ -295,6 +295,8 @@ _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 def _advise_changes_command(miss: ExplainedMiss) -> list[_Step]:
     """Offer the trial that says what has changed in all calls, where the command is known that was run."""
     context, again = miss.context, miss.context.again
+    if context.on_trial:
+        return []
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
     elif again.is_run:

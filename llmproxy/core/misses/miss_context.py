@@ -74,3 +74,5 @@ class MissContext:
     """JSON path of that, where nothing but a difference is meant."""
     not_carried: str = ""
     """Why the recording at its place is not given although something has changed."""
+    on_trial: bool = False
+    """Whether a trial asks that says what has changed (`llmproxy changes`)."""

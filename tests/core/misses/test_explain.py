@@ -141,6 +141,14 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     assert "1. mode once adds nothing to a complete cassette; record what is missing" in once
 
 
+def test_a_trial_does_not_advise_a_trial() -> None:
+    """A miss of `llmproxy run` offers `llmproxy changes`; a miss of that does not."""
+    context = replace(CONTEXT, again=StartCommand("llmproxy run", " -- COMMAND"))
+    near = replace(NEAR, suggestion=None)
+    assert "llmproxy changes --cassette trip -- COMMAND\n" in ExplainedMiss(context, near).text
+    assert "llmproxy changes" not in ExplainedMiss(replace(context, on_trial=True), near).text
+
+
 def test_four_differences_are_shown() -> None:
     """The first four differences are shown, the rest is counted: a miss has at most twelve lines."""
     text = ExplainedMiss(
