@@ -186,7 +186,7 @@ def _ask_and_save_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, ta
     if tried.misses:
         _print_misses(tried.misses)
     elif left:
-        write_stderr_lines("llmproxy: a replay in which they differ again will miss: exit code 4.")
+        write_stderr_lines(f"llmproxy: exit code {Exit.MISS} because a replay in which they differ again will miss.")
     return Exit.MISS if tried.misses or left else tried.code
 
 

@@ -197,5 +197,6 @@ def _format_savings(use: Use) -> str:
     saved = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:
         saved.append(dollars(use.cost))
-    unknown = f"({format_count(use.unpriced, 'call')} whose price or tokens are not known)" if use.unpriced else ""
-    return " ".join(filter(None, [", ".join(saved) + " not spent" if saved else "", unknown]))
+    known = ", ".join(saved) + " not spent" if saved else ""
+    unknown = f"{format_count(use.unpriced, 'call')} whose price or tokens are not known" if use.unpriced else ""
+    return f"{known} ({unknown})" if known and unknown else known or unknown

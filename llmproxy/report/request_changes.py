@@ -138,7 +138,7 @@ class ChangeSummary:
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
         """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
         where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
-        return [f"next: {format_command(f'review{where}', store)}"] if self.groups else []
+        return [f"next: {format_command(f'review{where}', shown_path(store))}"] if self.groups else []
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; a price that is not known is None."""

@@ -269,5 +269,5 @@ def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
     found = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path, TOOL="1")
     told = "tool search: parameter limit is new   4 calls"
     assert (found.returncode, told in found.stdout) == (6, True), found.stdout
-    assert "next: llmproxy review --cassette-dir tests/cassettes --store " in found.stdout
+    assert "next: llmproxy review --cassette-dir tests/cassettes --store .llmproxy/llmproxy.db\n" in found.stdout
     assert "with recorded answers: 0 tests pass as before, 1 with carried answers, 0 fail" in found.stdout

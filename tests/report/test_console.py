@@ -153,7 +153,7 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
          "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent"),
         (Totals(hits=1, saved=Use(1, 5, 0, None, 1)), None,
          "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call whose price or tokens are not known)"),
-        (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; (1 call whose price or tokens are not known)"),
+        (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"),
         (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
     ],
 )  # fmt: skip
