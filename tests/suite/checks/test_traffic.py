@@ -42,6 +42,8 @@ def answer(message):
         except urllib.error.HTTPError as error:
             error.close()
             return "sorry"
+    if message == "half priced":
+        return ask("hi")["content"] + ask("hi", model="nobody-knows")["content"]
     said = ask(message)
     calls = said.get("tool_calls") or []
     return said.get("content") or "called " + calls[0]["function"]["name"]
@@ -186,6 +188,9 @@ def test_spending_stops_at_the_limit(tmp_path: Path, recording: str) -> None:
     assert "--max-cost" in found.told.finished[-1].reasoning
     assert found.tested.exit_code == 3, "not everything was run, so it is no success"
     assert any("not all was run: --max-cost 0" in note for note in found.told.completed.notes)
+    half = run(tmp_path, recording, "{chat: half priced}", name="half", runs=2, mode="record", max_cost=Decimal(9))
+    assert half.statuses == ["passed", "skipped"], half.why
+    assert "the price of what one asked is not known" in half.told.finished[-1].reasoning
 
 
 LATE = (
