@@ -161,6 +161,11 @@ class Use:
     unpriced: int = 0
     """Calls whose price or usage is unknown: `cost` lacks them. What is free is not among them."""
 
+    @property
+    def whole_cost(self) -> Decimal | None:
+        """US dollars of all calls; None where that of one is unknown."""
+        return None if self.unpriced else self.cost
+
     def add(self, call: Call) -> None:
         self.calls += 1
         self.input += call.input or 0

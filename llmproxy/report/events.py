@@ -72,7 +72,7 @@ class PartyUse:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: str | None = None
-    """A decimal number; None when no price is known."""
+    """A decimal number; None when the price of a call is not known."""
 
     def __add__(self, other: PartyUse) -> PartyUse:
         """Add up; what one of them does not know, the sum does not know. One without calls adds nothing."""

@@ -244,7 +244,7 @@ class RunSession:
                 calls=use.calls,
                 input_tokens=_tokens_or_none(use.input, use.calls),
                 output_tokens=_tokens_or_none(use.output, use.calls),
-                cost_usd=None if use.cost is None else format(use.cost, "f"),
+                cost_usd=None if use.whole_cost is None else format(use.whole_cost, "f"),
             )
             for party, use in parties
         }

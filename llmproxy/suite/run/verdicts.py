@@ -50,7 +50,7 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     }
     judged = [each for each in ran if each.status in COUNTED]
     parties = [{} if each.wire is None else each.wire.parties for each in judged]
-    cost = _known_mean([each[AGENT].cost if AGENT in each else None for each in parties])
+    cost = _known_mean([each[AGENT].whole_cost if AGENT in each else None for each in parties])
     made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded
     made["latency_ms"] = _known_mean([each.latency for each in judged])
     if len(ran) > 1:
