@@ -31,6 +31,21 @@ def name_some(names: Iterable[str], between: str = ", ") -> str:
     return f"{between.join(all_[:SHOWN])}{more}"
 
 
+def sum_known[Number: (int, float, Decimal)](values: Iterable[Number | None]) -> Number | None:
+    """Return the sum; None if one of them is unknown, or there is none."""
+    total: Number | None = None
+    for value in values:
+        if value is None:
+            return None
+        total = value if total is None else total + value
+    return total
+
+
+def mean_known[Number: (float, Decimal)](values: Sequence[Number | None]) -> Number | None:
+    total = sum_known(values)
+    return None if total is None else total / len(values)
+
+
 def align_rows(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Return rows as lines with their cells below each other, without columns that are empty; `right`: at the right."""
     columns = [(">" if n in right else "<", max(map(len, cells))) for n, cells in enumerate(zip(*rows, strict=True))]

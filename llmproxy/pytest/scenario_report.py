@@ -119,8 +119,7 @@ _KEPT = (
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
     sample, runs = _get_sample_and_runs(scenario)
     kept = {name: to_plain(getattr(result, name)) for name in _KEPT}
-    agent = result.usage.get(AGENT)
-    cost = None if agent is None else agent.cost_usd
+    cost = result.usage.get(AGENT, PartyUse()).cost_usd
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 

@@ -16,6 +16,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
+from llmproxy.amounts import sum_known
+
 
 class Status(StrEnum):
     """How a run, a step or an assertion ended."""
@@ -78,18 +80,13 @@ class PartyUse:
         """Add up; what one of them does not know, the sum does not know. One without calls adds nothing."""
         if not (self.calls and other.calls):
             return self if self.calls else other
+        cost = sum_known(None if each.cost_usd is None else Decimal(each.cost_usd) for each in (self, other))
         return PartyUse(
             calls=self.calls + other.calls,
-            input_tokens=_add_known(self.input_tokens, other.input_tokens),
-            output_tokens=_add_known(self.output_tokens, other.output_tokens),
-            cost_usd=None
-            if self.cost_usd is None or other.cost_usd is None
-            else format(Decimal(self.cost_usd) + Decimal(other.cost_usd), "f"),
+            input_tokens=sum_known((self.input_tokens, other.input_tokens)),
+            output_tokens=sum_known((self.output_tokens, other.output_tokens)),
+            cost_usd=None if cost is None else format(cost, "f"),
         )
-
-
-def _add_known(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from llmproxy.amounts import dollars, format_count, name_some
+from llmproxy.amounts import dollars, format_count, name_some, sum_known
 from llmproxy.errors import Exit
-from llmproxy.report.events import Assertion, Completed, Finished, Message
+from llmproxy.report.events import Assertion, Completed, Finished, Message, PartyUse
 from llmproxy.report.run_tree import Run
 
 _LONGEST = 300
@@ -98,13 +98,10 @@ def describe_replay(finished: Finished) -> str:
 
 
 def list_run_facts(finished: Finished) -> list[str]:
-    agent = finished.usage.get("agent")
-    tokens = (
-        []
-        if agent is None or agent.input_tokens is None
-        else [f"{agent.input_tokens + (agent.output_tokens or 0):,} tokens"]
-    )
-    return [*tokens, *filter(None, [describe_replay(finished)]), *finished.labels]
+    agent = finished.usage.get("agent", PartyUse())
+    tokens = sum_known((agent.input_tokens, agent.output_tokens))
+    facts = "" if tokens is None else f"{tokens:,} tokens", describe_replay(finished)
+    return [*filter(None, facts), *finished.labels]
 
 
 def describe_usage(finished: Finished) -> list[str]:

@@ -21,7 +21,7 @@ from decimal import Decimal
 from math import sqrt
 from typing import Any
 
-from llmproxy.amounts import align_rows, dollars, duration, format_count
+from llmproxy.amounts import align_rows, dollars, duration, format_count, mean_known
 from llmproxy.report.events import Status
 from llmproxy.report.run_tree import is_decimal, matches_annotation
 
@@ -98,9 +98,12 @@ def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None
 
 def _mean_cost(runs: Sequence[Mapping[str, Any]]) -> str | None:
     """Return US dollars of the agent in a run, the mean of several; None where one of them does not say it."""
-    costs = [run.get("cost_usd") for run in runs]
-    known = [Decimal(cost) for cost in costs if cost is not None]
-    return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
+    mean = mean_known([_read_cost(run) for run in runs])
+    return None if mean is None else format(mean, "f")
+
+
+def _read_cost(row: Mapping[str, Any]) -> Decimal | None:
+    return None if row.get("cost_usd") is None else Decimal(row["cost_usd"])
 
 
 _SHOWN = 30
@@ -167,12 +170,8 @@ def _format_interval(interval: Sequence[float]) -> str:
 
 def _average_cost_and_latency(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return mean cost and latency of cells; None where one of them is not known."""
-    costs = [Decimal(row["cost_usd"]) for row in rows if row.get("cost_usd") is not None]
-    times = [float(row["latency_ms"]) for row in rows if row.get("latency_ms") is not None]
-    return {
-        "cost_usd": sum(costs, Decimal(0)) / len(costs) if len(costs) == len(rows) else None,
-        "latency_ms": sum(times) / len(times) if len(times) == len(rows) else None,
-    }
+    latency = mean_known([row.get("latency_ms") for row in rows])
+    return {"cost_usd": mean_known([_read_cost(row) for row in rows]), "latency_ms": latency}
 
 
 def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:

@@ -142,8 +142,8 @@ class ProgramRuns:
     def record_end(self, result: ScenarioResult) -> None:
         if not result.cassette:
             return
-        use = result.usage.get(AGENT)
-        run = {"status": str(result.status or Status.FAILED), "cost_usd": None if use is None else use.cost_usd}
+        cost = result.usage.get(AGENT, PartyUse()).cost_usd
+        run = {"status": str(result.status or Status.FAILED), "cost_usd": cost}
         with self._guard:
             if self._process != os.getpid():  # the first run; or a fork, which has none of its parent's
                 self._runs, self._process, self._folder = {}, os.getpid(), Path.cwd()

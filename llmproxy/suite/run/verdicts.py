@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
+from llmproxy.amounts import mean_known
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
@@ -50,19 +50,14 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     }
     judged = [each for each in ran if each.status in COUNTED]
     parties = [{} if each.wire is None else each.wire.parties for each in judged]
-    cost = _known_mean([each[AGENT].whole_cost if AGENT in each else None for each in parties])
+    cost = mean_known([each[AGENT].whole_cost if AGENT in each else None for each in parties])
     made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded
-    made["latency_ms"] = _known_mean([each.latency for each in judged])
+    made["latency_ms"] = mean_known([each.latency for each in judged])
     if len(ran) > 1:
         made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
         made["errors"] = _list_distinct_reasons(ran)
         made["told"] = _describe_rate(made, counted) + _describe_age(ran)
     return made
-
-
-def _known_mean[Number: (Decimal, float)](values: Sequence[Number | None]) -> Number | None:
-    known = [each for each in values if each is not None]
-    return sum(known[1:], known[0]) / len(known) if known and len(known) == len(values) else None
 
 
 def _decide_row_status(counts: Counter[Status], rate: float | None, least: float) -> Status:

@@ -191,6 +191,8 @@ def test_spending_stops_at_the_limit(tmp_path: Path, recording: str) -> None:
     half = run(tmp_path, recording, "{chat: half priced}", name="half", runs=2, mode="record", max_cost=Decimal(9))
     assert half.statuses == ["passed", "skipped"], half.why
     assert "the price of what one asked is not known" in half.told.finished[-1].reasoning
+    assert (half.told.finished[0].usage["agent"].calls, half.told.finished[0].usage["agent"].cost_usd) == (2, None)
+    assert half.told.completed.scenarios[0]["cost_usd"] is None
 
 
 LATE = (
@@ -313,16 +315,13 @@ def test_a_call_after_the_end_of_the_scenario_is_an_error_that_names_it(tmp_path
             agent.kill()
 
 
-@pytest.mark.parametrize(
-    ("pair", "seen"),
-    [
-        (("embeddings", {"data": [{"embedding": [0.1]}]}, 200), "embeddings, HTTP 200"),
-        (("/v1/nobody/knows", {"ok": True}, 200), "/v1/nobody/knows, HTTP 200"),
-        (("chat.completions", "<html>busy</html>", 200), "could not be read as an answer"),
-        (("chat.completions", {"error": {"message": "down"}}, 500), "chat.completions, HTTP 500"),
-        (("responses", {"object": "response", "output": [{"type": "robot_call"}]}, 200), "robot_call"),
-    ],
-)
+@pytest.mark.parametrize(("pair", "seen"), [
+    (("embeddings", {"data": [{"embedding": [0.1]}]}, 200), "embeddings, HTTP 200"),
+    (("/v1/nobody/knows", {"ok": True}, 200), "/v1/nobody/knows, HTTP 200"),
+    (("chat.completions", "<html>busy</html>", 200), "could not be read as an answer"),
+    (("chat.completions", {"error": {"message": "down"}}, 500), "chat.completions, HTTP 500"),
+    (("responses", {"object": "response", "output": [{"type": "robot_call"}]}, 200), "robot_call"),
+])  # fmt: skip
 def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], seen: str) -> None:
     """It takes one answer of a model, read whole; what was seen instead is said."""
     operation, value, status = pair
@@ -343,17 +342,14 @@ def test_an_answer_that_broke_off_is_said_to_have() -> None:
     assert "interaction 101 (chat.completions, HTTP 200, the answer is cut)" in why
 
 
-@pytest.mark.parametrize(
-    ("step", "names"),
-    [
-        ({"totalToolCalls": 0}, ["web_search"]),
-        ({"totalToolCalls": 0, "includeHosted": True}, []),
-        ({"tools": {"deleteTask": 1}, "onlyTools": True}, ["web_search"]),
-        ({"tools": {"*": 0}}, ["web_search"]),
-        ({"tools": {"deleteTask": 1}}, []),
-        ({"response": {"contains": "x"}}, []),
-    ],
-)
+@pytest.mark.parametrize(("step", "names"), [
+    ({"totalToolCalls": 0}, ["web_search"]),
+    ({"totalToolCalls": 0, "includeHosted": True}, []),
+    ({"tools": {"deleteTask": 1}, "onlyTools": True}, ["web_search"]),
+    ({"tools": {"*": 0}}, ["web_search"]),
+    ({"tools": {"deleteTask": 1}}, []),
+    ({"response": {"contains": "x"}}, []),
+])  # fmt: skip
 def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any], names: list[str]) -> None:
     """Those that the provider runs; what it asks whether it may run is the agent's to answer for, and counts."""
     chats = Chats()

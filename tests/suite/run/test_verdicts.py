@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import pytest
 
-from llmproxy.client.session_reports import Report
 from llmproxy.errors import Exit, MissError, SuiteError
-from llmproxy.proxy_calls import Use
 from llmproxy.report.events import Status
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.verdicts import build_row, choose_exit_code
@@ -27,15 +23,6 @@ def test_a_scenario_passes_if_all_its_runs_do(
     """Or the share that it asks for; what cannot be judged counts neither way and is an error."""
     made = build_row("s", [CaseResult(each) for each in runs], least)
     assert (made["status"], made["rate"]) == (status, rate)
-
-
-def test_a_cost_of_which_a_part_is_unknown_is_unknown() -> None:
-    """Of a run, and so of the mean of all runs."""
-    known, partly = (
-        CaseResult(P, wire=Report("s", "s", parties={"agent": Use(2, cost=Decimal("0.1"), unpriced=unpriced)}))
-        for unpriced in (0, 1)
-    )
-    assert (build_row("s", [known])["cost_usd"], build_row("s", [known, partly])["cost_usd"]) == ("0.1", None)
 
 
 def test_several_runs_are_told_with_their_interval() -> None:
