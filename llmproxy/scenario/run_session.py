@@ -66,6 +66,28 @@ async def finish_in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs:
     return await wait_despite_cancel(asyncio.to_thread(act, *args, **kwargs))
 
 
+async def run_parallel[T](work: Sequence[Any], limit: int) -> list[T]:
+    """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
+    gate = asyncio.Semaphore(limit)
+
+    async def run_gated(each: Any) -> T:  # noqa: ANN401 - an adapter, or a plan, of the user's
+        async with gate:
+            result: T = await each
+            return result
+
+    tasks = [asyncio.ensure_future(run_gated(each)) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    finally:
+        for each in work:
+            each.close()
+
+
 # -- the session
 
 NOT_FOUND = 404
@@ -236,14 +258,14 @@ class RunSession:
         return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
 
     async def usage(self) -> dict[str, PartyUse]:
-        """Return calls, tokens and cost by party, the agent's first; what is not known is None."""
+        """Return calls, tokens and cost by party, the agent's first; None is unknown, as is a sum that comes to 0."""
         report = await self.report()
         parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {
             party: PartyUse(
                 calls=use.calls,
-                input_tokens=_tokens_or_none(use.input, use.calls),
-                output_tokens=_tokens_or_none(use.output, use.calls),
+                input_tokens=use.input or None,
+                output_tokens=use.output or None,
                 cost_usd=None if use.whole_cost is None else format(use.whole_cost, "f"),
             )
             for party, use in parties
@@ -293,11 +315,6 @@ class RunSession:
                 if error.status != NOT_FOUND:
                     raise
         return found
-
-
-def _tokens_or_none(tokens: int, calls: int) -> int | None:
-    """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
-    return None if calls and not tokens else tokens
 
 
 async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:

@@ -9,17 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from llmproxy.client.control import Control, ControlError
-from llmproxy.client.session_reports import Report
+from llmproxy.client.control import ControlError
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.proxy_calls import Use
-from llmproxy.report.events import PartyUse
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import _OWN, RunSession, choose_proxy, finish_in_thread, wait_despite_cancel
 from llmproxy.scenario.running.run import run_sync
@@ -316,17 +312,6 @@ async def test_a_run_says_who_used_what(px: Proxy) -> None:
             await asyncio.to_thread(ask_chat, f"{px.url}/v1", "hi", headers)
         usage = dict(await session.usage())
     assert [(party, use.calls) for party, use in usage.items()] == [("agent", 1), ("judge.2", 1), ("user", 1)]
-
-
-async def test_a_cost_of_which_a_part_is_unknown_is_unknown() -> None:
-    """One call of two has a price."""
-
-    class PartlyPriced(Control):
-        def report(self, name: str) -> Report:
-            return Report(name, name, parties={"agent": Use(2, 10, 5, Decimal("0.1"), unpriced=1)})
-
-    session = RunSession(PartlyPriced("http://127.0.0.1:9"), Report("s", "s"))
-    assert await session.usage() == {"agent": PartyUse(calls=2, input_tokens=10, output_tokens=5)}
 
 
 async def test_a_mark_divides_what_was_before_from_what_comes_after(px: Proxy) -> None:

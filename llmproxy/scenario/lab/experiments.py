@@ -19,8 +19,9 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, Transcript, run_parallel
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, Transcript
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
+from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.running.participants import build_adapters
 from llmproxy.scenario.running.run import RunEnded, RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState

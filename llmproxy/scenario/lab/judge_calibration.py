@@ -24,8 +24,9 @@ from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, run_parallel
+from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
+from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import CriterionResult
 

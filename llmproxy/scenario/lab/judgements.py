@@ -10,7 +10,6 @@ agrees with itself.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,25 +78,3 @@ class JudgeRunner:
         if isinstance(ended.error, SettingsError):  # every other look would end so, too
             raise ended.error
         return ended
-
-
-async def run_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[T]:
-    """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
-    gate = asyncio.Semaphore(limit)
-
-    async def run_gated(each: Any) -> T:
-        async with gate:
-            result: T = await each
-            return result
-
-    tasks = [asyncio.ensure_future(run_gated(each)) for each in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-    finally:
-        for each in work:
-            each.close()

@@ -10,7 +10,6 @@ they add no evidence, and the result says so.
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +18,11 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
+from llmproxy.amounts import sum_known
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
+from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, describe_error
 
@@ -126,7 +127,8 @@ async def run_many(
         raise ValueError(f"threshold takes a share above 0 and at most 1, not {threshold!r}")
     began = clock()
     series = _RepeatSeries(plan, runs, threshold if early_stop else None)
-    await series.run_series(min(plan.options.max_concurrency or CONCURRENCY, runs))
+    workers = min(plan.options.max_concurrency or CONCURRENCY, runs)
+    await run_parallel([series.run_samples_in_turn() for _ in range(workers)], workers)
     samples = sorted(series.done, key=lambda each: each.sample)
     return _sum_runs(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
 
@@ -139,17 +141,7 @@ class _RepeatSeries:
         self._plan, self._runs, self._stop_at = plan, runs, stop_at
         self._next = 1
 
-    async def run_series(self, workers: int) -> None:
-        tasks = [asyncio.ensure_future(self._run_samples_in_turn()) for _ in range(workers)]
-        try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-
-    async def _run_samples_in_turn(self) -> None:
+    async def run_samples_in_turn(self) -> None:
         while self._next <= self._runs and not self._is_rate_decided():
             sample, self._next = self._next, self._next + 1
             ended: RepeatEnded = await self._plan.once(sample, self._runs)
@@ -190,7 +182,7 @@ def _sum_runs(
         agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=_sum_usage_by_party(samples),
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
-        bound=_sum_if_all_known(each.result.bound for each in samples),
+        bound=sum_known(each.result.bound for each in samples),
         stale=sum(each.result.stale for each in samples),
         carried=sum(each.result.carried for each in samples),
         carried_names=tuple(sorted({name for each in samples for name in each.result.carried_names})),
@@ -216,16 +208,10 @@ def _list_judged_criteria(result: ScenarioResult) -> Sequence[str]:
 
 
 def _sum_usage_by_party(samples: Sequence[SampleResult]) -> dict[str, PartyUse]:
-    parties = dict.fromkeys(party for each in samples for party in each.result.usage)
-    return {
-        party: sum((each.result.usage[party] for each in samples if party in each.result.usage), PartyUse())
-        for party in parties
-    }
-
-
-def _sum_if_all_known(values: Iterable[int | None]) -> int | None:
-    found = list(values)
-    return sum(each for each in found if each is not None) if found and None not in found else None
+    found: dict[str, PartyUse] = {}
+    for party, use in (used for each in samples for used in each.result.usage.items()):
+        found[party] = found.get(party, PartyUse()) + use
+    return found
 
 
 def _sum_known_floats(values: Iterable[float | None]) -> float | None:

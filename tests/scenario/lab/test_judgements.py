@@ -10,7 +10,8 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.lab.judgements import JudgeRunner, Transcript, run_parallel
+from llmproxy.scenario.lab.judgements import JudgeRunner, Transcript
+from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.scenario.people import Judge
 
