@@ -379,11 +379,13 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
     return tuple(filter(None, doubts))
 
 
-def find_violated_option(totals: Totals, *, carried: bool, stale: bool) -> tuple[str, Exit] | None:
-    """Return the option that forbids what a run came to, with its exit code, or None; `carried`, `stale`: given."""
+def find_violated_option(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
+    """Return the exit code of an option that forbids what a run came to, and why; `carried`, `stale`: given."""
     if carried and totals.carried:
-        return "--fail-on-carried", Exit.CARRIED
-    return ("--fail-on-stale", Exit.STALE) if stale and totals.stale else None
+        return Exit.CARRIED, explain_exit(Exit.CARRIED, "--fail-on-carried", describe_hits(totals))
+    if stale and totals.stale:
+        return Exit.STALE, explain_exit(Exit.STALE, "--fail-on-stale", describe_hits(totals))
+    return None
 
 
 def explain_exit(code: Exit, option: str, *reasons: str) -> str:

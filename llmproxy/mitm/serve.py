@@ -35,7 +35,7 @@ from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_conte
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
-from llmproxy.proxy_calls import Call, Totals, describe_hits, explain_exit, find_doubts, find_violated_option
+from llmproxy.proxy_calls import Call, Totals, explain_exit, find_doubts, find_violated_option
 from llmproxy.report.proxy_console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
@@ -192,10 +192,7 @@ def find_exit_code(settings: Settings, totals: Totals, unused: int | None, *, lo
     if doubts:
         return Exit.MISS, explain_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
     forbidden = find_violated_option(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
-    if forbidden is not None:
-        option, code = forbidden
-        return code, explain_exit(code, option, describe_hits(totals))
-    return Exit.OK, ""
+    return forbidden or (Exit.OK, "")
 
 
 def check_port_free(host: str, port: int) -> None:

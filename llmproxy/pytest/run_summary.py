@@ -19,7 +19,7 @@ from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Miss, Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import SHOWN_KEY, join_name
-from llmproxy.proxy_calls import describe_hits, explain_exit, find_violated_option
+from llmproxy.proxy_calls import find_violated_option
 from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
@@ -155,8 +155,7 @@ class RunSummaryPlugin:
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
         forbidden = find_violated_option(total, carried=carried, stale=stale)
         if forbidden and session.exitstatus == Exit.OK:
-            option, session.exitstatus = forbidden
-            self._forbidden = explain_exit(forbidden[1], option, describe_hits(total))
+            session.exitstatus, self._forbidden = forbidden
 
     def _compare_with_baseline(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         from llmproxy.report.baseline import compare_with_baseline, read_baseline

@@ -23,7 +23,7 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
-from llmproxy.proxy_calls import Totals, describe_hits, explain_exit, find_doubts, find_violated_option
+from llmproxy.proxy_calls import Totals, explain_exit, find_doubts, find_violated_option
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
@@ -76,14 +76,13 @@ class RunEnding:
         next time.
         """
         self._wait_until_listening_again()
+        control, complete = self.proxy.control, False if failed else None
         try:
             self.refused += self._read_refusals()
             self.unfiled = self.unfiled or self._describe_unfiled_answers()
-            self.report = self.proxy.control.close_session(
-                self.session, complete=False if failed else None, interrupted=interrupted
-            )
+            self.report = control.close_session(self.session, complete=complete, interrupted=interrupted)
             alone = self.proxy.process is not None and self.report.live is None
-            misses = self.proxy.control.misses(None if alone else self.session) if alone or self.report.misses else ()
+            misses = control.misses(None if alone else self.session) if alone or self.report.misses else ()
             found = [miss for miss in misses if miss.at >= self.since]
             if alone:
                 self.misses = tuple(miss.text for miss in found)
@@ -133,71 +132,60 @@ class RunEnding:
         return tuple(found)
 
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
-        if self.trouble or self.report is None:
+        report, settings = self.report, self.loaded.settings
+        if self.trouble or report is None:
             log = self.proxy.process.log_text if self.proxy.process is not None else ""
             write_stderr_lines(f"llmproxy: the proxy did not end the session: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
-        store = self.loaded.settings.store
-        where = f", store {shown_path(store)}" if self.report.recorded else ""
-        write_stderr_lines(
-            f"llmproxy: {self.summary_line}  ({self.report.mode}, cassette {self.report.cassette}{where})"
-        )
-        if self.report.carried:
+        where = f", store {shown_path(settings.store)}" if report.recorded else ""
+        write_stderr_lines(f"llmproxy: {self.summary_line}  ({report.mode}, cassette {report.cassette}{where})")
+        if report.carried:
             from llmproxy.report.request_changes import describe_accepted_changes
 
-            told = describe_accepted_changes(store, self.report.carried_names, datetime.now().date())  # noqa: DTZ005
+            told = describe_accepted_changes(settings.store, report.carried_names, datetime.now().date())  # noqa: DTZ005 - here
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
-        write_stderr_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
+        write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
         if self.misses:
-            write_stderr_lines(self._suggest_after_misses(shown_path(store)))
-        certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
+            write_stderr_lines(self._suggest_after_misses(shown_path(settings.store)))
+        certified = report.calls - report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
-        used = certified or came or code in ENDED_BY_USER or self.report.replacement
-        fewer = [] if code else self._warn_of_fewer_calls(self.report)
+        used = certified or came or code in ENDED_BY_USER or report.replacement
+        fewer = [] if code else self._warn_of_fewer_calls(report)
         write_stderr_lines(*fewer)
         if not used and not fewer:
-            refused = ["what was refused"] * bool(self.report.refused or self.refused) + ["stubs"] * bool(
-                self.report.stubs
-            )
-            recorded = 0 if refused else len(self.report.unused or ())
+            refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
+            recorded = 0 if refused else len(report.unused or ())
             write_stderr_lines(
-                *(describe_no_requests(recorded, self.report.cassette, code, plan) if recorded else ()),
+                *(describe_no_requests(recorded, report.cassette, code, plan) if recorded else ()),
                 *(() if recorded else explain_no_use(plan, self.proxy.url, self.command, refused=refused, code=code)),
             )
-        if self.report.recorded:
+        if report.recorded:
             write_stderr_lines(*self._suggest_learning())
-        lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
-        incomplete = self._explain_incomplete(self.report, code)
-        if incomplete:
+        lost = report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
+        if incomplete := self._explain_incomplete(report, code):
             write_stderr_lines(f"llmproxy: {incomplete}: this recording is incomplete.")
-        if lost and not self.report.failed and self.proxy.process is not None:
+        if lost and not report.failed and self.proxy.process is not None:
             write_stderr_lines(*self.proxy.process.log_text.splitlines()[-3:])
         if self.unfiled:
             write_stderr_lines(f"llmproxy: {self.unfiled}")
             if in_ci(os.environ):
-                write_stderr_lines(
-                    f"llmproxy: CI is set, and what is not committed proves nothing: exit code {Exit.MISS}."
-                )
+                write_stderr_lines(f"llmproxy: exit code {Exit.MISS}: on CI, what is not committed proves nothing.")
                 return Exit.MISS
-        if doubts := self._list_doubts(self.report, used=bool(used)):
-            failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
-            named = (
-                "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
-            )
+        if doubts := self._list_doubts(report, used=bool(used)):
+            failing = settings.unknown_tool is UnknownTool.FAIL and not settings.fail_on_miss
+            named = "--unknown-tool fail" if failing else "--strict" if settings.strict else "--fail-on-miss"
             write_stderr_lines(f"llmproxy: {explain_exit(Exit.MISS, named, *doubts)}.")
             return Exit.MISS
-        if self.report.unreplaced_recordings_reason:
-            write_stderr_lines(f"llmproxy: {self.report.unreplaced_recordings_reason}")
+        if report.unreplaced_recordings_reason:
+            write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
             return code or Exit.FAILED
-        counted = self.totals or self.report
-        settings = self.loaded.settings
+        counted = self.totals or report
         forbidden = find_violated_option(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
         if forbidden is not None and not (code or lost):
-            option, code = forbidden
-            write_stderr_lines(f"llmproxy: {explain_exit(code, option, describe_hits(counted))}.")
-            return code
+            write_stderr_lines(f"llmproxy: {forbidden[1]}.")
+            return forbidden[0]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def print_bypassed(self, code: int, *, only: bool) -> int:
@@ -215,15 +203,12 @@ class RunEnding:
         """Return why what was recorded is incomplete, as `ls` shows it; empty if it is not, or is elsewhere."""
         if report.failed:
             return "an answer could not be recorded"
-        complete = True
+        why = f"the command ended with {code}" if code else "an answer failed or was cut off"
         if report.recorded and not (report.live or report.replacement) and self.proxy.process is not None:
             with suppress(LLMProxyError), open_given(self.loaded.settings.store) as store:
-                complete = store.last_session_ended_cleanly(report.cassette, report.sample)
-        if complete:
-            return ""
-        if code in ENDED_BY_USER:
-            return "the command was interrupted"
-        return f"the command ended with {code}" if code else "an answer failed or was cut off"
+                if not store.last_session_ended_cleanly(report.cassette, report.sample):
+                    return "the command was interrupted" if code in ENDED_BY_USER else why
+        return ""
 
     def _suggest_after_misses(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""

@@ -270,7 +270,7 @@ def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
 def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     suggestion = miss.nearest.suggestion if miss.nearest else None
     if suggestion is None:
-        return [*_advise_more(miss), *_advise_changes_command(miss)]
+        return [*_advise_more(miss), *([] if miss.context.on_trial else _advise_changes_command(miss))]
     rule = suggestion.toml.replace("\n", "   ")
     rest = (
         f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
@@ -295,8 +295,6 @@ _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 def _advise_changes_command(miss: ExplainedMiss) -> list[_Step]:
     """Offer the trial that says what has changed in all calls, where the command is known that was run."""
     context, again = miss.context, miss.context.again
-    if context.on_trial:
-        return []
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
     elif again.is_run:

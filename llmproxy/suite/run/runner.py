@@ -26,7 +26,7 @@ from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
-from llmproxy.proxy_calls import describe_hits, explain_exit, find_violated_option
+from llmproxy.proxy_calls import find_violated_option
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
@@ -113,8 +113,8 @@ async def run_cases(
         totals, asked = sum_reports(each.wire for each in every if each.wire), run_context.options
         forbidden = find_violated_option(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
-            option, code = forbidden
-            batch.notes.append(explain_exit(code, option, describe_hits(totals)))
+            code, reason = forbidden
+            batch.notes.append(reason)
         if code == Exit.NOTHING:
             batch.part_notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
         seconds = run_context.clock() - since
