@@ -291,16 +291,13 @@ def test_what_another_command_started_is_started_by_that_again() -> None:
     assert spawned.command("auto") == "llmproxy start --mode auto --upstream a=http://a/v1"
 
 
-@pytest.mark.parametrize(
-    ("typed", "env", "page"),
-    [
-        ({}, {}, "http://127.0.0.1:8080/"),
-        ({"port": "9123"}, {}, "http://127.0.0.1:9123/"),
-        ({"port": "0"}, {}, ""),
-        ({}, {"LLMPROXY_STARTED_BY": ""}, ""),
-        ({}, {"LLMPROXY_STARTED_BY": "llmproxy run"}, ""),
-    ],
-)
+@pytest.mark.parametrize(("typed", "env", "page"), [
+    ({}, {}, "http://127.0.0.1:8080/"),
+    ({"port": "9123"}, {}, "http://127.0.0.1:9123/"),
+    ({"port": "0"}, {}, ""),
+    ({}, {"LLMPROXY_STARTED_BY": ""}, ""),
+    ({}, {"LLMPROXY_STARTED_BY": "llmproxy run"}, ""),
+])  # fmt: skip
 def test_a_page_is_named_where_its_proxy_goes_on(
     typed: dict[str, str], env: dict[str, str], page: str, tmp_path: Path
 ) -> None:
@@ -369,16 +366,13 @@ def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     assert describe_upgrade_by_direct_url(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 
-@pytest.mark.parametrize(
-    ("prefix", "installer", "editable", "typed"),
-    [
-        ("/home/u/.local/share/uv/tools/llmproxy-replay", "uv", False, "uv tool install --force '{}'"),
-        ("/home/u/.local/pipx/venvs/llmproxy-replay", "pip", False, "pipx install --force '{}'"),
-        ("/home/u/clone/.venv", "uv", True, "uv sync --inexact --extra mcp --extra proxy"),
-        ("/home/u/app/.venv", "uv", False, "uv pip install '{}'"),
-        ("/usr", "pip", False, "pip install '{}'"),
-    ],
-)
+@pytest.mark.parametrize(("prefix", "installer", "editable", "typed"), [
+    ("/home/u/.local/share/uv/tools/llmproxy-replay", "uv", False, "uv tool install --force '{}'"),
+    ("/home/u/.local/pipx/venvs/llmproxy-replay", "pip", False, "pipx install --force '{}'"),
+    ("/home/u/clone/.venv", "uv", True, "uv sync --inexact --extra mcp --extra proxy"),
+    ("/home/u/app/.venv", "uv", False, "uv pip install '{}'"),
+    ("/usr", "pip", False, "pip install '{}'"),
+])  # fmt: skip
 def test_an_extra_is_installed_as_this_package_was(prefix: str, installer: str, typed: str, *, editable: bool) -> None:
     """By the program that made the environment, beside the extras that are there."""
     package, told = f"{NAME}[mcp,proxy]", noted("file:///clone", dir_info={"editable": editable})

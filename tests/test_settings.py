@@ -68,71 +68,65 @@ def test_the_names_of_vcr_are_understood(alias: str, mode: str, tmp_path: Path) 
     assert load({"mode": alias}, {}, tmp_path).settings.mode == mode
 
 
-@pytest.mark.parametrize(
-    ("name", "typed", "value"),
-    [
-        ("speed", "0", 0.0),
-        ("speed", "2.5", 2.5),
-        ("port", "0", 0),
-        ("max_request", "64MiB", 64 << 20),
-        ("max_request", "512 k", 512 << 10),
-        ("exhausted", "CYCLE", Exhausted.CYCLE),
-        ("miss_status", "503", 503),
-        ("allow_host", "a.example, b.example", ("a.example", "b.example")),
-        ("quiet", "yes", True),
-        ("verbose", "off", False),
-        ("upstream", "x=http://h:1/v1/ y=https://k", {"x": "http://h:1/v1", "y": "https://k"}),
-        (
-            "rate",
-            "60/min, OpenAI=5/s http:api.example.com=9/h",
-            {"*": "60/min", "openai": "5/s", "http:api.example.com": "9/h"},
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "typed", "value"), [
+    ("speed", "0", 0.0),
+    ("speed", "2.5", 2.5),
+    ("port", "0", 0),
+    ("max_request", "64MiB", 64 << 20),
+    ("max_request", "512 k", 512 << 10),
+    ("exhausted", "CYCLE", Exhausted.CYCLE),
+    ("miss_status", "503", 503),
+    ("allow_host", "a.example, b.example", ("a.example", "b.example")),
+    ("quiet", "yes", True),
+    ("verbose", "off", False),
+    ("upstream", "x=http://h:1/v1/ y=https://k", {"x": "http://h:1/v1", "y": "https://k"}),
+    (
+        "rate",
+        "60/min, OpenAI=5/s http:api.example.com=9/h",
+        {"*": "60/min", "openai": "5/s", "http:api.example.com": "9/h"},
+    ),
+])  # fmt: skip
 def test_text_becomes_a_value(name: str, typed: str, value: object, tmp_path: Path) -> None:
     """The environment's text is read as the option's kind."""
     loaded = load({}, {f"LLMPROXY_{name.upper()}": typed}, tmp_path)
     assert getattr(loaded.settings, name) == value
 
 
-@pytest.mark.parametrize(
-    ("name", "typed", "words"),
-    [
-        (
-            "mode",
-            "reply",
-            ["'reply'", "replay, auto, record, once, passthrough", "did you mean 'replay'", "LLMPROXY_MODE"],
-        ),
-        ("speed", "-1", ["'-1'", "0 (at once)"]),
-        ("speed", "nan", ["'nan'"]),
-        ("port", "70000", ["'70000'", "65535"]),
-        ("max_request", "64 potatoes", ["64MiB"]),
-        ("miss_status", "500", ["400, 404, 422, 501, 503"]),
-        ("exhausted", "lst", ["did you mean 'last'"]),
-        ("quiet", "perhaps", ["true", "false"]),
-        ("cassette", "a#b", ["without '#'"]),
-        ("upstream", "openai", ["NAME=URL"]),
-        ("upstream", "s=http://h", ["not an upstream's name"]),
-        ("upstream", "x=ftp://h", ["http:// or https://"]),
-        ("rate", "60", ["'60' is not a rate", "60/min or openai=60/min"]),
-        ("rate", "openai=0/s", ["'0/s' is not a rate"]),
-        ("rate", "openai=5/day", ["'5/day' is not a rate"]),
-        ("rate", "=5/s", ["'' is not a provider's name"]),
-        ("stub", "auth.example.com=token", ["'auth.example.com' is not HOST/PATH"]),
-        ("stub", "auth.example.com/x=tokn", ["'tokn' is not one of token, empty, issuer", "did you mean 'token'"]),
-        ("stub", "*.example.com/=issuer", ["'*.example.com/' is no issuer", "auth.example.com/tools"]),
-        ("host", "a b", ["not a host"]),
-        ("normalize", "{", ["not JSON"]),
-        ("normalize", '{"ignor": []}', ["unknown name ignor", "did you mean 'ignore'"]),
-        ("normalize", '{"scrub": [{"pattern": "("}]}', ["scrub.0: ", "not a regular expression"]),
-        ("normalize", '{"scrub": [{"patern": "a"}]}', ["unknown name scrub.0.patern", "did you mean 'pattern'"]),
-        ("normalize", '{"scrub": [{"placeholder": "a"}]}', ["scrub.0: a pattern is missing"]),
-        ("normalize", '{"scrub": ["a"]}', ["scrub.0: 'a' is not a table"]),
-        ("normalize", '{"ignore": "$.a"}', ["ignore: '$.a' is not a list"]),
-        ("normalize", '{"packs": [1]}', ["packs.0: 1 is not a text"]),
-        ("normalize", "[]", ["[] is not a table"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "typed", "words"), [
+    (
+        "mode",
+        "reply",
+        ["'reply'", "replay, auto, record, once, passthrough", "did you mean 'replay'", "LLMPROXY_MODE"],
+    ),
+    ("speed", "-1", ["'-1'", "0 (at once)"]),
+    ("speed", "nan", ["'nan'"]),
+    ("port", "70000", ["'70000'", "65535"]),
+    ("max_request", "64 potatoes", ["64MiB"]),
+    ("miss_status", "500", ["400, 404, 422, 501, 503"]),
+    ("exhausted", "lst", ["did you mean 'last'"]),
+    ("quiet", "perhaps", ["true", "false"]),
+    ("cassette", "a#b", ["without '#'"]),
+    ("upstream", "openai", ["NAME=URL"]),
+    ("upstream", "s=http://h", ["not an upstream's name"]),
+    ("upstream", "x=ftp://h", ["http:// or https://"]),
+    ("rate", "60", ["'60' is not a rate", "60/min or openai=60/min"]),
+    ("rate", "openai=0/s", ["'0/s' is not a rate"]),
+    ("rate", "openai=5/day", ["'5/day' is not a rate"]),
+    ("rate", "=5/s", ["'' is not a provider's name"]),
+    ("stub", "auth.example.com=token", ["'auth.example.com' is not HOST/PATH"]),
+    ("stub", "auth.example.com/x=tokn", ["'tokn' is not one of token, empty, issuer", "did you mean 'token'"]),
+    ("stub", "*.example.com/=issuer", ["'*.example.com/' is no issuer", "auth.example.com/tools"]),
+    ("host", "a b", ["not a host"]),
+    ("normalize", "{", ["not JSON"]),
+    ("normalize", '{"ignor": []}', ["unknown name ignor", "did you mean 'ignore'"]),
+    ("normalize", '{"scrub": [{"pattern": "("}]}', ["scrub.0: ", "not a regular expression"]),
+    ("normalize", '{"scrub": [{"patern": "a"}]}', ["unknown name scrub.0.patern", "did you mean 'pattern'"]),
+    ("normalize", '{"scrub": [{"placeholder": "a"}]}', ["scrub.0: a pattern is missing"]),
+    ("normalize", '{"scrub": ["a"]}', ["scrub.0: 'a' is not a table"]),
+    ("normalize", '{"ignore": "$.a"}', ["ignore: '$.a' is not a list"]),
+    ("normalize", '{"packs": [1]}', ["packs.0: 1 is not a text"]),
+    ("normalize", "[]", ["[] is not a table"]),
+])  # fmt: skip
 def test_a_bad_value_names_itself_its_source_and_what_is_allowed(
     name: str, typed: str, words: list[str], tmp_path: Path
 ) -> None:
@@ -150,22 +144,19 @@ def test_a_password_in_an_upstream_is_not_repeated(tmp_path: Path) -> None:
         assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("flags", "env", "table", "words"),
-    [
-        ({}, {"LLMPROXY_MOD": "x"}, "", ["LLMPROXY_MOD", "did you mean 'LLMPROXY_MODE'"]),
-        ({}, {}, "miss-statu = 404", ["miss-statu", "pyproject.toml", "did you mean 'miss-status'"]),
-        ({"spede": 1}, {}, "", ["spede", "did you mean 'speed'"]),
-        ({}, {}, "miss-status = 404\nmiss_status = 400", ["stands twice"]),
-        ({"quiet": True}, {"LLMPROXY_VERBOSE": "1"}, "", ["flag --quiet", "environment LLMPROXY_VERBOSE"]),
-        ({}, {}, "mode = ", ["cannot read", "pyproject.toml"]),
-        ({}, {}, "faults = 3", ["faults: 3 is not a text", "pyproject.toml"]),
-        ({}, {}, "cassette-dir = 3", ["cassette_dir: 3 is not a path", "pyproject.toml"]),
-        ({}, {}, "token = true", ["token: True is not a text", "pyproject.toml"]),
-        ({}, {}, "store = {a = 3}", ["store: {'a': 3} is not a path", "pyproject.toml"]),
-        ({}, {}, "max-age = []", ["max_age: '[]' is not an age", "pyproject.toml"]),
-    ],
-)
+@pytest.mark.parametrize(("flags", "env", "table", "words"), [
+    ({}, {"LLMPROXY_MOD": "x"}, "", ["LLMPROXY_MOD", "did you mean 'LLMPROXY_MODE'"]),
+    ({}, {}, "miss-statu = 404", ["miss-statu", "pyproject.toml", "did you mean 'miss-status'"]),
+    ({"spede": 1}, {}, "", ["spede", "did you mean 'speed'"]),
+    ({}, {}, "miss-status = 404\nmiss_status = 400", ["stands twice"]),
+    ({"quiet": True}, {"LLMPROXY_VERBOSE": "1"}, "", ["flag --quiet", "environment LLMPROXY_VERBOSE"]),
+    ({}, {}, "mode = ", ["cannot read", "pyproject.toml"]),
+    ({}, {}, "faults = 3", ["faults: 3 is not a text", "pyproject.toml"]),
+    ({}, {}, "cassette-dir = 3", ["cassette_dir: 3 is not a path", "pyproject.toml"]),
+    ({}, {}, "token = true", ["token: True is not a text", "pyproject.toml"]),
+    ({}, {}, "store = {a = 3}", ["store: {'a': 3} is not a path", "pyproject.toml"]),
+    ({}, {}, "max-age = []", ["max_age: '[]' is not an age", "pyproject.toml"]),
+])  # fmt: skip
 def test_what_is_not_understood_is_refused(
     flags: dict[str, object], env: dict[str, str], table: str, words: list[str], tmp_path: Path
 ) -> None:
@@ -228,17 +219,14 @@ def test_the_settings_of_a_start_need_no_schema() -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"\xff\xfe", ""),
-        (b"a = " + b"[" * 100_000, ""),
-        (b"[tool.llmproxy]\nx = " + b"[" * 100_000, ""),
-        (b"tool = 5", ": `tool` is not a table, but 5\nOptions stand below"),
-        (b"[[tool]]\nllmproxy = 5", ": `tool` is not a table, but [{'llmproxy': 5}]\nOptions"),
-        (b"[tool]\nllmproxy = 5", ": [tool.llmproxy] is not a table, but 5\nOptions"),
-    ],
-)
+@pytest.mark.parametrize(("data", "said"), [
+    (b"\xff\xfe", ""),
+    (b"a = " + b"[" * 100_000, ""),
+    (b"[tool.llmproxy]\nx = " + b"[" * 100_000, ""),
+    (b"tool = 5", ": `tool` is not a table, but 5\nOptions stand below"),
+    (b"[[tool]]\nllmproxy = 5", ": `tool` is not a table, but [{'llmproxy': 5}]\nOptions"),
+    (b"[tool]\nllmproxy = 5", ": [tool.llmproxy] is not a table, but 5\nOptions"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, data: bytes, said: str) -> None:
     """Nested deep as well: the reader of TOML goes down with it."""
     (tmp_path / "pyproject.toml").write_bytes(data)

@@ -17,22 +17,11 @@ from typing import Any
 import pytest
 
 from tests.provider import Provider, step
+from tests.support.asking import ASK_EACH as ASK
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy, needed
 from tests.support.proxy import Proxy, proxy
 
-ASK = """
-import json, os, sys, urllib.request, urllib.error
-url = os.environ.get("OPENAI_BASE_URL", "") + "/chat/completions"
-for text in sys.argv[1:]:
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
-    sent = urllib.request.Request(url, body, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(sent) as answer:
-            print(json.loads(answer.read())["choices"][0]["message"]["content"])
-    except urllib.error.HTTPError as error:
-        print("HTTP", error.code)
-"""
 RUN = (*program("llmproxy"), "run")
 
 
@@ -66,15 +55,12 @@ def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path
     assert len(again.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "ending", "said"),
-    [
-        ({"say": "hello"}, "", ""),
-        ({"say": "hello"}, "raise SystemExit(3)", "the command ended with 3"),
-        ({"say": "hello"}, "import signal; os.kill(os.getpid(), signal.SIGINT)", "the command was interrupted"),
-        ({"status": 500, "json": {"error": {"message": "no"}}}, "", "an answer failed or was cut off"),
-    ],
-)
+@pytest.mark.parametrize(("given", "ending", "said"), [
+    ({"say": "hello"}, "", ""),
+    ({"say": "hello"}, "raise SystemExit(3)", "the command ended with 3"),
+    ({"say": "hello"}, "import signal; os.kill(os.getpid(), signal.SIGINT)", "the command was interrupted"),
+    ({"status": 500, "json": {"error": {"message": "no"}}}, "", "an answer failed or was cut off"),
+])  # fmt: skip
 def test_an_incomplete_recording_is_said(tmp_path: Path, given: dict[str, Any], ending: str, said: str) -> None:
     """With the reason, wherever `ls` calls it incomplete."""
     with Provider([step(user="hi", **given)]) as provider:

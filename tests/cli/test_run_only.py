@@ -16,7 +16,8 @@ import pytest
 
 from llmproxy.client.isolated_network import check_isolation, parse_allowed_address
 from llmproxy.errors import MachineError, SettingsError
-from tests.cli.test_run import ASK, run_at
+from tests.cli.test_run import run_at
+from tests.support.asking import ASK_EACH as ASK
 from tests.support.forked import python_itself
 from tests.support.process import clean_env, needed
 from tests.support.proxy import Proxy

@@ -111,20 +111,17 @@ def test_the_trend_tells_how_the_last_tests_went(folder: Path) -> None:
     assert (gone.returncode, "none of the last 2 tests ran what was asked for" in gone.stderr) == (5, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("--tags", "smoke and slow"), 5, "nothing selected"),
-        (("--grep", "nothing like it"), 5, "nothing selected"),
-        (("--id", "goood"), 2, "did you mean `good`"),
-        (("--tags", "smok"), 2, "did you mean 'smoke'"),
-        (("none.yaml",), 2, "no such file"),
-        (("--report", "pdf=x"), 2, "there is no 'pdf'"),
-        (("--max-cost", "much"), 2, "US dollars"),
-        (("--nonsense",), 2, "No such option"),
-        (("--runs", "0"), 2, "runs"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("--tags", "smoke and slow"), 5, "nothing selected"),
+    (("--grep", "nothing like it"), 5, "nothing selected"),
+    (("--id", "goood"), 2, "did you mean `good`"),
+    (("--tags", "smok"), 2, "did you mean 'smoke'"),
+    (("none.yaml",), 2, "no such file"),
+    (("--report", "pdf=x"), 2, "there is no 'pdf'"),
+    (("--max-cost", "much"), 2, "US dollars"),
+    (("--nonsense",), 2, "No such option"),
+    (("--runs", "0"), 2, "runs"),
+])  # fmt: skip
 @pytest.mark.usefixtures("folder")
 def test_what_cannot_be_run_ends_at_once(
     words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
@@ -144,15 +141,12 @@ def test_update_is_refused_in_ci(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "refused in CI" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("said", "words", "code"),
-    [
-        ("nothing selected", ["--grep", "nowhere"], 5),
-        ("no scenario has the tag", ["--tag", "nowhere"], 2),
-        ("1:", ["broken.suite.yaml"], 2),
-        ("nonsense", ["--upstream", "nonsense"], 2),
-    ],
-)
+@pytest.mark.parametrize(("said", "words", "code"), [
+    ("nothing selected", ["--grep", "nowhere"], 5),
+    ("no scenario has the tag", ["--tag", "nowhere"], 2),
+    ("1:", ["broken.suite.yaml"], 2),
+    ("nonsense", ["--upstream", "nonsense"], 2),
+])  # fmt: skip
 def test_reports_are_whole_however_it_ends(folder: Path, said: str, words: list[str], code: int) -> None:
     """Nothing ran, and each report says why: it is neither empty nor that of the last run, and JUnit shows an error."""
     (folder / "broken.suite.yaml").write_text("name: [")

@@ -143,20 +143,17 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("totals", "unused", "text"),
-    [
-        (Totals(hits=12, misses=1, saved=Use(12, 3000, 412, Decimal("0.04211"), 2)), 2,
-         "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls whose price or tokens are not known)"),
-        (Totals(recorded=3), None, "0 hits, 0 misses, 3 recorded"),
-        (Totals(hits=1, saved=Use(1, 1, 0, Decimal("0.0000012"))), None,
-         "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent"),
-        (Totals(hits=1, saved=Use(1, 5, 0, None, 1)), None,
-         "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call whose price or tokens are not known)"),
-        (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"),
-        (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("totals", "unused", "text"), [
+    (Totals(hits=12, misses=1, saved=Use(12, 3000, 412, Decimal("0.04211"), 2)), 2,
+     "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls whose price or tokens are not known)"),
+    (Totals(recorded=3), None, "0 hits, 0 misses, 3 recorded"),
+    (Totals(hits=1, saved=Use(1, 1, 0, Decimal("0.0000012"))), None,
+     "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent"),
+    (Totals(hits=1, saved=Use(1, 5, 0, None, 1)), None,
+     "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call whose price or tokens are not known)"),
+    (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; 1 call whose price or tokens are not known"),
+    (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
+])  # fmt: skip
 def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: str) -> None:
     assert format_totals(totals, unused)[0] == text
 

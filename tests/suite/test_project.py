@@ -29,16 +29,13 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
     assert str(load({}, {}, below).settings.mode) == "auto"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[tool.llmproxy.suite]\nagnet = {}\n", "did you mean 'agent'"),
-        ("[tool.llmproxy.suite]\nagent = 7\n", "not a table, but 7\n.*, as in agent ="),
-        ("[tool.llmproxy]\nsuite = 7\n", "not a table, but 7\n.*, as in agent ="),
-        ("[", "cannot read"),
-        ("a = " + "[" * 100_000, "cannot read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("[tool.llmproxy.suite]\nagnet = {}\n", "did you mean 'agent'"),
+    ("[tool.llmproxy.suite]\nagent = 7\n", "not a table, but 7\n.*, as in agent ="),
+    ("[tool.llmproxy]\nsuite = 7\n", "not a table, but 7\n.*, as in agent ="),
+    ("[", "cannot read"),
+    ("a = " + "[" * 100_000, "cannot read"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(SuiteError, match=message):

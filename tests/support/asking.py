@@ -1,4 +1,4 @@
-"""What the programs of agents under test begin with: a request for a chat, over plain HTTP."""
+"""What the programs of agents under test begin with: a request for a chat, over plain HTTP; and a program that is no more than that."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def ask(said, url="", **more):
             text = io.BytesIO(error.read())
         raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, text) from None
 """
+ASK_EACH = f"""{ASK}
+for text in sys.argv[1:]:
+    try:
+        print(ask(text)["content"])
+    except urllib.error.HTTPError as error:
+        print("HTTP", error.code)
+"""
+"""Asks each of its arguments, and prints the answers."""

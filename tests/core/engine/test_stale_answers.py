@@ -18,22 +18,12 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import MaxAge, read_notes
 from llmproxy.errors import Exit
 from tests.provider import Provider, Step, step
+from tests.support.asking import ASK_EACH
 from tests.support.chats import chat, fill
 from tests.support.forked import program
 from tests.support.process import clean_env
 
 DAY = 86_400
-AGENT = """
-import json, os, sys, urllib.error, urllib.request
-for text in sys.argv[1:]:
-    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": text}]}).encode()
-    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
-    try:
-        print(json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"])
-    except urllib.error.HTTPError as error:
-        error.read()  # who leaves before the body has no whole answer recorded
-        print(error.code)
-"""
 
 
 @pytest.fixture
@@ -53,7 +43,7 @@ def run(
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     env = clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"})
-    agent = [sys.executable, "-c", AGENT, *asks]
+    agent = [sys.executable, "-c", ASK_EACH, *asks]
     command = [*program("llmproxy"), "run", "--store", str(store), *typed, "--", *agent]
     cwd = cwd or store.parent
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=cwd)
@@ -75,7 +65,7 @@ def test_a_replay_says_what_is_old(store: Path, typed: list[str], code: Exit, sa
 
 @pytest.mark.parametrize(("answer", "heard", "kept"), [
     (step(user="old", say="Still fine."), "Still fine.", ["Fine.", "Still fine."]),
-    (step(user="old", status=400, json={"error": {"message": "no"}}), "400", ["Fine.", "Fine.", "no"]),
+    (step(user="old", status=400, json={"error": {"message": "no"}}), "HTTP 400", ["Fine.", "Fine.", "no"]),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["auto", "once"])
 def test_what_is_old_is_asked_anew_once(store: Path, mode: str, answer: Step, heard: str, kept: list[str]) -> None:
@@ -155,9 +145,9 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
 @pytest.mark.parametrize(("most", "typed", "heard", "asked", "said"), [
     ("0.160", ["--max-age", "30d"], ["Fine.", "Fine."], 0, "2 hits (1 older than its max age)"),
     ("0.165", ["--max-age", "30d"], ["Newer.", "Fine."], 1, "1 hit, 0 misses, 1 recorded"),
-    ("0.160", ["--cassette", "none"], ["400", "400"], 0, "are left of --max-cost $0.160"),
-    ("0.165", ["--cassette", "none"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
-    ("0.165", ["--mode", "record"], ["Newer.", "400"], 1, "$0.1640 are left of --max-cost $0.165"),
+    ("0.160", ["--cassette", "none"], ["HTTP 400", "HTTP 400"], 0, "are left of --max-cost $0.160"),
+    ("0.165", ["--cassette", "none"], ["Newer.", "HTTP 400"], 1, "$0.1640 are left of --max-cost $0.165"),
+    ("0.165", ["--mode", "record"], ["Newer.", "HTTP 400"], 1, "$0.1640 are left of --max-cost $0.165"),
 ])  # fmt: skip
 def test_what_is_asked_stays_within_its_limit(
     store: Path, most: str, typed: list[str], heard: list[str], asked: int, said: str

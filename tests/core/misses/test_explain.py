@@ -137,16 +137,11 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     assert f"record what is missing: {command}\n" in ExplainedMiss(started, NEAR).text
     assert "1. record what is missing: llmproxy run" in ExplainedMiss(replace(started, store_exists=False), None).text
     assert "llmproxy start" not in ExplainedMiss(started, NEAR).text
+    again = replace(NEAR, suggestion=None)  # then a trial is offered, but not by a trial
+    assert "llmproxy changes" not in ExplainedMiss(replace(started, on_trial=True), again).text
+    assert "llmproxy changes --cassette trip --store 'a b.db' -- COMMAND\n" in ExplainedMiss(started, again).text
     once = ExplainedMiss(replace(CONTEXT, mode="once", complete=True), NEAR).text
     assert "1. mode once adds nothing to a complete cassette; record what is missing" in once
-
-
-def test_a_trial_does_not_advise_a_trial() -> None:
-    """A miss of `llmproxy run` offers `llmproxy changes`; a miss of that does not."""
-    context = replace(CONTEXT, again=StartCommand("llmproxy run", " -- COMMAND"))
-    near = replace(NEAR, suggestion=None)
-    assert "llmproxy changes --cassette trip -- COMMAND\n" in ExplainedMiss(context, near).text
-    assert "llmproxy changes" not in ExplainedMiss(replace(context, on_trial=True), near).text
 
 
 def test_four_differences_are_shown() -> None:
