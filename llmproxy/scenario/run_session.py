@@ -70,7 +70,7 @@ async def run_parallel[T](work: Sequence[Any], limit: int) -> list[T]:
     """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
     gate = asyncio.Semaphore(limit)
 
-    async def run_gated(each: Any) -> T:  # noqa: ANN401 - an adapter, or a plan, of the user's
+    async def run_gated(each: Any) -> T:
         async with gate:
             result: T = await each
             return result
