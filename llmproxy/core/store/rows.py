@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sqlite3
 from calendar import timegm
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -205,6 +207,17 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
         _dump_headers(request.headers), _dump_headers(response.headers),
         json.dumps([(chunk.offset, len(chunk.data)) for chunk in chunks], separators=(",", ":")),
     )  # fmt: skip
+
+
+def insert_made_ids_and_run_variables(
+    conn: sqlite3.Connection, id_: int, name: str | bytes, sample: int, made_ids: Sequence[str], said: Sql
+) -> None:
+    """Write what an interaction's response made, and `said`, its run variables as a column has them."""
+    made = [(id_, n, name, sample, to_sql(each)) for n, each in enumerate(made_ids)]
+    conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
+    if said:
+        conn.execute("INSERT OR IGNORE INTO run_variables (said) VALUES (?)", (said,))
+        conn.execute("INSERT INTO declared SELECT ?, id FROM run_variables WHERE said = ?", (id_, said))
 
 
 def to_response(row: Row, body: bytes) -> Response:

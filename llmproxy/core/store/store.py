@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
+from llmproxy.core.store.bodies import Group
 from llmproxy.core.store.reader import (
     KeyChange,
     KeyedRecording,
@@ -25,9 +26,11 @@ from llmproxy.core.store.reader import (
     find_left_once,
     find_trailing_failures,
 )
-from llmproxy.core.store.rows import Described
+from llmproxy.core.store.rows import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import StoreReadOnly
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
+from llmproxy.server_store_path import show_store
 
 _STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
 _GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"
@@ -149,6 +152,10 @@ class Store(Readable, Writable):
         """Store an interaction and return its id; `supersede` replaces its key's live recordings."""
         return self.add_interactions([Addition(interaction, supersede)])[0]
 
+    def _require_writable(self) -> None:
+        if not self.writable:
+            raise StoreReadOnly(f"The store {show_store(self.path)} is open for replay, which never writes.")
+
     def write_current_keys(self, places: Collection[Place]) -> None:
         """Write today's keys of cassettes recorded under other rules, before anything else is stored there."""
         for place, derived in list(self.derived.items()):
@@ -161,6 +168,10 @@ class Store(Readable, Writable):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def build_delta_group(interaction: Interaction) -> Group:
+    return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
 
 
 def choose_occurrence(

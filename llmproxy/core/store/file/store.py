@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import BodyWriter, Group, PreparedBody
+from llmproxy.core.store.bodies import BodyWriter, PreparedBody
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import (
     StoreReader,
@@ -35,9 +35,9 @@ from llmproxy.core.store.file.connect import (
 )
 from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, build_delta_group, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
+from llmproxy.errors import CassetteBusy, RecordingError
 from llmproxy.server_store_path import find_store_server
 from llmproxy.sqlite_file import FileConn, FileState, write_transaction
 
@@ -69,10 +69,6 @@ class _PreparedInteraction:
     row: tuple[Sql, ...]
     request: PreparedBody
     response: PreparedBody
-
-
-def _build_delta_group(interaction: Interaction) -> Group:
-    return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
 
 
 class FileStore(Store):
@@ -178,7 +174,7 @@ class FileStore(Store):
                     stored.append(self._insert_interaction(conn, one, now, before=stored[0][0] if stored else None))
             for (given, _), (_, request) in zip(made, stored, strict=True):
                 self._bodies.remember_base(
-                    _build_delta_group(given.interaction), request, given.interaction.request.body
+                    build_delta_group(given.interaction), request, given.interaction.request.body
                 )
         ids = [new for new, _ in stored]
         self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
@@ -186,7 +182,7 @@ class FileStore(Store):
 
     def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[PreparedBody, PreparedBody]:
         """Make the bodies of request and response ready: the slow part, without the write lock."""
-        request = self._bodies.prepare_body(conn, interaction.request.body, _build_delta_group(interaction))
+        request = self._bodies.prepare_body(conn, interaction.request.body, build_delta_group(interaction))
         return request, self._bodies.prepare_body(conn, interaction.response.body, None)
 
     def _insert_interaction(
@@ -208,13 +204,8 @@ class FileStore(Store):
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
-        if one.run_variables:
-            said = to_sql(one.run_variables)
-            conn.execute("INSERT OR IGNORE INTO run_variables (said) VALUES (?)", (said,))
-            conn.execute("INSERT INTO declared SELECT ?, id FROM run_variables WHERE said = ?", (new, said))
-        if one.made_ids:
-            made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
-            conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
+        said = to_sql(one.run_variables)
+        rows.insert_made_ids_and_run_variables(conn, new, name, sample, one.made_ids, said)
         return new, request
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
@@ -325,10 +316,6 @@ class FileStore(Store):
             except sqlite3.Error as error:
                 self._bodies.forget_bases()
                 raise translate(error, self.path, writing=True) from error
-
-    def _require_writable(self) -> None:
-        if not self.writable:
-            raise StoreReadOnly(f"The store {self.path} is open for replay, which never writes.")
 
 
 def _next_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import install_command
@@ -41,7 +41,8 @@ _SETTINGS = (
     " set_config('idle_in_transaction_session_timeout', '5s', false)"
 )
 _DENIED = frozenset({"42501", "25006"})
-_AGAIN = frozenset({"40001", "40P01"})
+_AGAIN = frozenset({"40001", "40P01", "23503"})
+"""The last: what a body builds on was deleted since it was read."""
 _LOCKED = "55P03"
 
 
@@ -151,12 +152,12 @@ def connect_server(server: StoreServer) -> Conn:
     return conn
 
 
-def retries() -> Iterator[int]:
-    """Yield numbers of attempts, with longer and longer pauses between."""
-    yield 0
-    for number, pause in enumerate(PAUSES, 1):
+def retries(pauses: Sequence[float] = PAUSES) -> Iterator[AbstractContextManager[None]]:
+    """Yield a context for each attempt, with pauses between; all but the last one's take ServerLost and Conflict."""
+    for pause in pauses:
+        yield suppress(ServerLost, Conflict)
         time.sleep(pause)
-        yield number
+    yield nullcontext()
 
 
 def _format_error(server: StoreServer, error: Exception) -> str:

@@ -76,8 +76,6 @@ def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None
 
 
 _TRIES = 5
-_GONE = "23503"
-"""What we were about to delete is used by somebody by now."""
 _PLACES = "SELECT DISTINCT cassette, sample FROM llmproxy.interactions WHERE id = ANY(%s)"
 _BEGIN_ANEW = """
 UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1 WHERE name = %s AND sample = %s RETURNING version

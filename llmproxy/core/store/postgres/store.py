@@ -14,28 +14,20 @@ import sqlite3
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import BodyWriter, PreparedBody, encode_body
+from llmproxy.core.store.bodies import BodyWriter, EncodedBody, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
 from llmproxy.core.store.postgres import local_copy, schema, statements
-from llmproxy.core.store.postgres.connection import (
-    Conflict,
-    ServerLink,
-    ServerLost,
-    pipeline,
-    retries,
-    to_pg,
-    to_pg_text,
-)
-from llmproxy.core.store.postgres.local_copy import Body, StoredRow
+from llmproxy.core.store.postgres.connection import PAUSES, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
+from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, build_delta_group, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.server_store_path import StoreServer, make_copy_folder
@@ -47,8 +39,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COUNT = """
-UPDATE llmproxy.cassettes SET recorded = recorded + %s, version = version + 1, closed_cleanly = 0
-WHERE name = %s AND sample = %s RETURNING recorded, version, epoch, holder
+INSERT INTO llmproxy.cassettes AS c (name, sample, created_at, recorded, version, epoch)
+VALUES (%s, %s, %s, %s, 1, floor(random() * 4611686018427387904)::bigint) ON CONFLICT (name, sample) DO UPDATE
+    SET recorded = c.recorded + excluded.recorded, version = c.version + 1, closed_cleanly = 0
+RETURNING recorded, version, holder
 """
 _STORED = "SELECT token, id FROM llmproxy.interactions WHERE token = ANY(%s)"
 _BODY = """
@@ -78,7 +72,6 @@ _INSERT = (
     f"RETURNING id"
 )
 _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
-_GONE = "23503"
 
 
 class _PreparedInteraction(NamedTuple):
@@ -100,6 +93,12 @@ class _PreparedInteraction(NamedTuple):
         """Where recordings that answer the same stand."""
         return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
+    def encode_standalone(self) -> dict[bytes, Body]:
+        """Return its bodies with nothing to build on."""
+        one = self.given.interaction
+        contents = zip(self.bodies, (one.request.body, one.response.body), strict=True)
+        return {sha: _build_body(sha, content, encode_body(content)) for sha, content in contents}
+
 
 class _AlreadyStored(Exception):
     """The attempt before was committed, though nobody said so."""
@@ -109,17 +108,12 @@ class _AlreadyStored(Exception):
         self.ids = ids
 
 
-@dataclass(slots=True)
-class _CommittedRows:
-    rows: list[StoredRow] = field(default_factory=list)
-    counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
-    """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""
-
-
 class ServerStore(Store):
     """A store on a server. Reading belongs to one thread at a time; writing may be done from any."""
 
-    def __init__(self, server: StoreServer, writer: FileConn, *, writable: bool, now: Callable[[], float]) -> None:
+    def __init__(
+        self, server: StoreServer, link: ServerLink, writer: FileConn, *, writable: bool, now: Callable[[], float]
+    ) -> None:
         super().__init__(server.copy, open_beside_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
@@ -127,7 +121,7 @@ class ServerStore(Store):
         self._writer: FileConn | None = writer
         """To the copy."""
         self._bodies = BodyWriter()
-        self._reads, self._writes = ServerLink(server), ServerLink(server)
+        self._reads, self._writes = link, ServerLink(server)
         self._read: set[str] = set()
         """Cassettes that were read from the server since it was opened."""
         self._held: dict[tuple[str, int], str] = {}
@@ -137,7 +131,7 @@ class ServerStore(Store):
         self._away = False
         """Whether the server stayed away when a session ended: the next ones do not wait for it again."""
         self._shared: set[tuple[str, int]] = set()
-        """Those into which others may record beside us."""
+        """Those into which others may record beside us, and those of which our copy is behind."""
 
     @classmethod
     def connect(
@@ -150,30 +144,21 @@ class ServerStore(Store):
         """
         make_copy_folder(server.copy)
         link = ServerLink(server)
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
                 if writable:
                     schema.upgrade_schema(conn)
                 schema.check_version(conn, server)
                 _check_role(conn, server, writable=writable)
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
-            writer = open_writer(server.copy)
-            try:
-                local_copy.prepare_copy(writer, identity)
-                store = cls(server, writer, writable=writable, now=now)
-            except BaseException:
-                writer.close()
-                raise
-        except BaseException:
-            link.close()
-            raise
-        store._reads = link
-        try:
+            writer = on_error.enter_context(closing(open_writer(server.copy)))
+            local_copy.prepare_copy(writer, identity)
+            store = cls(server, link, writer, writable=writable, now=now)
+            on_error.enter_context(store)
             if whole:
                 store._refresh_copy(None)
-        except BaseException:
-            store.close()
-            raise
+            on_error.pop_all()
         return store
 
     def close(self) -> None:
@@ -200,17 +185,10 @@ class ServerStore(Store):
 
     def wait_for_server(self) -> None:
         """Wait until the server is there, as long as writing does. Raises Lost."""
-        last: ServerLost | None = None
-        for _ in retries():
-            try:
-                with self._reads.borrow_connection(writing=False) as conn:
-                    conn.execute("SELECT 1")
-            except ServerLost as error:
-                last = error
-            else:
+        for attempt in retries():
+            with attempt, self._reads.borrow_connection(writing=False) as conn:
+                conn.execute("SELECT 1")
                 return
-        if last is not None:
-            raise last
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return live recordings of `key`; where others record too, a miss asks the server first. Raises Lost."""
@@ -226,17 +204,13 @@ class ServerStore(Store):
         self._refresh_copy(cassette)
         return super().find_keyed(cassette, sample, party, key)
 
-    def _require_writable(self) -> None:
-        if not self.writable:
-            raise StoreReadOnly(f"The store {self.server.shown} is open for replay, which never writes.")
-
     def _refresh_copy(self, cassette: str | None) -> None:
         with self._reads.borrow_connection(writing=False) as conn:
-            self._update_copy(conn, cassette, {})
+            self._update_copy(conn, cassette)
 
-    def _update_copy(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
+    def _update_copy(self, conn: Conn, cassette: str | None) -> None:
         with self._copy_connection() as local:
-            if local_copy.update_copies(local, conn, cassette, known):
+            if local_copy.update_samples(local, conn, local_copy.find_changed_samples(local, conn, cassette), {}):
                 self._bodies.forget_bases()
 
     @contextmanager
@@ -266,158 +240,115 @@ class ServerStore(Store):
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
         bodies: dict[bytes, Body] = {}
         sent = [self._prepare_interaction(given, bodies) for given in many]
-        whole = False
-        """Whether each body is sent with nothing to build on, since something of that is gone from the server."""
-        last: Exception = RecordingError("nothing was tried")
-        for number in retries():
-            try:
-                with self._writes.borrow_connection(writing=True) as conn:
-                    made = _CommittedRows()
-                    try:
-                        stored = self._insert_in_transaction(conn, sent, bodies, instead_of, made, again=number > 0)
-                    except _AlreadyStored as before:
-                        stored = before.ids
-                    self._wrote.update(each.cassette_and_sample for each in sent)
-                    self._update_copy_after(conn, sent, bodies, made)
-                    return stored
-            except (ServerLost, Conflict) as error:
-                last = error
-            except RecordingError as error:
-                if whole or getattr(error.__cause__, "sqlstate", "") != _GONE:
-                    raise
-                whole, last = True, error
-                for each in sent:
-                    one = each.given.interaction
-                    contents = zip(each.bodies, (one.request.body, one.response.body), strict=True)
-                    bodies |= {sha: _encode_standalone(sha, content) for sha, content in contents}
-        raise last
+        stored: list[int] = []
+        for number, attempt in enumerate(retries()):
+            if number == 1:  # what a body builds on may be gone from the server
+                bodies = {sha: body for each in sent for sha, body in each.encode_standalone().items()}
+            with attempt, self._writes.borrow_connection(writing=True) as conn:
+                try:
+                    stored = self._insert_in_transaction(conn, sent, bodies, instead_of, again=number > 0)
+                except _AlreadyStored as before:
+                    stored = before.ids
+                self._wrote.update(each.cassette_and_sample for each in sent)
+                self._update_copy_after(conn, sent, bodies, instead_of)
+                break
+        return stored
 
     def _prepare_interaction(self, given: Addition, bodies: dict[bytes, Body]) -> _PreparedInteraction:
         one = given.interaction
-        group = (to_sql(one.cassette), to_sql(one.provider), to_sql(one.operation))
         with self._copy_connection() as local:
             made = [
-                self._bodies.prepare_body(local, one.request.body, group),
+                self._bodies.prepare_body(local, one.request.body, build_delta_group(one)),
                 self._bodies.prepare_body(local, one.response.body, None),
             ]
             for each in made:
-                if each.encoded is not None:
-                    bodies.setdefault(each.sha256, self._encode_body(local, each))
+                if each.encoded is not None and each.sha256 not in bodies:
+                    bodies[each.sha256] = _to_server_body(local, each, each.encoded)
         row = tuple(map(to_pg, rows.to_row(one, given.described)))
         return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - token
 
-    @staticmethod
-    def _encode_body(local: sqlite3.Connection, prepared: PreparedBody) -> Body:
-        """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
-        content = prepared.content
-        made = prepared.encoded or encode_body(content)
-        base = None
-        if made.base_id is not None:
-            found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
-            if found is None:  # taken out of the copy by another process since we remembered it
-                return _encode_standalone(prepared.sha256, content)
-            base = found[0]
-        return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
-
     def _insert_in_transaction(
-        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body],
-        instead_of: str | None, made: _CommittedRows, *, again: bool,
+        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None,
+        *, again: bool,
     ) -> list[int]:  # fmt: skip
-        """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been
-        committed.
+        """Store all in one transaction, and return the ids; `again`: the attempt before may have been committed.
 
-        One interaction costs two round trips: one that locks and asks, one that writes and commits.
+        One interaction costs two round trips: one that locks and asks, one that writes and commits. A third one brings
+        the copy up to date (`_update_copy_after`).
         """
-        places = Counter(each.cassette_and_sample for each in sent)
+        many = Counter(each.cassette_and_sample for each in sent)
         with pipeline(conn):
             if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
                 name = to_pg_text(instead_of)
                 conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
-            locks = _lock_and_count(conn, places)
+            # In one order: two who wait for each other would be a deadlock.
+            locks = {place: conn.execute(_COUNT, (*place, self._now(), many[place])) for place in sorted(many, key=str)}
             tokens = conn.execute(_STORED, ([each.token for each in sent],)) if again else None
             if bodies:
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
             live = conn.execute(_SLOTS, sent[0].request_key)
-            counts = self._read_counts_and_versions(locks)
-            if len(counts) < len(places):
-                for place in places.keys() - counts.keys():
-                    statements.ensure_cassette(conn, place, self._now())
-                counts |= self._read_counts_and_versions(
-                    _lock_and_count(conn, {place: places[place] for place in places.keys() - counts.keys()})
-                )
-                live = conn.execute(_SLOTS, sent[0].request_key)
+            counted = {place: self._read_count(place, answer) for place, answer in locks.items()}
             # Under the locks of the cassettes nothing of the attempt before can still be on its way.
-            if tokens is not None:
-                found: dict[uuid.UUID, int] = dict(tokens.fetchall())
-                if found:
-                    raise _AlreadyStored([found[each.token] for each in sent])
-            inserted = made.rows
+            found: dict[uuid.UUID, int] = {} if tokens is None else dict(tokens.fetchall())
+            if found:
+                raise _AlreadyStored([found[each.token] for each in sent])
+            positions = {place: count(recorded - many[place] + 1) for place, (recorded, _) in counted.items()}
+            ids: list[int] = []
+            inserted: list[Answer] = []
             for each in sent:
+                place = each.cassette_and_sample
                 if inserted:
+                    ids.append(_read_id(inserted[-1]))
                     live = conn.execute(_SLOTS, each.request_key)
-                recorded, version, _ = counts[each.cassette_and_sample]
-                places[each.cassette_and_sample] -= 1
-                before = inserted[0].id if inserted else None
-                inserted.append(
-                    self._insert_on_server(
-                        conn, each, live, recorded - places[each.cassette_and_sample], version, before
-                    )
-                )
-        if instead_of is None:
-            made.counts = counts
-        return [each.id for each in inserted]
+                before = ids[0] if ids else None
+                position, version = next(positions[place]), counted[place][1]
+                inserted.append(self._insert_on_server(conn, each, live, position, version, before))
+        return [*ids, _read_id(inserted[-1])]
 
-    def _read_counts_and_versions(
-        self, locks: Mapping[tuple[str, int], Answer]
-    ) -> dict[tuple[str, int], tuple[int, int, int]]:
-        """Return by place how many were ever recorded, version and epoch; nothing for a place without a row."""
-        counts: dict[tuple[str, int], tuple[int, int, int]] = {}
-        for place, answer in locks.items():
-            for recorded, version, epoch, holder in answer.fetchall():
-                if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
-                    raise CassetteBusy(
-                        f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server "
-                        f"was away."
-                    )
-                counts[place] = int(recorded), int(version), int(epoch)
-        return counts
+    def _read_count(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
+        """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
+        recorded, version, holder = answer.fetchall()[0]
+        if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
+            raise CassetteBusy(
+                f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server was "
+                "away."
+            )
+        return int(recorded), int(version)
 
     def _insert_on_server(
         self, conn: Conn, each: _PreparedInteraction, live: Answer, position: int, version: int, before: int | None
-    ) -> StoredRow:
-        one, now = each.given.interaction, self._now()
+    ) -> Answer:
+        """Insert an interaction's row; the answer has its id. `before`: first id of its batch."""
         slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
         gone, nth = choose_occurrence(each.given, slots, before)
         if gone:
-            conn.execute(_SUPERSEDE, (now, version, list(gone)))
-        said = json.dumps(one.made_ids), to_pg_text(one.run_variables)
-        values = (each.token, version, position, nth, *each.bodies, *said, *each.row)
-        answer = conn.execute(_INSERT, values)
+            conn.execute(_SUPERSEDE, (self._now(), version, list(gone)))
+        said = json.dumps(each.given.interaction.made_ids), to_pg_text(each.given.interaction.run_variables)
+        answer = conn.execute(_INSERT, (each.token, version, position, nth, *each.bodies, *said, *each.row))
         if gone:
             conn.execute(_NAME_SUCCESSOR, (each.token, list(gone)))
-        row = (position, nth, None, None, *said, *each.bodies, version, *each.row)
-        return StoredRow(answer, row, gone, now)
+        return answer
 
     def _update_copy_after(
-        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], made: _CommittedRows
+        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
     ) -> None:
-        """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
+        """Bring the copy up to date with what was committed; where that fails a miss there asks the server first."""
+        made = [each.given.interaction for each in sent]
+        places = {(one.cassette, one.sample) for one in made}
         try:
             with self._copy_connection() as local:
-                noted = bool(made.counts) and local_copy.copy_stored_rows(local, conn, made.counts, made.rows, bodies)
-            if not noted:
-                for name in {each.given.interaction.cassette for each in sent}:
-                    self._update_copy(conn, name, bodies)
-            with self._copy_connection() as local:
-                for each in sent:
-                    one = each.given.interaction
-                    row = local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", (each.bodies[0],)).fetchone()
-                    if row is not None:
-                        group = (to_sql(one.cassette), to_sql(one.provider), to_sql(one.operation))
-                        self._bodies.remember_base(group, (row[0], row[1]), one.request.body)
+                changed = [(to_sql(name), sample) for name, sample in places]
+                if instead_of is not None:
+                    changed = local_copy.find_changed_samples(local, conn, instead_of)
+                if local_copy.update_samples(local, conn, changed, bodies):
+                    self._bodies.forget_bases()
+                for one, each in zip(made, sent, strict=True):
+                    for row in local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", each.bodies[:1]):
+                        self._bodies.remember_base(build_delta_group(one), row, one.request.body)
         except Exception:
+            self._shared |= places
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
@@ -443,19 +374,13 @@ class ServerStore(Store):
         place = (to_pg_text(cassette), sample)
         if place not in self._held and place not in self._wrote:
             return  # nothing was written, so there is nothing to say
-        last: Exception = RecordingError("nothing was tried")
-        for _ in (0,) if self._away else retries():
-            try:
-                with self._writes.borrow_connection(writing=True) as conn, conn.transaction():
-                    if clean is None:
-                        clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
-                    statements.release_lease(conn, place, holder, clean=clean)
+        pauses, self._away = () if self._away else PAUSES, True
+        for attempt in retries(pauses):
+            with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
+                if clean is None:
+                    clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
+                statements.release_lease(conn, place, holder, clean=clean)
                 break
-            except (ServerLost, Conflict) as error:
-                last = error
-        else:
-            self._away = True
-            raise last
         self._held.pop(place, None)
         self._away = False
 
@@ -465,7 +390,7 @@ class ServerStore(Store):
         self._require_writable()
         with self._writes.borrow_connection(writing=True) as conn:
             yield conn
-            self._update_copy(conn, cassette, {})
+            self._update_copy(conn, cassette)
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the volatile fields of a cassette, in place of those that it had."""
@@ -513,12 +438,6 @@ class ServerStore(Store):
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")
 
 
-def _lock_and_count(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Answer]:
-    """Count interactions of cassettes, locking their rows from here on; the server's next answer has the counts."""
-    # In one order: two who wait for each other would be a deadlock.
-    return {place: conn.execute(_COUNT, (places[place], *place)) for place in sorted(places, key=str)}
-
-
 def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
     """Raise StoreReadOnly if we are to record, and may only read."""
     if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
@@ -528,6 +447,20 @@ def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
         )
 
 
-def _encode_standalone(sha: bytes, content: bytes) -> Body:
-    made = encode_body(content)
-    return Body(sha, len(content), made.encoding, None, 0, 0, 0, made.data)
+def _read_id(answer: Answer) -> int:
+    return int(answer.fetchall()[0][0])
+
+
+def _build_body(sha: bytes, content: bytes, made: EncodedBody, base: bytes | None = None) -> Body:
+    return Body(sha, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
+
+
+def _to_server_body(local: sqlite3.Connection, prepared: PreparedBody, made: EncodedBody) -> Body:
+    """Return a body as a server's row; it names what it builds on by digest, the copy by number."""
+    sha, content = prepared.sha256, prepared.content
+    if made.base_id is None:
+        return _build_body(sha, content, made)
+    found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
+    if found is None:  # taken out of the copy by another process since we remembered it
+        return _build_body(sha, content, encode_body(content))
+    return _build_body(sha, content, made, found[0])

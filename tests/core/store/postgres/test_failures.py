@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -15,8 +17,9 @@ from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
+from llmproxy.core.store.postgres.local_copy import AT_ONCE
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.core.store.store import Store
+from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
 from llmproxy.server_store_path import StoreServer, register_server
@@ -209,8 +212,8 @@ def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -
         assert store.load(kept).request.body == long * 3
 
 
-def test_a_recording_costs_two_round_trips(server: Postgres, team_url: str, tmp_path: Path) -> None:
-    """One that locks and asks, one that writes and commits; what another recorder wrote is read beside them."""
+def test_a_recording_costs_three_round_trips(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """One that locks and asks, one that writes and commits, one that reads what changed; a fourth for the contents of another recorder."""
     with (
         cut_network(server.socket) as network,
         opened(through(network, team_url), tmp_path) as store,
@@ -228,10 +231,57 @@ def test_a_recording_costs_two_round_trips(server: Postgres, team_url: str, tmp_
                     other.add_interaction(interaction(next(numbers)), supersede=False)
             return network.ways - before
 
-        assert ways(beside=False) <= 20
-        ways(beside=True)
-        assert ways(beside=False) <= 20
+        assert ways(beside=False) <= 30
+        assert ways(beside=True) <= 40
+        assert ways(beside=False) <= 30
         assert [row.position for row in store.list_summaries()] == list(range(1, 71))
+
+
+def test_processes_of_one_machine_share_a_copy(team_url: str, tmp_path: Path) -> None:
+    """Each finds what it recorded as soon as that is acknowledged, whoever brought the copy up to date meanwhile."""
+    path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    stores = [open_store(path, writable=True, now=lambda: NOW) for _ in range(3)]
+
+    def record(number: int, store: Store) -> None:
+        for n in range(20):
+            made = interaction(n % 4, cassette=("team", f"of {number}")[n % 2])
+            stored = store.add_interaction(made, supersede=False)
+            assert stored in {each.id for each in store.find_keyed(made.cassette, 1, "agent", made.key)}
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(record, range(3), stores))
+    there = [(row.id, row.position) for row in stores[0].list_summaries()]
+    for store in stores:
+        store.close()
+    with opened(team_url, tmp_path, writable=False) as elsewhere:
+        assert [(row.id, row.position) for row in elsewhere.list_summaries()] == there
+        assert len(there) == 60
+
+
+def test_what_could_not_be_copied_is_asked_for(team_url: str, tmp_path: Path) -> None:
+    """The recording is acknowledged; its recorder, alone in the cassette, finds it once the copy can be written again."""
+    path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
+    with open_store(path, writable=True, now=lambda: NOW) as store, closing(sqlite3.connect(path)) as copy:
+        store.begin_writing("held", 1, exclusive=True, holder="we")
+        copy.execute("ALTER TABLE server_copies RENAME TO away")
+        stored = store.add_interaction(interaction(1, cassette="held"), supersede=False)
+        assert store.list_summaries("held") == []
+        copy.execute("ALTER TABLE away RENAME TO server_copies")
+        assert [slot.id for slot in store.find_keyed("held", 1, "agent", key(1))] == [stored]
+
+
+def test_a_long_cassette_comes_in_pieces(team_url: str, tmp_path: Path) -> None:
+    """Whole, also where the last piece is full, and what was superseded before it came."""
+    with opened(team_url, tmp_path) as store, opened(team_url, tmp_path) as beside:
+        many = [Addition(interaction(n)) for n in range(2 * AT_ONCE)]
+        first = store.add_interactions([*many, Addition(interaction(0), supersede=True)])[0]
+        beside.refresh_cassette("default")
+        assert beside.list_summaries(superseded=True) == store.list_summaries(superseded=True)
+        assert [row.id for row in beside.list_summaries(superseded=True) if row.superseded] == [first]
+        store.delete_interactions([first])
+        beside.refresh_cassette("default")
+        assert beside.list_summaries(superseded=True) == store.list_summaries(superseded=True)
+        assert len(beside.list_summaries()) == 2 * AT_ONCE
 
 
 def test_what_the_copy_does_not_know_is_not_overwritten(team_url: str, tmp_path: Path) -> None:
