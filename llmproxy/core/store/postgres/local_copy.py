@@ -196,7 +196,9 @@ def _write_rows(
         _, id_, gone_at, successor, position, occurrence, request, response, made_ids, said, *columns = row
         if local.execute(_SUPERSEDE, (gone_at, successor, id_, *place)).rowcount:
             continue
-        local.execute("DELETE FROM interactions WHERE id = ?", (id_,))  # the cassette has another name by now
+        # Its cassette was renamed. Which name is the older one cannot be told here: the other one is read anew.
+        renamed = local.execute("DELETE FROM interactions WHERE id = ? RETURNING cassette, sample", (id_,)).fetchall()
+        local.executemany("UPDATE server_copies SET epoch = -1 WHERE cassette = ? AND sample = ?", renamed)
         bodies_here = bodies[request], bodies[response]
         local.execute(
             _INTERACTION, (id_, gone_at, successor, position, occurrence, *bodies_here, *map(from_pg, columns))

@@ -89,9 +89,12 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
     WHERE request_body = b.sha256)
     AND NOT EXISTS (SELECT 1 FROM llmproxy.interactions WHERE response_body = b.sha256)
 """
+_LOCK_NAMES = """
+SELECT name, sample, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
+"""
 _RENAMED = """
 UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(random() * 4611686018427387904)::bigint
-    WHERE name = %s
+    WHERE name = %s AND sample = ANY(%s)
 """
 
 
@@ -114,19 +117,20 @@ def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
 def collect_bodies(conn: Conn) -> int:
     """Delete the bodies that nobody uses, and return how many; what builds on one is stored anew on the next one below.
 
-    Somebody may take one into use meanwhile: then it is looked again, and given up where that does not end. The next
-    deletion finds what was left.
+    Somebody may take one into use meanwhile, or delete as well: then it is looked again, and given up where that does
+    not end. The next deletion finds what was left.
     """
-    import psycopg
+    from psycopg.errors import DeadlockDetected, ForeignKeyViolation, SerializationFailure
 
     for _ in range(_TRIES):
         try:
             with conn.transaction():
+                conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 dead: dict[bytes, bytes | None] = dict(conn.execute(_DEAD).fetchall())
                 if dead:
                     _rebase_bodies(conn, dead)
                     conn.execute("DELETE FROM llmproxy.bodies WHERE sha256 = ANY(%s)", (list(dead),))
-        except psycopg.errors.ForeignKeyViolation:
+        except (DeadlockDetected, ForeignKeyViolation, SerializationFailure):
             continue
         return len(dead)
     return 0
@@ -136,12 +140,13 @@ def rename_cassette(conn: Conn, path: Path, old: str, new: str) -> None:
     """Rename a cassette and all its samples. Raises SettingsError, CassetteBusy."""
     was, is_ = to_pg_text(old), to_pg_text(new)
     with conn.transaction():
-        sql = "SELECT name, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE"
-        found = conn.execute(sql, ([was, is_],)).fetchall()
-        holder = next((holder for name, holder in found if name == was and holder is not None), None)
-        check_new_name(path, old, new, there=any(name == is_ for name, _ in found), holder=holder)
-        conn.execute(_RENAMED, (is_, was))
-        conn.execute("UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s", (is_, was))
+        found = conn.execute(_LOCK_NAMES, ([was, is_],)).fetchall()
+        holder = next((holder for name, _, holder in found if name == was and holder is not None), None)
+        check_new_name(path, old, new, there=any(name == is_ for name, *_ in found), holder=holder)
+        samples = [sample for _, sample, _ in found]  # a sample that is begun meanwhile keeps the old name
+        conn.execute(_RENAMED, (is_, was, samples))
+        sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = ANY(%s)"
+        conn.execute(sql, (is_, was, samples))
         conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (is_,))
         conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
 
@@ -186,9 +191,12 @@ def rekey_recordings(conn: Conn, made: Sequence[KeyChange]) -> None:
 
 def _restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Lock the cassettes of these interactions, in recorders' order, and mark that their copies begin anew."""
-    places = sorted(conn.execute(_PLACES, (ids,)).fetchall(), key=str)
-    for place in places:
-        conn.execute(_BEGIN_ANEW, place)
+    places: list[tuple[str, int]] = []
+    # Again: one may have been renamed while we waited for its lock.
+    while found := sorted(set(conn.execute(_PLACES, (ids,)).fetchall()).difference(places), key=str):
+        for place in found:
+            conn.execute(_BEGIN_ANEW, place)
+        places += found
     return places
 
 

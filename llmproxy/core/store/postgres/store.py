@@ -55,10 +55,9 @@ SELECT id, occurrence, status, ending FROM llmproxy.interactions
 WHERE cassette = %s AND sample = %s AND party = %s AND key = %s AND superseded_at IS NULL ORDER BY occurrence
 """
 _SUPERSEDE = "UPDATE llmproxy.interactions SET superseded_at = %s, superseded_by = -1, changed = %s WHERE id = ANY(%s)"
-_SUPERSEDE_ALL = """
-UPDATE llmproxy.interactions AS i SET superseded_at = %s, changed = c.version FROM llmproxy.cassettes AS c
-WHERE i.cassette = %s AND superseded_at IS NULL AND c.name = i.cassette AND c.sample = i.sample
-"""
+_LOCK_ALL = "SELECT 1 FROM llmproxy.cassettes WHERE name = %s ORDER BY sample FOR UPDATE"
+_SUPERSEDE_ALL = "UPDATE llmproxy.interactions SET superseded_at = %s WHERE cassette = %s AND superseded_at IS NULL"
+_RESTART_COPIES = "UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1 WHERE name = %s"
 _NAME_SUCCESSOR = """
 UPDATE llmproxy.interactions SET superseded_by = (SELECT id FROM llmproxy.interactions WHERE token = %s)
     WHERE id = ANY(%s)
@@ -278,10 +277,11 @@ class ServerStore(Store):
         """
         many = Counter(each.cassette_and_sample for each in sent)
         with pipeline(conn):
-            if instead_of is not None:  # first: who held a slot must have changed no later than who takes it
+            if instead_of is not None:
                 name = to_pg_text(instead_of)
-                conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
+                conn.execute(_LOCK_ALL, (name,))
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
+                conn.execute(_RESTART_COPIES, (name,))  # of a sample that was begun since too
             # In one order: two who wait for each other would be a deadlock.
             locks = {place: conn.execute(_COUNT, (*place, self._now(), many[place])) for place in sorted(many, key=str)}
             tokens = conn.execute(_STORED, ([each.token for each in sent],)) if again else None

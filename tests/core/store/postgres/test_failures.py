@@ -6,11 +6,12 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies
@@ -18,6 +19,7 @@ from hypothesis import given, strategies
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
+from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
@@ -44,12 +46,13 @@ def through(network: CutNetwork, url: str) -> str:
     return f"postgresql://tester@127.0.0.1:{network.port}/{url.partition('?')[0].rpartition('/')[2]}"
 
 
-def execute(url: str, *statements: str) -> None:
+def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Return what the last one finds."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        for each in statements:
-            connection.execute(each.encode())
+        done = [connection.execute(each.encode()) for each in statements][-1]
+        return done.fetchall() if done.description else []
 
 
 def answer(recorder: int, n: int) -> bytes:
@@ -302,6 +305,93 @@ def test_what_the_copy_does_not_know_is_not_overwritten(team_url: str, tmp_path:
         assert len(store.list_summaries("held")) == 2
 
 
+@contextmanager
+def waiting(url: str, work: Callable[[], object], *statements: str) -> Iterator[None]:
+    """Let `work` begin beside a transaction of these statements, the block run while it waits for that, and both end."""
+    import psycopg
+
+    with ThreadPoolExecutor() as threads:
+        with psycopg.connect(url) as open_transaction:
+            for each in statements:
+                open_transaction.execute(each.encode())
+            working = threads.submit(work)
+            while not execute(url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                time.sleep(0.01)
+            yield
+        working.result(30)
+
+
+RENAMED = (
+    "UPDATE llmproxy.cassettes SET name = '{0}', version = {1}, epoch = {1}",
+    "UPDATE llmproxy.interactions SET cassette = '{0}'",
+)
+CHANGES: dict[str, Callable[[Store, int], object]] = {
+    "rekey": lambda store, id_: store.rekey_recordings([KeyChange(id_, key(1), key(2), 1, "")]),
+    "delete": lambda store, id_: store.delete_interactions([id_]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_renamed_meanwhile_is_changed_under_its_new_name(change: str, team_url: str, tmp_path: Path) -> None:
+    """Whoever copied it between both reads it anew, as its epoch says."""
+    with opened(team_url, tmp_path) as store:
+        stored, _ = (store.add_interaction(interaction(n, cassette="old"), supersede=False) for n in (1, 3))
+        renaming = [each.format("new", 7) for each in RENAMED]
+        with waiting(team_url, lambda: CHANGES[change](store, stored), *renaming):
+            pass
+    assert execute(team_url, "SELECT name, epoch FROM llmproxy.cassettes") == [("new", 8)]
+
+
+def test_a_copy_that_lost_rows_to_an_older_name_is_read_anew(team_url: str, tmp_path: Path) -> None:
+    """A process that had read a cassette before it was renamed may write it into the copy after another one wrote the new name."""
+    with opened(team_url, tmp_path) as store:
+        stored = store.add_interaction(interaction(1, cassette="new"), supersede=False)
+        for name, epoch in (("new", 7), ("old", 8), ("new", 7)):
+            execute(team_url, *(each.format(name, epoch) for each in RENAMED))
+            store.refresh_cassette(name)
+        assert [row.id for row in store.list_summaries("new")] == [stored]
+
+
+def test_two_machines_delete_at_once(team_url: str, tmp_path: Path) -> None:
+    """What was to be stored anew, since what it builds on goes, is gone as well: the rest is looked for again."""
+    with opened(team_url, tmp_path) as store:
+        bodies = [f"{name}: {'a long conversation ' * 100 * n}".encode() for name in "ab" for n in (1, 2)]
+        asked = [Request("POST", "/", (), body) for body in bodies]
+        many = [interaction(n, request=each, cassette="aabb"[n]) for n, each in enumerate(asked)]
+        ids = [store.add_interaction(each, supersede=False) for each in many]
+        with waiting(
+            team_url,
+            lambda: store.delete_interactions(ids[::2]),
+            f"DELETE FROM llmproxy.interactions WHERE id IN ({ids[1]}, {ids[3]})",
+            "DELETE FROM llmproxy.bodies WHERE base IS NOT NULL",
+        ):
+            pass
+    assert execute(team_url, "SELECT sha256 FROM llmproxy.bodies") == []
+
+
+CASES: dict[str, tuple[Callable[[Store], object], list[tuple[str, int, str]]]] = {
+    "rename": (lambda store: store.rename_cassette("old", "new"), [("new", 1, key(1)), ("old", 2, key(2))]),
+    "replace": (
+        lambda store: store.add_interactions([Addition(interaction(3, cassette="old"))], instead_of="old"),
+        [("old", 1, key(3))],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_sample_that_is_begun_meanwhile_is_the_same_everywhere(case: str, team_url: str, tmp_path: Path) -> None:
+    """One that is renamed later keeps its name; one that is replaced at once is so for who copied it before."""
+    work, expected = CASES[case]
+    with opened(team_url, tmp_path) as store, opened(team_url, tmp_path) as other:
+        store.add_interaction(interaction(1, cassette="old"), supersede=False)
+        with waiting(team_url, lambda: work(store), "SELECT 1 FROM llmproxy.cassettes FOR UPDATE"):
+            other.add_interaction(interaction(2, cassette="old", sample=2), supersede=False)
+        for each in (store, other):
+            each.refresh_cassette("old")
+            each.refresh_cassette("new")
+            assert sorted((row.cassette, row.sample, row.key) for row in each.list_summaries()) == expected
+
+
 def test_a_copy_of_another_store_is_not_believed(team_url: str, tmp_path: Path) -> None:
     """The database was made anew under the same URL: what was read of the old one is thrown away."""
     path = register_server(team_url, {"XDG_CACHE_HOME": str(tmp_path)})
@@ -340,10 +430,7 @@ def _new_role(url: str, _server: Postgres) -> str:
 
 
 def _exists(url: str, role: str) -> bool:
-    import psycopg
-
-    with psycopg.connect(url) as connection:
-        return bool(connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchall())
+    return bool(execute(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"))
 
 
 BAD: dict[str, tuple[Callable[[str, Postgres], str], bool, type[LLMProxyError], str]] = {
