@@ -142,7 +142,8 @@ class RunEnding:
         if report.carried:
             from llmproxy.report.request_changes import describe_accepted_changes
 
-            told = describe_accepted_changes(settings.store, report.carried_names, datetime.now().date())  # noqa: DTZ005
+            today = datetime.now().date()  # noqa: DTZ005 - the user's day
+            told = describe_accepted_changes(settings.store, report.carried_names, today)
             write_stderr_lines(*(f"  carried: {text}" for text in told))
         write_stderr_lines(*list_miss_lines(self.misses, prefix="  miss: "))
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
