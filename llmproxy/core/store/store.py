@@ -1,5 +1,5 @@
-"""What a store is: read by `Readable`, from a file on this machine, and written as `Writable` says, in a file or on
-a server.
+"""What a store is: read by `Readable`, from a file on this machine, and written as `Store` says, in a file or on a
+server.
 
 There are two kinds: `file.store.FileStore`, and `postgres.store.ServerStore`, whose file is a copy of what was read of
 the server. One table of tests asks both: tests/core/store/test_conformance.py. Each change is one transaction: an
@@ -11,10 +11,10 @@ twice; what was read by id may be remembered.
 from __future__ import annotations
 
 import sqlite3
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from llmproxy.core.store.bodies import Group
 from llmproxy.core.store.reader import (
@@ -70,8 +70,8 @@ class Deleted(NamedTuple):
     """Bytes by which the file shrank; None on a server, which gives space back when it likes."""
 
 
-class Writable(Protocol):
-    """What a kind of store must be able to do. Any thread may call these; each is one transaction."""
+class Store(Readable, ABC):
+    """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
 
     writable: bool
     """Whether it was opened to be written; else all but `refresh_cassette` and `close` raise StoreReadOnly."""
@@ -143,10 +143,6 @@ class Writable(Protocol):
 
     @abstractmethod
     def close(self) -> None: ...
-
-
-class Store(Readable, Writable):
-    """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
 
     def add_interaction(self, interaction: Interaction, *, supersede: bool) -> int:
         """Store an interaction and return its id; `supersede` replaces its key's live recordings."""

@@ -215,7 +215,6 @@ class FileStore(Store):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
-        """Keep the lease; False if it is gone."""
         with self._writing_connection() as conn, write_transaction(conn):
             return statements.renew_lease(conn, to_sql(cassette), sample, holder, self._now())
 
@@ -240,7 +239,6 @@ class FileStore(Store):
         """Do nothing: a file shows by itself what others recorded."""
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the volatile fields of a cassette (JSON), in place of those that it had."""
         name = to_sql(cassette)
         with self.sqlite_transaction() as conn:
             conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
@@ -264,7 +262,6 @@ class FileStore(Store):
         return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
     def rename_cassette(self, old: str, new: str) -> None:
-        """Rename a cassette and all its samples."""
         with self.sqlite_transaction() as conn:
             statements.rename_cassette(conn, self.path, old, new)
 
