@@ -110,7 +110,7 @@ class RecordedRequestCache:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.declared_of = lru_cache(REMEMBERED_KEYS)(self._read_run_variables)
+        self.declared_of = lru_cache(REMEMBERED_KEYS)(Store.read_run_variables)
         """Returns what was declared of the run that made a recording: the same text for the same run variables."""
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
         self._requests = RowCache[Canonical](REMEMBERED_BYTES)
@@ -140,10 +140,6 @@ class RecordedRequestCache:
             self._indexes.clear()
         self._indexes[kind] = (generation, made)
         return made
-
-    @staticmethod
-    def _read_run_variables(store: Store, id_: int) -> str:
-        return store.read_run_variables([id_]).get(id_, "")
 
     def _read_bound_key(self, store: Store, id_: int) -> str:
         canonical = self.load_canonical(store, id_)

@@ -160,8 +160,6 @@ def list_forks(store: Readable) -> list[Fork]:
 
 
 def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
-    if not store.query("SELECT 1 FROM sqlite_master WHERE name = 'forks'"):
-        return  # an older llmproxy wrote it, and nobody has written to it since
     found = store.query(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
     for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at, live in found:
         yield Fork(

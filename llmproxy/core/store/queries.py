@@ -115,10 +115,7 @@ def read_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
     """Return what a cassette says of itself, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
-        said = [
-            json.loads(text) for (text,) in (store.query(sql, (to_sql(cassette),)) if store.knows_run_variables else ())
-        ]
-        return tuple(map(_parse_note, said))
+        return tuple(_parse_note(json.loads(text)) for (text,) in store.query(sql, (to_sql(cassette),)))
     except (ValueError, TypeError, BadVolatileField) as error:
         raise CassetteCorrupt(
             f"The volatile fields of cassette {cassette} in {store.path} are damaged: {remove_prefix(error)}"
@@ -201,18 +198,13 @@ def has_answers_left_by_client(store: Readable, cassette: str, sample: int) -> b
 
 def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]:
     """Return what was declared of the runs whose recordings are live in a sample of a cassette, the newest first."""
-    return (
-        [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
-        if store.knows_run_variables
-        else []
-    )
+    return [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
 
 
 def read_newest_variables(store: Readable, cassette: str) -> str:
     """Return the run variables declared of a cassette's newest live recording, as they are stored; or ""."""
     found = store.query(_NEWEST, (to_sql(cassette),))
-    said = store.read_run_variables([found[0][0]]) if found else {}
-    return next(iter(said.values()), "")
+    return store.read_run_variables(found[0][0]) if found else ""
 
 
 def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import index
@@ -79,7 +79,7 @@ SELECT provider, upstream, method, target, request_headers, request_body FROM in
 """
 _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
 _CASSETTES = """
-SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(started_at), max(started_at),
+SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), max(started_at),
     sum(input_tokens) FILTER (WHERE superseded_at IS NULL), sum(output_tokens) FILTER (WHERE superseded_at IS NULL),
     c.closed_cleanly, c.holder
 FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
@@ -226,7 +226,6 @@ class CassetteInfo:
     stored: int
     """Rows, superseded ones included."""
     live: int
-    first_at: float
     last_at: float
     tokens_in: int | None
     tokens_out: int | None
@@ -273,7 +272,6 @@ class Readable:
         self._refused: Signature | None = None
         """Of a file that was put in the place of ours and cannot be read: said once."""
         self._last_row = self._read_last_interaction() if watch else ()
-        self._binds = False
         self.derived: dict[Place, RecomputedKeys | None] = {}
         """By cassette and sample, of those that were opened: the keys of what was recorded there under other rules."""
 
@@ -334,7 +332,6 @@ class Readable:
         self._answers.clear()
         self._price = (0, ())
         self._contents.clear()
-        self._binds = False
         self.reopened()
 
     def _read_last_interaction(self) -> Row:
@@ -434,8 +431,8 @@ class Readable:
             loaded = rows.to_interaction(
                 named, self.read_body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
-        said = self.read_run_variables([interaction_id]) if self.knows_run_variables else {}
-        return replace(loaded, run_variables=said[interaction_id]) if said else loaded
+        said = self.read_run_variables(interaction_id)
+        return replace(loaded, run_variables=said) if said else loaded
 
     @contextmanager
     def _report_bad_value(self, what: str) -> Iterator[None]:
@@ -452,24 +449,11 @@ class Readable:
             f"{what} of {self.path} is damaged: {error!r:.200}.", hint=format_command("verify", self.path)
         )
 
-    @property
-    def knows_run_variables(self) -> bool:
-        """Whether the store knows run variables and volatile fields; one of an older schema does not."""
-        if not self._binds:
-            self._binds = self._first("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
-        return self._binds
-
-    def read_run_variables(self, ids: Collection[int]) -> dict[int, str]:
-        """Return the run variables of the runs that made these recordings, by id; those without are left out."""
-        sql = (
-            "SELECT interaction_id, said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id "
-            "= ?"
-        )
-        return {
-            row[0]: from_sql(row[1])
-            for id_ in ids
-            for row in (self.query(sql, (id_,)) if self.knows_run_variables else ())
-        }
+    def read_run_variables(self, interaction_id: int) -> str:
+        """Return what was declared of the run that made a recording, as JSON; or ""."""
+        sql = "SELECT said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id = ?"
+        row = self._first(sql, (interaction_id,))
+        return "" if row is None else from_sql(row[0])
 
     def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
@@ -577,8 +561,8 @@ class Readable:
             asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
         found = [row for where, values in asked for row in self.query(_CASSETTES.format(where=where), values)]
         return [
-            CassetteInfo(from_sql(name), sample, stored, live, first, last, tokens_in, tokens_out, bool(clean), holder)
-            for name, sample, stored, live, first, last, tokens_in, tokens_out, clean, holder in found
+            CassetteInfo(from_sql(name), sample, stored, live, last, tokens_in, tokens_out, bool(clean), holder)
+            for name, sample, stored, live, last, tokens_in, tokens_out, clean, holder in found
         ]
 
     def count_interactions(
