@@ -18,13 +18,13 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.store.file.connect import advise_ignoring_journal
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
@@ -49,6 +49,8 @@ ANSWERED = 0.05
 """Seconds in which who asked us over HTTP to end hears that we will."""
 HEARTBEAT = 5.0
 """Seconds between signs of life in the leases that this process holds."""
+_NOT_IGNORED = 1
+"""Exit code of `git check-ignore`."""
 
 OPTIONS: dict[str, object] = {
     "mode": ["fronted"],  # one listener serves base URLs, absolute form and https at the port
@@ -304,3 +306,22 @@ async def cut_connections(server: proxyserver.Proxyserver) -> None:
     until = loop.time() + CLOSING
     while server.connections and loop.time() < until:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.01)
+
+
+def advise_ignoring_journal(store: Path) -> str:
+    """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
+    journal = Path(f"{store.absolute()}.state.db")
+    root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)
+    if root is None:
+        return ""
+    asking = ["git", "check-ignore", "--quiet", "--no-index", str(journal)]
+    try:
+        answer = subprocess.run(asking, cwd=root, capture_output=True, check=False)  # noqa: S603 - the user's own git
+    except OSError:  # no git here
+        return ""
+    if answer.returncode != _NOT_IGNORED:
+        return ""
+    return (
+        f"{journal.name} is this machine's journal and says what was asked; keep it out of git: "
+        f"echo '*.state.db' >> {root / '.gitignore'}"
+    )

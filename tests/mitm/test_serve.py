@@ -28,7 +28,13 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.open_proxy_context import ContextAndJournal
 from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, on_signals
+from llmproxy.mitm.serve import (
+    advise_ignoring_journal,
+    check_client_cert,
+    check_port_free,
+    close_and_report,
+    on_signals,
+)
 from llmproxy.proxy_calls import Totals
 from llmproxy.report.proxy_console import Console
 from llmproxy.settings import find_reachable_host
@@ -402,7 +408,7 @@ def test_a_client_certificate_that_cannot_be_used_is_said_at_the_start(tmp_path:
 
 def test_the_first_recording_says_how_to_keep_the_journal_out_of_git(tmp_path: Path) -> None:
     """Once, in a repository that does not ignore it."""
-    (tmp_path / ".git").mkdir()
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     with (
         Provider(Script((Step(Reply("a")), Step(Reply("b"))))) as p,
         proxy("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px,
@@ -533,3 +539,17 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         closed().result(120)
     assert totals.recorded == 1
     assert "1 recorded" in said.getvalue()
+
+
+def test_typed_as_printed_git_ignores_the_journal(tmp_path: Path) -> None:
+    """And then nothing is said any more, as nothing is outside of a repository."""
+    assert advise_ignoring_journal(tmp_path / "llmproxy.db") == ""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    store = tmp_path / "tests" / "llmproxy.db"
+    store.parent.mkdir()
+    hint = advise_ignoring_journal(store)
+    assert "llmproxy.db.state.db" in hint
+    subprocess.run(["sh", "-c", hint.partition("git: ")[2]], check=True)
+    assert advise_ignoring_journal(store) == ""
+    (tmp_path / ".gitignore").write_text("*.db\n!tests/*.state.db\n")
+    assert advise_ignoring_journal(store) == hint

@@ -11,10 +11,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from llmproxy import sqlite_file
@@ -260,38 +258,3 @@ def check_writable(path: Path) -> None:
                 f"The store {path} cannot be written to: {what} is read-only.",
                 hint="Replay works. To record, name another store: --store PATH, or LLMPROXY_STORE=PATH.",
             )
-
-
-PATTERN = "*.state.db"
-
-
-def advise_ignoring_journal(store: Path) -> str:
-    """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
-    journal = Path(f"{store.absolute()}.state.db")
-    folders = list(journal.parents)
-    root = next((folder for folder in folders if (folder / ".git").exists()), None)
-    if root is None:
-        return ""
-    inside = folders[: folders.index(root) + 1]
-    if any(_is_ignored_by(pattern, journal, folder) for folder in inside for pattern in _read_patterns(folder)):
-        return ""
-    where = root / ".gitignore"
-    return (
-        f"{journal.name} is this machine's journal and says what was asked; keep it out of git: echo '{PATTERN}' >> "
-        f"{where}"
-    )
-
-
-def _read_patterns(folder: Path) -> Iterator[str]:
-    for file in (folder / ".gitignore", folder / ".git" / "info" / "exclude"):
-        with suppress(OSError):
-            for line in file.read_text("utf-8", "replace").splitlines():
-                if (pattern := line.strip()) and not pattern.startswith(("#", "!")):
-                    yield pattern
-
-
-def _is_ignored_by(pattern: str, journal: Path, folder: Path) -> bool:
-    bare = pattern.removeprefix("**/").rstrip("/")
-    if "/" not in bare:
-        return any(fnmatch(part, bare) for part in journal.relative_to(folder).parts)
-    return fnmatch(str(journal.relative_to(folder)), bare.lstrip("/"))

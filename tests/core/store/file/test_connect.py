@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.connect import advise_ignoring_journal
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
 from tests.support.recordings import filled, interaction, look, read_everything, reopened, run
 
@@ -222,30 +220,3 @@ def test_a_read_only_file_replays_and_does_not_record(path: Path) -> None:
             reopened(path, writable=True)
     finally:
         path.parent.chmod(0o755)
-
-
-def test_typed_as_printed_git_ignores_the_journal(tmp_path: Path) -> None:
-    """And then nothing is said any more, as nothing is outside of a repository."""
-    assert advise_ignoring_journal(tmp_path / "llmproxy.db") == ""
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    store = tmp_path / "tests" / "llmproxy.db"
-    store.parent.mkdir()
-    hint = advise_ignoring_journal(store)
-    assert "llmproxy.db.state.db" in hint
-    subprocess.run(["sh", "-c", hint.partition("git: ")[2]], check=True)
-    assert advise_ignoring_journal(store) == ""
-    ignored = subprocess.run(["git", "check-ignore", "-q", f"{store}.state.db"], cwd=tmp_path, check=False)
-    assert ignored.returncode == 0
-
-
-@pytest.mark.parametrize(
-    "pattern", ["*.db", "llmproxy.db.state.db", "tests/", "/tests/*.state.db", "**/*.state.db", "llmproxy.*"]
-)
-def test_other_patterns_do_as_well(tmp_path: Path, pattern: str) -> None:
-    """By the file's name, its folder, its path."""
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "tests").mkdir()
-    (tmp_path / ".gitignore").write_text(f"# x\n{pattern}\n")
-    assert advise_ignoring_journal(tmp_path / "tests" / "llmproxy.db") == ""
-    (tmp_path / ".gitignore").write_text(f"#{pattern}\n*.pyc\n!{pattern}\n")
-    assert advise_ignoring_journal(tmp_path / "tests" / "llmproxy.db") != ""
