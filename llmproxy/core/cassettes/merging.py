@@ -10,7 +10,6 @@ a conflict: all conflicts are shown, and nothing is written.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -26,8 +25,7 @@ from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.review_yaml import list_identities
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
 from llmproxy.core.forks.fork_rows import CassetteNameTaken, find_fork, store_fork
-from llmproxy.core.keys.normalize import TAG
-from llmproxy.core.store.file.connect import open_reader, translate
+from llmproxy.core.store.file.connect import WORDS, connect_file, open_reader
 from llmproxy.core.store.file.migrations import list_applied_migrations
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import Note, read_accepted_changes, read_notes, write_notes
@@ -37,12 +35,11 @@ from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
 from llmproxy.server_store_path import show_store
-from llmproxy.sqlite_file import open_connection
+from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"
 _SHOWN = 20
 """Conflicts that are shown."""
-_BUSY_SECONDS = 5.0
 _VERSIONS = "SELECT DISTINCT substr(key, 1, instr(key, ':')), rules FROM interactions WHERE superseded_at IS NULL"
 
 
@@ -125,11 +122,8 @@ def _check_versions(paths: Sequence[Path]) -> None:
     first: tuple[Path, tuple[str, ...]] | None = None
     for path in sorted(set(paths)):
         open_reader(path).close()  # says what is wrong with it
-        try:
-            with closing(open_connection(path, "mode=ro", timeout=_BUSY_SECONDS)) as conn:
-                has = list_applied_migrations(conn)
-        except sqlite3.Error as error:
-            raise translate(error, path, writing=False) from error
+        with translate_errors(path, WORDS, writing=False), closing(connect_file(path, "mode=ro")) as conn:
+            has = list_applied_migrations(conn)
         first = first or (path, has)
         if has != first[1]:
             older, newer = sorted([first, (path, has)], key=lambda each: len(each[1]))
@@ -395,11 +389,6 @@ def _drop_row_id(each: Interaction) -> Interaction:
 
 def _refuse_lossy_copy(source: Store, name: str, found: list[Interaction]) -> None:
     """Raise SettingsError for a cassette that would not replay there as it does here."""
-    if any(not each.key.startswith(TAG) for each in found):
-        raise SettingsError(
-            f"cassette {name} was recorded by an older version, with keys of its time.",
-            hint=f"Bring them up to date first: {format_command('verify --rekey', source.path)}",
-        )
     for sample in {each.sample for each in found}:
         if (fork := find_fork(source, name, sample)) is not None and fork.overrides.tools:
             raise SettingsError(

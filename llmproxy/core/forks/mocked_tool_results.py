@@ -77,15 +77,9 @@ def _dump_result(tool: str, result: Json) -> str:
     if isinstance(result, str):
         return result
     try:
-        return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_mapping_to_dict)
+        return json.dumps(result, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMock(f"of {tool}: {format_given(result)} is no JSON: {error}") from error
-
-
-def _mapping_to_dict(value: object) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 class UnusedMocks(MachineError):

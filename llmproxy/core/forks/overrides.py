@@ -177,9 +177,7 @@ def _check_call_number(value: Json, name: str, least: int) -> int:
 
 
 def parse_answer(value: Json) -> Message:
-    """Read an answer: a text, or an object of text and tool calls. Raises OverrideError."""
-    if isinstance(value, str):
-        return Message("assistant", value)
+    """Read an answer, an object of text and tool calls. Raises OverrideError."""
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
         raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)

@@ -21,11 +21,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from llmproxy import files
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
-from llmproxy.files import replace_file
+from llmproxy.files import read_bounded_bytes, replace_file
 from llmproxy.sqlite_file import is_database
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "get_format", "open_source", "read_each_item", "recognise"]
@@ -201,20 +200,14 @@ def read_each_item[T](
     return found
 
 
-MAX_FILE = 256 << 20
-"""Bytes of one file: it is held in memory as a whole, several times over."""
-
-
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (size), MachineError."""
+    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
     if is_database(path):
         raise CassetteCorrupt(
             f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"
         )
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise CassetteCorrupt(f"{path}: larger than {MAX_FILE >> 20} MiB.")
-        return files.read_bounded_bytes(path, MAX_FILE)
+        return read_bounded_bytes(path)
     except FileNotFoundError as error:
         raise CassetteNotFound(f"There is no cassette file {path}.") from error
     except OSError as error:

@@ -114,8 +114,6 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
     for each in recorded:
         tree = {"request": _build_request(each, shared), "response": _build_response(each)}
         said = {name: value for name, value in each.extra.items() if name != "order"}
-        if not said and each.recorded_at:
-            said = {"started_at": each.recorded_at}
         parts.append(f"\n# {_describe_exchange(each)}\n")
         parts += _end_lines(write_lines([tree | ({"recorded": OneLineValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
