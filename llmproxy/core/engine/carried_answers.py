@@ -93,8 +93,6 @@ class CarryRunState:
 
 
 class CarryInterceptor(Interceptor[Exchange]):
-    name = "carry"
-
     def __init__(
         self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str = ""
     ) -> None:

@@ -105,7 +105,7 @@ class Engine:
         self.meet_handshake = self.features.on_tls_handshake
         self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
         self.read_usage = writer.read_usage
-        self.outcome, self.show_target = recorder.record_end, recorder.redact_target
+        self.outcome = recorder.record_end
         self.strays, self.sum_up_refusal = recorder.strays, recorder.record_sessionless_refusal
         self.load_recording, self.read_call = builder.load_recording, builder.load_call_interaction
         stores.open_at_start()
@@ -126,17 +126,13 @@ class Engine:
         self._recorder.prices.forget()
         self.features.clear_caches()
 
-    def begin_exchange(
-        self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
-    ) -> Exchange:
-        """Find provider and session of a request.
-
-        `host` is (scheme, host, port) where the client named one itself, `user` the session that its proxy URL named.
+    def begin_exchange(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Exchange:
+        """Find provider and session of a request. `host` is (scheme, host, port) where the client named one itself.
 
         Raises RefusedError: nobody knows where it should go, or its session or party cannot be; CassetteBusy: another
         session records this cassette.
         """
-        return self.begin(self.place(method, target, host, headers, user))
+        return self.begin(self.place(method, target, host, headers))
 
     def may_pass_unrecorded(self, exchange: Exchange) -> bool:
         """Return whether a request that cannot be matched may go upstream unrecorded."""
@@ -200,10 +196,10 @@ class EngineQueries:
         served: dict[tuple[str, int], set[int]] = {}
         for walk in self._state.sessions.open_sessions.values():
             served.setdefault((walk.cassette, walk.sample), set()).update(walk.served)
-        for cassette, sample, ids in self._state.sessions.ended_sessions:
-            served.setdefault((cassette, sample), set()).update(ids)
-        store, unplayed = self._state.stores.opened, self._state.config.unplayed_channels
-        return sum(count_unused(store, *place, ids, unplayed) for place, ids in served.items())
+        for place, ids in self._state.sessions.served_before.items():
+            served.setdefault(place, set()).update(ids)
+        store, live = self._state.stores.opened, self._state.config.live
+        return sum(count_unused(store, *place, ids, live.channels if live else ()) for place, ids in served.items())
 
     def list_unused(self, session: Session) -> list[RowSummary] | None:
         """Return live recordings of a session's cassette that it neither played nor made; None in other modes."""

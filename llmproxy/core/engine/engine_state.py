@@ -124,16 +124,15 @@ class EngineStore:
         derive_current_keys(store, cassette, sample, self._config.rules, self._config.upstreams)
 
     def write_cassette_file(self, session: Session) -> None:
-        """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
-        if self._config.cassette_dir is not None:
+        """Write the file of a cassette that was recorded, where such are kept; from any thread, so over a connection of
+        its own.
+        """
+        if self._config.cassette_dir is not None and (writer := self.opened) is not None:
             from llmproxy.core.cassettes.folder import CassetteDir
 
             with open_store(self._config.store, writable=False, now=self._now) as store:
-                kept, writer = CassetteDir(self._config.cassette_dir, now=self._now), self.opened
-                if writer is not None and writer.writable:
-                    kept.save_cassette(store, session.cassette, remember=writer.record_synced_file)
-                else:
-                    kept.save_cassette(store, session.cassette)
+                kept = CassetteDir(self._config.cassette_dir, now=self._now)
+                kept.save_cassette(store, session.cassette, remember=writer.record_synced_file)
 
     def close(self) -> None:
         if self.opened is not None:

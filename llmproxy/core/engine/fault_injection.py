@@ -55,8 +55,6 @@ MOST_ASIDE = 3
 class FaultInterceptor(Interceptor[Exchange]):
     """The faults of one session."""
 
-    name = "faults"
-
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self.faulting: Faulting | None = None
@@ -281,9 +279,9 @@ class FaultFeature(Feature):
             walks = [session]
         if faults is None or all(strikes.get(number) for number in range(1, len(faults.rules) + 1)):
             return {}
-        closed = state.sessions.ended_sessions
+        closed = state.sessions.served_before
         came = sum(each.calls.arrived for each in walks) + sum(strikes.values()) + len(closed)
-        places = {(each.cassette, each.sample) for each in (*walks, *(closed if session is None else ()))}
+        places = {(each.cassette, each.sample) for each in walks} | (closed.keys() if session is None else set())
         store = state.stores.current
         calls = [] if store is None else [call for place in sorted(places) for call in load_targets(store, *place)]
         return explain_idle_by_rule(faults, strikes, calls, came=came)

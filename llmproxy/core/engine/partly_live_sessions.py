@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, override
 from llmproxy.core.dialects.answer_json_edits import list_json_parts
 from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response
+from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.request_identification import check_upstream_allowed
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork
@@ -107,7 +108,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     @override
     def on_interceptor_added(self, other: Interceptor[Exchange]) -> None:
-        if other.name == "faults":
+        if isinstance(other, FaultInterceptor):
             raise RefusedError("llmproxy: live channels and injected faults exclude each other.", hint="Give either.")
 
     def on_session_end(self) -> None:

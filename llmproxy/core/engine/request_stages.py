@@ -64,7 +64,7 @@ def build_miss_context(exchange: Exchange, config: Config) -> MissContext:
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
         party=exchange.party, key=exchange.key or "", method=exchange.method, provider=exchange.route.provider.name,
-        operation=exchange.operation, model=exchange.identity.model, store=config.shown or str(config.store),
+        operation=exchange.operation, model=exchange.identity.model, store=config.shown_store_path,
         again=config.again, upstreams=session.settings.upstreams,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -107,11 +107,6 @@ class Config:
     """The user's own: kind of answer by host and path."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
-
-    @property
-    def unplayed_channels(self) -> Collection[Channel]:
-        """Channels whose recordings are not played."""
-        return () if self.live is None else self.live.channels
 
     @property
     def shown_store_path(self) -> str:

@@ -6,7 +6,7 @@ of its session is asked; one that has nothing to say there leaves the method out
 proxy, and only that has the fast path.
 
     the way in, in the declared order (`engine.interceptor_order`)
-        before_key      another body; or refuse: `call.refuse(error)`
+        before_key      another body; or refuse: `call.decide_refusal(error)`
         on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
                         counted (`engine.decide.count_arrival`), and nothing is looked at any more
         on_decision     another decision than the modes' table
@@ -15,12 +15,12 @@ proxy, and only that has the fast path.
     (where the head settled what becomes of a call, as in `record`, none of these is asked)
     the way back, in reverse order
         on_answer       another answer for the client; or the same, noted
-        on_send_plan         what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
+        on_send_plan    what is sent, and when: of a replayed answer, and of one that was made here: of a FAULT, or
                         where it is `withheld`
-        wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
+        get_send_delay  seconds until a piece of a replayed answer (its recorded second; None: the last) may go out to
                         the client at `ends`, or is asked for again; only where `call.answer.held` was set; `has_read`
                         says whether a client has read what it was sent
-        playback        an answer that goes on when its client has done what the recorded one did
+        get_playback    an answer that goes on when its client has done what the recorded one did
         on_sent         all of a replayed answer was sent, and its client is still there
         before_store    another answer for the store
         on_interaction  what is kept of a call, before it is
@@ -37,9 +37,9 @@ begins anew). What it knows of a call is a value of a type of its own in `call.s
     def on_lookup(self, call, found):
         call.answer.held = True
         call.state.put(Waited(self.clock() + 1))
-        return found._replace(key=other, recordings=store.slots(..., other))     # the answer of another key
+        return found._replace(key=other, recordings=store.find_keyed(..., other))  # the answer of another key
 
-    def wait_before(self, call, offset, ends, has_read):
+    def get_send_delay(self, call, offset, ends, has_read):
         return max(0.0, call.state.get(Waited).until - self.clock()) if offset is None else 0.0
 
 Everything runs on the event loop and must not wait, but what has to do with storing, which runs in the writer's thread.
@@ -139,8 +139,6 @@ class Playback(Protocol):
 class Interceptor[C]:
     """What a feature does to the calls (`C`) of one session: nothing, unless a method is overridden."""
 
-    name: ClassVar[str] = ""
-    """By which others know it, who exclude it."""
     channel: ClassVar[Channel | None] = None
     """Of the calls that it is asked of; None: of all."""
     auxiliary: ClassVar[bool] = False

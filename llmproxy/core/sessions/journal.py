@@ -182,9 +182,9 @@ class Journal:
         if self._conn is not None:
             self._queue.put(miss)
 
-    def list_misses(self, limit: int = IN_MEMORY) -> list[JournaledMiss]:
+    def list_misses(self) -> list[JournaledMiss]:
         """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
-        return list(self._last)[-limit:] if limit > 0 else []
+        return list(self._last)
 
     def close(self) -> None:
         """Write what is waiting, and end. May be called twice."""

@@ -15,9 +15,9 @@ import logging
 import re
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.forks.fork_rows import lease_cassette_name
@@ -365,15 +365,6 @@ class LiveForbidden(RefusedError):
     status = 403
 
 
-class EndedSession(NamedTuple):
-    """What is left of all sessions of one cassette and sample that have ended."""
-
-    cassette: str
-    sample: int
-    served: Collection[int]
-    """Ids of the interactions that they played or made."""
-
-
 class InterceptorFactory:
     """Makes the interceptors of sessions; this one makes none."""
 
@@ -420,13 +411,8 @@ class Sessions:
     """Names that are bound for another party than the agent, with that party."""
     features: InterceptorFactory = field(default_factory=InterceptorFactory)
     """Gives sessions their interceptors."""
-    _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
+    served_before: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
-
-    @property
-    def ended_sessions(self) -> list[EndedSession]:
-        """What the sessions that have ended come to, for the summary of the run."""
-        return [EndedSession(*place, served) for place, served in self._served.items()]
 
     def get_or_open(self, name: str) -> Session:
         """Return the session that a request under `name` belongs to, opened now if need be."""
@@ -564,7 +550,7 @@ class Sessions:
 
     def _remember_served_ids(self, session: Session) -> None:
         place = (session.cassette, session.sample)
-        self._served[place] = array("q", {*self._served.get(place, ()), *session.served})
+        self.served_before[place] = array("q", {*self.served_before.get(place, ()), *session.served})
 
     def release_recording_lease(self, session: Session) -> None:
         """Release a session's lease, and mark its cassette. Raises as `close`."""

@@ -205,7 +205,7 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
     session.served.add(late)
     found.on_recording_stored(session)
     assert store.last_session_ended_cleanly("a", 1)
-    assert [(each.cassette, list(each.served)) for each in found.ended_sessions] == [("a", [late])]
+    assert {place: list(ids) for place, ids in found.served_before.items()} == {("a", 1): [late]}
 
 
 def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> None:
@@ -214,7 +214,7 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     session = found.open_session("a", mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette="a"), supersede=False)
     found.on_recording_stored(session)
-    assert (store.last_session_ended_cleanly("a", 1), found.ended_sessions) == (False, [])
+    assert (store.last_session_ended_cleanly("a", 1), found.served_before) == (False, {})
     found.close_session("a")
     found.open_session("a", mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette="a"), supersede=False)
@@ -310,7 +310,7 @@ def test_without_a_store_there_is_nothing_to_write() -> None:
     found.renew_recording_leases()
     found.close_session("a")
     found.close_sessions()
-    assert [(each.cassette, each.sample) for each in found.ended_sessions] == [("a", 1)]
+    assert [*found.served_before] == [("a", 1)]
 
 
 def test_sessions_that_ended_are_merged_by_cassette(store: Store) -> None:
@@ -322,10 +322,7 @@ def test_sessions_that_ended_are_merged_by_cassette(store: Store) -> None:
         found.close_session("a")
     found.open_session("a~2")
     found.close_session("a~2")
-    assert [(each.cassette, each.sample, sorted(each.served)) for each in found.ended_sessions] == [
-        ("a", 1, [1, 2, 3]),
-        ("a", 2, []),
-    ]
+    assert {place: sorted(ids) for place, ids in found.served_before.items()} == {("a", 1): [1, 2, 3], ("a", 2): []}
 
 
 @pytest.mark.slow
@@ -350,5 +347,5 @@ def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(found.ended_sessions) == 10_001
+    assert len(found.served_before) == 10_001
     assert after - before < 5_000_000
