@@ -42,33 +42,19 @@ class AnswerWriter:
         said = [extract_texts_and_cost(one) for _, one in kept]
         first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
-            asked = dict.fromkeys(each for exchange, _ in kept for each in exchange.session.interceptors)
-            taken = {each: each.take_unstored_interactions() for each in asked}
-            waiting = [one for some in taken.values() for one in some]
             try:
                 ids = store.add_interactions(
                     [
-                        *map(Addition, waiting),
-                        *(
-                            Addition(
-                                one,
-                                supersede=supersede,
-                                healing=exchange.session.position.failed,
-                                described=told,
-                                instead=exchange.kept.instead,
-                            )
-                            for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
-                        ),
+                        Addition(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
+                        for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
                     ]
                 )
             except BaseException:
-                for each, some in taken.items():
-                    each.requeue(some)
                 for (exchange, _), supersede in zip(kept, first, strict=True):
                     if supersede:
                         exchange.session.superseded.discard(exchange.party_and_key)
                 raise
-            for (exchange, one), stored, told in zip(kept, ids[len(waiting) :], said, strict=True):
+            for (exchange, one), stored, told in zip(kept, ids, said, strict=True):
                 self._notify_stored(exchange, one, stored, told)
         return [Usage() if one is None else one.usage for one in made]
 

@@ -114,8 +114,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     def on_session_end(self) -> None:
         """Store what waits; a child in which nothing is goes."""
         if (store := self._parts.state.stores.opened) is not None:
-            if waiting := self.take_unstored_interactions():
-                store.add_interactions([Addition(each) for each in waiting])
+            self._store_waiting(store)
             if not store.has_recordings(*self.leased_cassette):
                 delete_fork_row(store, *self.leased_cassette)
 
@@ -128,11 +127,16 @@ class LiveInterceptor(Interceptor[Exchange]):
     def replays_channel(self, channel: Channel) -> bool:
         return not self.living.is_live(channel)
 
-    def take_unstored_interactions(self) -> list[Interaction]:
-        return self.living.take_unstored_interactions()
-
-    def requeue(self, waiting: Sequence[Interaction]) -> None:
-        self.living.waiting.extend(waiting)
+    def _store_waiting(self, store: Store) -> None:
+        """Store the calls that were answered here, in their order; what cannot be stored waits on."""
+        if not (waiting := self.living.take_unstored_interactions()):
+            return
+        try:
+            ids = store.add_interactions([Addition(each) for each in waiting])
+        except BaseException:
+            self.living.waiting.extendleft(reversed(waiting))
+            raise
+        self._session.position.failed.update(ids)  # of this run: no answer of it takes their place
 
     # -- a call
 
@@ -227,6 +231,12 @@ class LiveInterceptor(Interceptor[Exchange]):
             made = self._parts.builder.build(call, response, recorded.usage, redacted=recorded.redacted)
             self.living.waiting.append(made)
             self._record_requested_tools(call, response)
+        return response
+
+    def before_store(self, call: Exchange, response: Response) -> Response:  # noqa: ARG002 - the hook's
+        """Store what was answered here before: the child has the calls of a run in their order."""
+        if (store := self._parts.state.stores.opened) is not None:
+            self._store_waiting(store)
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:

@@ -213,13 +213,6 @@ class Interceptor[C]:
     def on_interaction(self, call: C, made: Interaction) -> Interaction:
         return made
 
-    def take_unstored_interactions(self) -> list[Interaction]:
-        """Return what is to be stored together with the next answer that is, once."""
-        return []
-
-    def requeue(self, waiting: Sequence[Interaction]) -> None:
-        """Take back what could not be stored."""
-
     def on_stored(self, call: C, made: Interaction) -> None: ...
 
     def on_end(self, call: C, record: Call) -> Call:
