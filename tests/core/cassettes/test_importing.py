@@ -114,6 +114,15 @@ def test_compressed_request_has_the_same_key() -> None:
     assert packed.request.body == ASKED
 
 
+def test_what_counts_and_is_never_stored_tells_imported_requests_apart() -> None:
+    """Two carts of one shop are two questions; their cookies come in as fingerprints."""
+    carts = [
+        one(uri="https://shop.example/cart", headers=(("cookie", f"cart={each}"),)) for each in ("secret1", "other2")
+    ]
+    assert carts[0].key != carts[1].key
+    assert "secret1" not in str(carts[0].request.headers)
+
+
 def test_repeats_are_occurrences() -> None:
     """The same request again is the next occurrence, and only the first one replaces what was there before."""
     adopted = taken(recorded(), recorded(response_body=b"{}"), recorded(body=b"{}"))

@@ -225,12 +225,15 @@ def test_of_two_that_fit_the_walk_decides_or_nobody(store: Path) -> None:
     """Two recordings that differ in a volatile field only: the one that comes next; out of order it is a miss that names both."""
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
     pairs = [(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])]
-    _record(store, *pairs, slots=[MADE])
+    _record(store, (_request("/tmp/a", "2026-11-22"), "first"), *pairs, slots=[MADE])
     with _replaying(store) as made:
+        early = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))
+        assert isinstance(early.error, MissError)
+        assert "recordings #2 and #3 both fit, their answers differ" in early.error.message
+    with _replaying(store) as made:
+        assert _text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) == "first"
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))) == "answer 0"
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[3]))) == "answer 1"
-        third = _ask(made, _minted("2026-11-23", "/srv/ci/w", "9f2b9c1e-0000-4000-8000-00000000000a"))
-        assert third.decision is Decision.REFUSE
 
 
 def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(store: Path) -> None:
@@ -295,3 +298,17 @@ def test_a_second_run_of_the_same_agent_begins_anew(store: Path) -> None:
             new = f"{n}7777777-1111-4111-8111-00000000000b"
             assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new))) == f"made {new}"
             made.sessions.reset_session("default")
+
+
+def test_a_trial_learns_nothing_where_two_would_fit_or_the_question_differs(store: Path) -> None:
+    ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(3)]
+    _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
+    with _replaying(store) as made:
+        made.features.get_feature(BindingFeature).enable_learning(made.sessions.get_session("default"))
+        for asked, why in (
+            (_minted("2026-11-23", "/srv/ci/w", ids[2]), "#1 and #2 would both fit: nothing is learned"),
+            (_minted("2026-11-23", "/srv/ci/w", ids[2]).replace(b"list it", b"erase it"), "never in the question"),
+        ):
+            missed = _ask(made, asked)
+            assert isinstance(missed.error, MissError)
+            assert why in missed.error.message

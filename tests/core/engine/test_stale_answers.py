@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from llmproxy.cli import main
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import MaxAge, read_notes
 from llmproxy.errors import Exit
+from llmproxy.protocol import Decision
+from tests.core.engine.test_engine import ask, engine
 from tests.provider import Provider, Step, step
 from tests.support.asking import ASK_EACH
 from tests.support.chats import chat, fill
@@ -172,3 +175,11 @@ def test_a_limit_that_cannot_hold_is_refused(store: Path, typed: list[str], why:
         done = run(store, *typed, upstream=provider.url)
         assert provider.requests == []
     assert (done.returncode == 0, why in done.stdout + done.stderr) == (False, True), done.stdout + done.stderr
+
+
+def test_a_call_of_which_nobody_knows_the_price_is_not_asked(tmp_path: Path) -> None:
+    with engine(tmp_path / "x.db", max_cost=Decimal(1)) as made:
+        unpriced = ask(made, model="of-tomorrow")
+        assert unpriced.decision is Decision.REFUSE
+        assert "what of-tomorrow costs at the most is not known" in str(unpriced.error)
+        assert ask(made).decision is Decision.RECORD
