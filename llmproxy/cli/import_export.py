@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url
 from llmproxy.core.bindings import load_run_variables
-from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_remaining_names, find_remaining_names
+from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_remaining_names
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
@@ -160,7 +160,7 @@ def export(
         return
     _write_export_file(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     declared = (each.run_variables for each in found)
-    for said in describe_remaining_names(file, find_remaining_names(Path(file).read_text(encoding="utf-8"), declared)):
+    for said in describe_remaining_names(file, Path(file).read_text(encoding="utf-8"), declared):
         typer.echo(said, err=True)
     typer.echo(f"Wrote {format_count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 

@@ -6,7 +6,7 @@ renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the
 one, `user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an
 id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose, in prompts and behind a terminal's
 colours. Who writes a file looks for declared names once more, and says on which lines they stay
-(`find_remaining_names`).
+(`describe_remaining_names`).
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _strip_user(name: str, path: str, home: RunVariable | None, user: str) -> st
     return path
 
 
-def find_remaining_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
-    """Return declared users, hosts and homes that still stand in a file (colours, prose), each with its lines."""
+def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -> Iterator[str]:
+    """Yield which declared users, hosts and homes still stand in the text of a file (colours, prose), and where."""
     runs = [load_run_variables(said) for said in set(declared) if said]
     called = {
         each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]
@@ -138,20 +138,12 @@ def find_remaining_names(text: str, declared: Iterable[str]) -> dict[str, list[i
     homes = {
         value for run in runs for each in run if each.name == "home" for value in (each.value, each.other) if value
     }
-    found: dict[str, list[int]] = {}
     for name in sorted(called | (homes - _IMPERSONAL)):
         word = re.compile(rf"{_BEGINS}{re.escape(name)}(?![^\W_])", re.IGNORECASE)
         if lines := [number for number, line in enumerate(text.split("\n"), 1) if word.search(line)]:
-            found[name] = lines
-    return found
-
-
-def describe_remaining_names(path: object, found: dict[str, list[int]]) -> Iterator[str]:
-    """Yield what to say of each name that a file still holds."""
-    for name, lines in found.items():
-        more = f" and {len(lines) - _NAMED_LINES} more" if len(lines) > _NAMED_LINES else ""
-        where = ", ".join(map(str, lines[:_NAMED_LINES]))
-        yield f"{path}: {name} still stands on line {where}{more}: look at it before you commit the file."
+            more = f" and {len(lines) - _NAMED_LINES} more" if len(lines) > _NAMED_LINES else ""
+            where = ", ".join(map(str, lines[:_NAMED_LINES]))
+            yield f"{path}: {name} still stands on line {where}{more}: look at it before you commit the file."
 
 
 def _insert_stand_ins(body: bytes, bindings: Bindings) -> bytes:

@@ -34,7 +34,6 @@ from llmproxy.core.cassettes.anonymized_export import (
     describe_remaining_names,
     drop_unkeyed_headers,
     drop_unused_variables,
-    find_remaining_names,
     read_head_notes,
 )
 from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review_yaml, write_text
@@ -214,14 +213,6 @@ class CassetteDir:
             merged=tuple(merged),
         )
 
-    def list_unfiled_ids(self, store: Readable, cassette: str) -> frozenset[int]:
-        """Return ids of live recordings in no file, of a store that was in step at the start: no file, or newer."""
-        ids = frozenset(row.id for row in store.list_summaries(cassette))
-        if not self._get_path(cassette).exists():
-            return ids
-        seen = store.read_synced_file(cassette)
-        return frozenset() if seen is None else frozenset(each for each in ids if each > seen.last_id)
-
     # -- store -> files
 
     def save_cassette(
@@ -240,7 +231,7 @@ class CassetteDir:
         CassetteBusy: the file was edited since the store saw it (`force` overwrites it); MachineError: the folder
         cannot be written to.
         """
-        path = self._get_path(cassette)
+        path = self.get_path(cassette)
         while True:
             generation = store.generation
             last = store.find_last_id(cassette)
@@ -251,15 +242,13 @@ class CassetteDir:
                 if path.exists() and not force:
                     _check_file_is_in_store(path, store, cassette)
                 write_text(path, data.decode())
-                for said in describe_remaining_names(
-                    path, find_remaining_names(data.decode(), _list_run_variables(store, cassette))
-                ):
+                for said in describe_remaining_names(path, data.decode(), _list_run_variables(store, cassette)):
                     log.warning("%s", said)
             if store.generation == generation:
                 remember(cassette, SyncedCassetteFile(hashlib.sha256(data).digest(), last))
                 return path  # else another process recorded meanwhile, and may have written before us
 
-    def _get_path(self, cassette: str) -> Path:
+    def get_path(self, cassette: str) -> Path:
         """Return the file of a cassette, or a path for a new one: its name where that can be one, hashed where not."""
         usual = self.path / f"{build_slug(cassette)}.yaml"
         if usual.is_file() and self._read_cassette_name(usual) == cassette:  # without looking at all the others
@@ -275,9 +264,14 @@ def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Call
     """Describe how many `served` recordings, by cassette, stand in no file (a fresh clone lacks them); or ""."""
     if not store_exists(store):
         return ""
+    count = 0
     with open_store(store, writable=False, now=folder.now) as reading:
-        found = {cassette: folder.list_unfiled_ids(reading, cassette) for cassette in served}
-    count = sum(len(ids & set(served[cassette]())) for cassette, ids in found.items() if ids)
+        for cassette, list_served in served.items():
+            ids = {row.id for row in reading.list_summaries(cassette)}
+            if folder.get_path(cassette).exists():
+                seen = reading.read_synced_file(cassette)
+                ids = set() if seen is None else {each for each in ids if each > seen.last_id}
+            count += len(ids & set(list_served())) if ids else 0
     if not count:
         return ""
     where = shown_path(folder.path)

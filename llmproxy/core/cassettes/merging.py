@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,11 +183,8 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
             for path, value in filled[1:]
             if value != filled[0][1]
         ]
-    return sorted(kept.values(), key=lambda one: _build_sort_key(one.interaction)), stale, conflicts
-
-
-def _build_sort_key(one: Interaction) -> tuple[int, float, str, str, int]:
-    return one.sample, one.started_at, one.party, one.key, one.occurrence
+    order = attrgetter(*(f"interaction.{name}" for name in ("sample", "started_at", "party", "key", "occurrence")))
+    return sorted(kept.values(), key=order), stale, conflicts
 
 
 def _identify_recording(one: Interaction) -> tuple[object, ...]:
@@ -207,7 +205,6 @@ def _format_title(one: Interaction) -> str:
 def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
     """Store a cassette as the parts have it together."""
     samples = sorted({one.interaction.sample for one in kept})
-    clean = {sample: all(_is_complete(store, name, sample) for store in stores.values()) for sample in samples}
     for sample in samples:
         made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)
     made.add_interactions([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
@@ -219,12 +216,9 @@ def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: 
     if fields or accepted:
         write_notes(made, name, [*fields, *accepted])
     for sample in samples:
-        made.end_writing(name, sample, _HOLDER, clean=clean[sample])
-
-
-def _is_complete(store: Store, name: str, sample: int) -> bool:
-    """Return whether nothing is missing in a store's recording, as far as it has one."""
-    return not store.has_recordings(name, sample) or store.last_session_ended_cleanly(name, sample)
+        parts = [store for store in stores.values() if store.has_recordings(name, sample)]
+        complete = all(store.last_session_ended_cleanly(name, sample) for store in parts)
+        made.end_writing(name, sample, _HOLDER, clean=complete)
 
 
 # -- folders
@@ -317,7 +311,6 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
 
 
 def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:
-    """Return what a cassette says of itself beside accepted changes."""
     return tuple(note for note in read_notes(store, name) if not isinstance(note, AcceptedChange))
 
 

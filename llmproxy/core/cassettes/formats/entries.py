@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from llmproxy.core.traffic.interaction import Headers
@@ -150,8 +150,6 @@ def parse_unix_time(value: Tree) -> float:
             return 0.0
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, date):
-        return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
     return 0.0
 
 

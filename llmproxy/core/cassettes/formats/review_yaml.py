@@ -449,23 +449,12 @@ _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
 
 
 def merge_both_sides(source: Source) -> str:
-    """Return the text of a file that holds what either side holds. Raises CassetteCorrupt."""
-    ours, theirs = split_sides(source)
-    sides = (ours.source, theirs.source)
-    return dumps(
-        merge_sides(ours, theirs, source.name),
-        read_name(ours.source),
-        read_fork(ours.source) or read_fork(theirs.source),
-        unfinished=any(is_incomplete(side) for side in sides),
-    )
-
-
-def merge_sides(ours: MergeSide, theirs: MergeSide, name: str) -> list[Recorded]:
-    """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
-    its side. What the head of either side says, such as accepted changes, stands in the first recording.
+    """Return the text of a file that holds what either side recorded, once what both have. A request that comes again
+    is told by which time it is, on its side. What the head of either side says, such as accepted changes, stays.
 
     Raises CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
     """
+    ours, theirs = split_sides(source)
     kept = read(ours.source)
     known, others = dict(list_identities(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
@@ -476,7 +465,7 @@ def merge_sides(ours: MergeSide, theirs: MergeSide, name: str) -> list[Recorded]
             kept.append(each)
         elif (mine.status, mine.response_body) != (each.status, each.response_body):
             raise CassetteCorrupt(
-                f"{name}: both sides recorded an answer to the same request, and not the same one:"
+                f"{source.name}: both sides recorded an answer to the same request, and not the same one:"
                 f" {ours.describe_place(mine.number)} (ours) and {theirs.describe_place(each.number)} (theirs), "
                 f"{each.method} {each.uri}.",
                 hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: "
@@ -485,7 +474,9 @@ def merge_sides(ours: MergeSide, theirs: MergeSide, name: str) -> list[Recorded]
     for n, each in enumerate(kept):
         extra = {name: value for name, value in each.extra.items() if name not in NOTES}
         kept[n] = replace(each, extra=extra if n else extra | head)
-    return kept
+    sides = (ours.source, theirs.source)
+    fork = read_fork(ours.source) or read_fork(theirs.source)
+    return dumps(kept, read_name(ours.source), fork, unfinished=any(map(is_incomplete, sides)))
 
 
 def list_identities(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
