@@ -83,7 +83,7 @@ def build_call(
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
         cost = compute_cost(exchange.route.provider.name, exchange.identity.model, usage)
-    first, error = exchange.first_byte_offset, exchange.error
+    first, error = exchange.recording.first_byte_offset, exchange.error
     return Call(
         decision=decision, method=exchange.method, target=target, status=status, session=exchange.session.name,
         party=exchange.party, provider=exchange.route.provider.name, operation=exchange.operation,

@@ -232,114 +232,6 @@ class CallStorage:
     """The same was asked while it was under way."""
 
 
-UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request on its way through, from head to end; each stage adds its value."""
-
-    place: RequestHeadInfo
-    session: Session
-    progress: CallProgress
-    request: ReceivedRequest
-    identity: KnownRequest = UNIDENTIFIED
-    change: StateChange | None = None
-    """What it changes of what the server keeps, unless it fails."""
-    nth: int = 0
-    """Which arrival of its key this is in its session, from 1."""
-    slot: KeyedRecording | None = None
-    """The recording that answers it."""
-    decision: Decision | None = None
-    """None until the body is here, for modes that must look before they leap."""
-    error: LLMProxyError | None = None
-    """Why it was refused."""
-    note: str = ""
-    answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
-    kept: CallStorage = field(default_factory=CallStorage)
-    state: CallState = field(default_factory=CallState)
-    """What its interceptors keep of it."""
-    _recording: Recording | None = None
-
-    @property
-    def route(self) -> Route:
-        return self.place.route
-
-    @property
-    def party(self) -> str:
-        return self.place.party
-
-    @property
-    def method(self) -> str:
-        return self.place.method
-
-    @property
-    def operation(self) -> str:
-        """Name, or the redacted path for what nobody knows."""
-        return self.place.operation if self.place.route.known else self.identity.path or self.place.operation
-
-    @property
-    def key(self) -> Key | None:
-        """None until the body is here."""
-        return self.identity.key or None
-
-    @property
-    def recording(self) -> Recording:
-        """The answer, as it comes from upstream; made when somebody looks, since a hit has none."""
-        if self._recording is None:
-            self._recording = Recording()
-        return self._recording
-
-    @recording.setter
-    def recording(self, recording: Recording) -> None:
-        self._recording = recording
-
-    def build_recorded_response(self, *, proper: bool) -> Response:
-        """Return the answer as it came from upstream; as `Recording.build_response`."""
-        return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
-
-    @property
-    def first_byte_offset(self) -> int | None:
-        """Microseconds until the first byte came from upstream; None where nothing did."""
-        return None if self._recording is None else self._recording.first_byte_offset
-
-    @property
-    def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
-        """Those of its session that are asked of its channel, in the declared order."""
-        return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
-
-    def decide_refusal(self, error: LLMProxyError) -> None:
-        """Decide that it is refused, and why."""
-        self.decision, self.error, self.note = Decision.REFUSE, error, error.message
-
-    @property
-    def family(self) -> Family:
-        """Dialect of the provider's bodies and errors."""
-        return self.route.family
-
-    @property
-    def channel(self) -> Channel:
-        """What it is about; of MCP that is known once the body is here."""
-        place = self.place
-        return place.channel if place.route.known else get_channel(place.route.provider.name, self.operation)
-
-    @property
-    def replayed_status(self) -> int | None:
-        """Status of the answer that is played, None where none is."""
-        made = self.answer.made
-        return made.status if made is not None else self.slot.status if self.slot is not None else None
-
-    @property
-    def save_target(self) -> tuple[str, int]:
-        """Cassette and sample in which its answer is kept, if it is."""
-        return self.kept.into or self.session.save_target
-
-    @property
-    def party_and_key(self) -> tuple[str, Key]:
-        """Who asks what; only after `identify_and_decide`."""
-        return self.party, self.key or Key("")
-
-
 class HarmlessTelemetry(LLMProxyError):
     """Telemetry in replay: its sender only wants to hear that it arrived."""
 
@@ -370,7 +262,6 @@ class Recording:
 
     @property
     def has_head(self) -> bool:
-        """Whether the head was seen."""
         return self.status != 0
 
     @property
@@ -391,7 +282,6 @@ class Recording:
 
     @property
     def mime_type(self) -> str:
-        """Its content type."""
         return header(self._headers, "content-type") or ""
 
     @property
@@ -406,7 +296,7 @@ class Recording:
 
     @property
     def first_byte_offset(self) -> int | None:
-        """Microseconds until the first byte of the body, or of the head where there is no body."""
+        """Microseconds until the first byte of the body, or of the head where there is no body; None: nothing came."""
         if self._offsets:
             return self._offsets[0]
         return self._head_offset if self.has_head else None
@@ -465,3 +355,94 @@ def _inflate_pieces(pieces: ChunkedBody, coding: str) -> ChunkedBody:
     inflater, out = BodyDecoder(coding), io.BytesIO()
     borders = [(piece.offset, out.write(data)) for piece in pieces if (data := inflater.decode_piece(piece.data))]
     return ChunkedBody(out.getvalue(), borders)
+
+
+UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through, from head to end; each stage adds its value."""
+
+    place: RequestHeadInfo
+    session: Session
+    progress: CallProgress
+    request: ReceivedRequest
+    identity: KnownRequest = UNIDENTIFIED
+    change: StateChange | None = None
+    """What it changes of what the server keeps, unless it fails."""
+    nth: int = 0
+    """Which arrival of its key this is in its session, from 1."""
+    slot: KeyedRecording | None = None
+    """The recording that answers it."""
+    decision: Decision | None = None
+    """None until the body is here, for modes that must look before they leap."""
+    error: LLMProxyError | None = None
+    """Why it was refused."""
+    note: str = ""
+    answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
+    kept: CallStorage = field(default_factory=CallStorage)
+    state: CallState = field(default_factory=CallState)
+    """What its interceptors keep of it."""
+    recording: Recording = field(default_factory=Recording)
+    """The answer, as it comes from upstream."""
+
+    @property
+    def route(self) -> Route:
+        return self.place.route
+
+    @property
+    def party(self) -> str:
+        return self.place.party
+
+    @property
+    def method(self) -> str:
+        return self.place.method
+
+    @property
+    def operation(self) -> str:
+        """Name, or the redacted path for what nobody knows."""
+        return self.place.operation if self.place.route.known else self.identity.path or self.place.operation
+
+    @property
+    def key(self) -> Key | None:
+        """None until the body is here."""
+        return self.identity.key or None
+
+    def build_recorded_response(self, *, proper: bool) -> Response:
+        """Return the answer as it came from upstream; as `Recording.build_response`."""
+        return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
+
+    @property
+    def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
+        """Those of its session that are asked of its channel, in the declared order."""
+        return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
+
+    def decide_refusal(self, error: LLMProxyError) -> None:
+        self.decision, self.error, self.note = Decision.REFUSE, error, error.message
+
+    @property
+    def family(self) -> Family:
+        return self.route.family
+
+    @property
+    def channel(self) -> Channel:
+        """What it is about; of MCP that is known once the body is here."""
+        place = self.place
+        return place.channel if place.route.known else get_channel(place.route.provider.name, self.operation)
+
+    @property
+    def replayed_status(self) -> int | None:
+        """Status of the answer that is played, None where none is."""
+        made = self.answer.made
+        return made.status if made is not None else self.slot.status if self.slot is not None else None
+
+    @property
+    def save_target(self) -> tuple[str, int]:
+        """Cassette and sample in which its answer is kept, if it is."""
+        return self.kept.into or self.session.save_target
+
+    @property
+    def party_and_key(self) -> tuple[str, Key]:
+        """Who asks what; only after `identify_and_decide`."""
+        return self.party, self.key or Key("")
