@@ -146,20 +146,21 @@ class Journal:
     @classmethod
     def open(cls, path: Path, now: Callable[[], float]) -> Journal:
         """Open or make the journal; never raises for what the file is or where it lies. `now` gives Unix time."""
-        note = ""
-        for _ in range(2):
+        try:
             try:
-                return cls(open_state(path), now, note)
+                return cls(open_state(path), now, "")
+            except sqlite3.OperationalError:
+                raise
             except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError) or not (moved := _move_broken_aside(path)):
-                    return cls(None, now, f"The journal {path} cannot be used ({error}): kept in memory only.")
+                moved = path.with_name(f"{path.name}.broken")
+                path.replace(moved)
                 note = f"The journal {path} was damaged ({error}); it was moved to {moved}, a new one is begun."
-            except OSError as error:
-                return cls(None, now, f"The journal {path} cannot be used ({error.strerror}): kept in memory only.")
-        return cls(None, now, f"The journal {path} cannot be used: kept in memory only.")
+                return cls(open_state(path), now, note)
+        except (sqlite3.Error, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            return cls(None, now, f"The journal {path} cannot be used ({why}): kept in memory only.")
 
     def record_call(self, call: Call) -> None:
-        """Keep what became of a call."""
         if self._conn is not None:
             self._queue.put(call)
 
@@ -277,15 +278,6 @@ def _check_writable(path: Path) -> None:
 def _check_empty(conn: sqlite3.Connection, version: int) -> None:
     if version or conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise sqlite3.DatabaseError(f"it is of another version, {version}")
-
-
-def _move_broken_aside(path: Path) -> Path | None:
-    moved = path.with_name(f"{path.name}.broken")
-    try:
-        path.replace(moved)
-    except OSError:
-        return None
-    return moved
 
 
 def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
