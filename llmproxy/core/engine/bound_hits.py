@@ -10,7 +10,7 @@ never is one of two guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -329,7 +329,6 @@ class BindingInterceptor(Interceptor[Exchange]):
         return replace(made, run_variables=self._said[2])
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Record what was bound."""
         answer = call.state.get(BoundAnswer)
         if answer is None or record.decision is not Decision.REPLAY or not answer.names:
             return record
@@ -387,10 +386,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         session, bound = call.session, self.bound
         if bound.scope is not BindScope.ALL:
             return ""
-        fresh = [ids[0] for _, ids in self._list_candidates(call, store, wanted) if ids[0] not in session.served]
-        for id_ in fresh[:_MOST_ADVISED]:
-            if (recorded := self._requests.load_canonical(store, id_)) is None:
-                continue
+        for _, id_, recorded in islice(self._iter_unserved(call, store, wanted), _MOST_ADVISED):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
@@ -412,23 +408,21 @@ class BindingInterceptor(Interceptor[Exchange]):
         teaching = []
         typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
         outside: list[tuple[int, Mismatch]] = []
-        for key, ids in self._list_candidates(call, store, wanted):
-            if ids[0] in session.served or (recorded := self._requests.load_canonical(store, ids[0])) is None:
-                continue
-            table = bound.build_bindings(said := self._requests.declared_of(store, ids[0]))
-            if outside and typed is not None and not typed.may_equal_recorded(ids[0], recorded, table):
+        for key, id_, recorded in self._iter_unserved(call, store, wanted):
+            table = bound.build_bindings(self._requests.declared_of(store, id_))
+            if outside and typed is not None and not typed.may_equal_recorded(id_, recorded, table):
                 continue
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):
-                outside.append((ids[0], lessons))
+                outside.append((id_, lessons))
             else:
-                teaching.append((key, ids[0], said, recorded, lessons))
+                teaching.append((key, id_, recorded, lessons))
         if len(teaching) != 1:
             call.state.put(_UnboundReason(ON_TRIAL + _explain_unlearned([each[1] for each in teaching], outside)))
             return None
-        key, _, said, recorded, lessons = teaching[0]
+        key, id_, recorded, lessons = teaching[0]
         bound.add_learned_fields(lessons)
-        table = bound.build_bindings(said)
+        table = bound.build_bindings(self._requests.declared_of(store, id_))
         result = fit_request(table, recorded.tree, wanted.tree, bound.known)
         slots = store.find_keyed(session.cassette, session.sample, call.party, key)
         if isinstance(result, Mismatch) or not list_playable(session.policy, slots):
@@ -446,6 +440,12 @@ class BindingInterceptor(Interceptor[Exchange]):
         alike = self._requests.index_by_bound_key(store, kind).get(build_bound_key(wanted), {})
         fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.position.recorded_here)
         return list(islice(fresh, _MOST_COMPARED))
+
+    def _iter_unserved(self, call: Exchange, store: Store, wanted: Canonical) -> Iterator[tuple[Key, int, Canonical]]:
+        """Yield those that the session did not play yet, with what they asked."""
+        for key, (id_, *_) in self._list_candidates(call, store, wanted):
+            if id_ not in call.session.served and (recorded := self._requests.load_canonical(store, id_)) is not None:
+                yield key, id_, recorded
 
     def _choose_fitting(self, call: Exchange, store: Store, fitting: Sequence[BoundRecording]) -> BoundRecording | None:
         """Return the one that fits; of several whose answers differ after binding, the next in the walk."""
