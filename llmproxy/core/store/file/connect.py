@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +102,6 @@ class StoreReader:
     """Whether it reads the file itself, in rollback mode."""
 
     def close(self) -> None:
-        """Close the connection; remove the copy."""
         self.conn.close()
         if self.copy is not None:
             self.copy.cleanup()
@@ -146,14 +145,11 @@ def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
     conn = connect_file(path, query)
     try:
         conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         conn.close()
-        if primary_code(error) in BUSY | DAMAGED:
+        if not isinstance(error, sqlite3.OperationalError) or primary_code(error) in BUSY | DAMAGED:
             raise
         return None  # a hot journal, or a folder that refuses what SQLite needs
-    except sqlite3.Error:
-        conn.close()
-        raise
     return StoreReader(conn, in_place=state is not FileState.WAL)
 
 
@@ -161,20 +157,15 @@ def _open_copy(path: Path) -> StoreReader:
     """Copy the store with the files beside it and bring the copy up to date, the original untouched."""
     folder = tempfile.TemporaryDirectory(prefix="llmproxy-", ignore_cleanup_errors=True)
     copied = Path(folder.name) / path.name
-    try:
+    with ExitStack() as undo:
+        undo.callback(folder.cleanup)
         for suffix in ("", "-wal", "-journal"):
             if _file_size(sidecar_path(path, suffix)) > 0:
                 copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
-        conn = connect_file(copied, "mode=rwc")
-        try:
-            check_schema(conn, path)
-            migrations.upgrade_schema(conn)
-        except BaseException:
-            conn.close()
-            raise
-    except BaseException:
-        folder.cleanup()
-        raise
+        conn = undo.enter_context(closing(connect_file(copied, "mode=rwc")))
+        check_schema(conn, path)
+        migrations.upgrade_schema(conn)
+        undo.pop_all()
     return StoreReader(conn, folder)
 
 
@@ -199,16 +190,13 @@ def open_reader(path: Path) -> StoreReader:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         reader = _open_in_place(path, state)
-        if reader is None:
-            return _open_copy(path)
-        try:
-            current = check_schema(reader.conn, path)
-        except BaseException:
-            reader.close()
-            raise
-        if current:
-            return reader
-        reader.close()  # an empty file, or one of an older schema: upgraded in a copy, since replay never writes
+        if reader is not None:
+            with ExitStack() as undo:
+                undo.callback(reader.close)
+                if check_schema(reader.conn, path):
+                    undo.pop_all()
+                    return reader
+        # An empty file, or one of an older schema, is upgraded in a copy: replay never writes.
         return _open_copy(path)
 
 
@@ -216,20 +204,17 @@ def open_writer(path: Path) -> FileConn:
     """Open the store for writing, made or upgraded, in write-ahead mode. Raises CassetteError of each kind."""
     state = check_file(path)
     check_writable(path)
-    with sqlite_file.translate_errors(path, WORDS, writing=True):
-        conn = connect_file(path, "mode=rwc")
-        try:
-            if state in (FileState.ABSENT, FileState.EMPTY):
-                conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
-            if not check_schema(conn, path):
-                migrations.upgrade_schema(conn)
-            conn.execute("PRAGMA foreign_keys=ON")
-            conn.write_ahead()
-            conn.watch_for_overwrite()
-            conn.execute("PRAGMA synchronous=NORMAL")  # in WAL: a killed process loses nothing, and no fsync per answer
-        except BaseException:
-            conn.close()
-            raise
+    with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
+        conn = undo.enter_context(closing(connect_file(path, "mode=rwc")))
+        if state in (FileState.ABSENT, FileState.EMPTY):
+            conn.execute(f"PRAGMA page_size={PAGE_SIZE}")
+        if not check_schema(conn, path):
+            migrations.upgrade_schema(conn)
+        conn.execute("PRAGMA foreign_keys=ON")
+        conn.write_ahead()
+        conn.watch_for_overwrite()
+        conn.execute("PRAGMA synchronous=NORMAL")  # in WAL: a killed process loses nothing, and no fsync per answer
+        undo.pop_all()
     return conn
 
 
