@@ -11,7 +11,6 @@ from typing import Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
-from llmproxy.core.store.rows import to_sql
 from llmproxy.errors import CassetteBusy, SettingsError
 from llmproxy.protocol import join_name
 
@@ -39,7 +38,6 @@ def is_process_alive(pid: int) -> bool:
 
 
 def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
-    """Make the cassette's row if there is none."""
     conn.execute(_ENSURE, (name, sample, now))
 
 
@@ -71,15 +69,6 @@ def take_lease(
     conn.execute(_TAKE + (_ANEW if anew else "") + _WHERE, (holder, os.getpid(), platform.node(), now, name, sample))
 
 
-def renew_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float) -> bool:
-    """Refresh the heartbeat; False if the lease is another's by now."""
-    cursor = conn.execute(
-        "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?",
-        (now, name, sample, holder, os.getpid(), platform.node()),
-    )
-    return cursor.rowcount > 0
-
-
 def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, *, clean: bool) -> None:
     """Return the lease if it is ours, and note whether the session came to its proper end."""
     conn.execute(
@@ -94,33 +83,11 @@ def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, hold
         )
 
 
-def promote_staged(
-    conn: sqlite3.Connection, staged: tuple[str | bytes, int], place: tuple[str | bytes, int], gone: Collection[int],
-    holder: str, now: float, *, clean: bool,
-) -> None:  # fmt: skip
-    """Make recordings of `staged` recordings of `place`, in place of those of `gone`. Raises CassetteBusy."""
-    take_lease(conn, *place, holder, now, anew=False)
-    sql = "UPDATE interactions SET superseded_at = ? WHERE id = ? AND superseded_at IS NULL"
-    conn.executemany(sql, [(now, id_) for id_ in gone])
-    for table in ("interactions", "made_ids"):
-        conn.execute(f"UPDATE {table} SET cassette = ? WHERE cassette = ? AND sample = ?", (place[0], *staged))
-    conn.execute(
-        "UPDATE cassettes SET recorded = recorded + coalesce("
-        "(SELECT recorded FROM cassettes WHERE name = ? AND sample = ?), 0) WHERE name = ? AND sample = ?",
-        (*staged, *place),
-    )
-    conn.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", staged)
-    release_lease(conn, *place, holder, clean=clean)
-
-
 _DEAD = """
 SELECT b.id FROM bodies AS b WHERE NOT EXISTS (SELECT 1 FROM interactions WHERE request_body = b.id)
     AND NOT EXISTS (SELECT 1 FROM interactions WHERE response_body = b.id) ORDER BY b.id DESC
 """
 _UPDATE = "UPDATE bodies SET encoding = ?, base_id = ?, prefix = ?, suffix = ?, depth = ?, data = ? WHERE id = ?"
-_NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cassette"), ("forks", "cassette"),
-          ("forks", "parent"), ("volatile_fields", "cassette"))  # fmt: skip
-"""Columns that name a cassette. `files` is not among them: a file keeps the name that it has."""
 
 
 def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
@@ -139,17 +106,6 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
     conn.execute("DELETE FROM forks WHERE NOT EXISTS (SELECT 1 FROM cassettes"
                  " WHERE name = forks.cassette AND cassettes.sample = forks.sample)")  # fmt: skip
     return deleted, bodies
-
-
-def rename_cassette(conn: sqlite3.Connection, path: Path, old: str, new: str) -> None:
-    """Rename a cassette and all its samples. Raises SettingsError, CassetteBusy."""
-    names = (to_sql(old), to_sql(new))
-    there = conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone()
-    busy = conn.execute("SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]).fetchone()
-    check_new_name(path, old, new, there=there is not None, holder=busy and busy[0])
-    conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
-    for table, column in _NAMED:
-        conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
 
 def check_new_name(path: Path, old: str, new: str, *, there: bool, holder: str | None) -> None:

@@ -12,11 +12,12 @@ Opened for replay the file never changes, nor does its folder. The schema is des
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.core.store import rows
@@ -56,19 +57,16 @@ _INSERT = (
 _COUNT = """
 UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded
 """
-
+_NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cassette"), ("forks", "cassette"),
+          ("forks", "parent"), ("volatile_fields", "cassette"))  # fmt: skip
+"""Columns that name a cassette. `files` is not among them: a file keeps the name that it has."""
+_RETIRE_ONE = "UPDATE interactions SET superseded_at = ? WHERE id = ? AND superseded_at IS NULL"
+_ADD_COUNT = """
+UPDATE cassettes SET recorded = recorded + coalesce(
+    (SELECT recorded FROM cassettes WHERE name = ? AND sample = ?), 0) WHERE name = ? AND sample = ?
+"""
 _SPARE = 10
 """A file of which a tenth is free is written anew after a deletion; what is less, the next recordings take."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PreparedInteraction:
-    """An interaction of which everything is made that needs no lock."""
-
-    given: Addition
-    row: tuple[Sql, ...]
-    request: PreparedBody
-    response: PreparedBody
 
 
 class FileStore(Store):
@@ -89,7 +87,6 @@ class FileStore(Store):
         """Whether somebody put a file in the place of ours in which what we stored is not."""
 
     def _follow_writer_file(self) -> None:
-        """Follow the writing connection to another file."""
         if self._moved:
             self._moved = False
             self._switch_reader(open_beside_writer(self.path))
@@ -164,14 +161,15 @@ class FileStore(Store):
 
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._writing_connection() as conn:
-            ready = [_PreparedInteraction(*one, *self._prepare_bodies(conn, one[0].interaction)) for one in made]
+            bodies = [self._prepare_bodies(conn, given.interaction) for given, _ in made]
             with write_transaction(conn):
                 now = self._now()
                 if instead_of is not None:
                     conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
                 stored: list[tuple[int, tuple[int, int]]] = []
-                for one in ready:
-                    stored.append(self._insert_interaction(conn, one, now, before=stored[0][0] if stored else None))
+                for one, prepared in zip(made, bodies, strict=True):
+                    first = stored[0][0] if stored else None
+                    stored.append(self._insert_interaction(conn, *one, prepared, now, before=first))
             for (given, _), (_, request) in zip(made, stored, strict=True):
                 self._bodies.remember_base(
                     build_delta_group(given.interaction), request, given.interaction.request.body
@@ -186,22 +184,27 @@ class FileStore(Store):
         return request, self._bodies.prepare_body(conn, interaction.response.body, None)
 
     def _insert_interaction(
-        self, conn: sqlite3.Connection, ready: _PreparedInteraction, now: float, before: int | None
+        self,
+        conn: sqlite3.Connection,
+        given: Addition,
+        row: tuple[Sql, ...],
+        bodies: tuple[PreparedBody, PreparedBody],
+        now: float,
+        before: int | None,
     ) -> tuple[int, tuple[int, int]]:
         """Insert an interaction's rows; returns its id, its body's row and depth. `before`: first id of its batch."""
-        one = ready.given.interaction
+        one = given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
         position = _next_position(conn, name, sample, now)
-        request = self._bodies.store_body(conn, ready.request)
-        response, _ = self._bodies.store_body(conn, ready.response)
+        request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
         gone, nth = choose_occurrence(
-            ready.given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
+            given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
         )
         if gone:
             conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
-        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
+        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
         said = to_sql(one.run_variables)
@@ -215,8 +218,10 @@ class FileStore(Store):
                 statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
+        sql = "UPDATE cassettes SET heartbeat = ? WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?"
         with self._writing_connection() as conn, write_transaction(conn):
-            return statements.renew_lease(conn, to_sql(cassette), sample, holder, self._now())
+            ours = (to_sql(cassette), sample, holder, os.getpid(), platform.node())
+            return conn.execute(sql, (self._now(), *ours)).rowcount > 0
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         self._require_writable()
@@ -228,9 +233,15 @@ class FileStore(Store):
             statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean and not self._gone)
 
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
+        old, new, now = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1]), self._now()
         with self.sqlite_transaction() as conn:
-            names = (to_sql(staged[0]), staged[1]), (to_sql(place[0]), place[1])
-            statements.promote_staged(conn, *names, gone, holder, self._now(), clean=clean)
+            statements.take_lease(conn, *new, holder, now, anew=False)
+            conn.executemany(_RETIRE_ONE, [(now, id_) for id_ in gone])
+            for table in ("interactions", "made_ids"):
+                conn.execute(f"UPDATE {table} SET cassette = ? WHERE cassette = ? AND sample = ?", (new[0], *old))
+            conn.execute(_ADD_COUNT, (*old, *new))
+            conn.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", old)
+            statements.release_lease(conn, *new, holder, clean=clean)
 
     def wait_for_server(self) -> None:
         """Do nothing: a file is always there."""
@@ -262,8 +273,16 @@ class FileStore(Store):
         return Deleted(deleted, bodies, max(before - self.path.stat().st_size, 0))
 
     def rename_cassette(self, old: str, new: str) -> None:
+        names = (to_sql(old), to_sql(new))
         with self.sqlite_transaction() as conn:
-            statements.rename_cassette(conn, self.path, old, new)
+            there = conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone()
+            busy = conn.execute(
+                "SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]
+            ).fetchone()
+            statements.check_new_name(self.path, old, new, there=there is not None, holder=busy and busy[0])
+            conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
+            for table, column in _NAMED:
+                conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
         """Rekey live recordings; one whose slot is taken keeps its own until the next opening."""
