@@ -192,7 +192,6 @@ def parse_control_faults(value: Json, seed: Json = None) -> Faults | None:
 
 
 def parse_upstreams(value: Json) -> dict[str, str]:
-    """Return name -> base URL."""
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(url, str) for url in value.values()):

@@ -85,8 +85,6 @@ def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> fro
 
 @dataclass(slots=True, eq=False)
 class _ConcurrentCall:
-    """One call in this replay."""
-
     call: RecordedCall
     lead: float
     """Seconds that the recorded program took, after what happened before, until it asked this."""
@@ -136,7 +134,6 @@ class EndOrder:
         self.restart()
 
     def restart(self) -> None:
-        """Stand before the first call."""
         self._unfinished.clear()
         self._by_id.clear()
         self.expired, self.guessed, self._last_end = 0, 0, -math.inf

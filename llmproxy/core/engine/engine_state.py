@@ -46,7 +46,6 @@ class PendingRecordings:
         beside[id(exchange)] = exchange
 
     def on_call_end(self, exchange: Exchange) -> None:
-        """Handle the end of an exchange, whatever became of it."""
         self._places.get(exchange.save_target, {}).pop(id(exchange), None)
 
     def find_pending_id_origin(self, place: tuple[str, int], name: str) -> IdOrigin | None:

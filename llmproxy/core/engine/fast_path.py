@@ -84,8 +84,6 @@ class CachedRequest:
 
 
 class FastPath:
-    """The fast path through one engine."""
-
     def __init__(self, state: EngineState, recorder: OutcomeRecorder) -> None:
         self._state, self._recorder = state, recorder
         self._asked: dict[tuple[int, bytes], CachedRequest] = {}

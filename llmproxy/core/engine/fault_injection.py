@@ -53,8 +53,6 @@ MOST_ASIDE = 3
 
 
 class FaultInterceptor(Interceptor[Exchange]):
-    """The faults of one session."""
-
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self.faulting: Faulting | None = None
@@ -205,8 +203,6 @@ class FaultInterceptor(Interceptor[Exchange]):
 
 
 class FaultFeature(Feature):
-    """The faults of one proxy."""
-
     kind = FaultInterceptor
 
     def __init__(self, parts: EngineParts) -> None:

@@ -97,10 +97,8 @@ class Features(InterceptorFactory):
         return next((call for row in self._rows if (call := row.on_tls_handshake(host, port, user)) is not None), None)
 
     def clear_caches(self) -> None:
-        """Forget what was remembered by id."""
         for row in self._rows:
             row.clear_caches()
 
     def list_notes(self) -> list[str]:
-        """Return what a user should know at the end of the run."""
         return [note for row in self._rows for note in row.list_notes()]

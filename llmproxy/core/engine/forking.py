@@ -56,8 +56,6 @@ def _get_number(call: Exchange) -> _NumberedRequest:
 
 @dataclass(slots=True)
 class ForkState:
-    """The state of one such session."""
-
     overrides: Overrides = field(default_factory=Overrides)
     """All that count: the given ones over the inherited ones."""
     given: Overrides = field(default_factory=Overrides)
@@ -96,7 +94,6 @@ class ForkState:
         return self.fork is not None and bool(self.fork.cassette)
 
     def restart(self) -> None:
-        """Count from the start again."""
         self.requests = self.llm_calls = 0
         self._last = (None, False)
         if not self.is_forked:
@@ -187,7 +184,6 @@ class ForkState:
         )
 
     def forks_at(self, numbered: _NumberedRequest, *, hit: bool) -> bool:
-        """Return whether the run forks with this request."""
         return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
     def build_fork(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
@@ -203,7 +199,6 @@ class ForkState:
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, for the report of the session."""
         fork = self.fork
         tools = [{**each.to_json(), "used": self._used[each.typed_name]} for each in self.overrides.tools]
         for each, plain in zip(self.overrides.tools, tools, strict=True):

@@ -121,12 +121,10 @@ class RecordedPlayback:
         return (row for row in rows if row.provider == provider)
 
     def on_question_sent(self, turn: AnswerPart) -> None:
-        """Called when the client was asked what `turn` waits for."""
         if turn.wait is SendCondition.ANSWER:
             self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
     def check_ready(self, turn: AnswerPart) -> bool | str:
-        """Return whether a turn's data may go out now; a text: never, and why."""
         match turn.wait:
             case SendCondition.NOTHING:
                 return True

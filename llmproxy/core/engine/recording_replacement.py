@@ -66,9 +66,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
     def save_target(self) -> Place:
         return self.staged
 
-    @property
-    def leased_cassette(self) -> Place:
-        return self.staged
+    leased_cassette = save_target
 
     def on_session_end(self) -> None:
         """Replace what is to be replaced, if the session was closed by who opened it and nothing in it failed."""

@@ -67,8 +67,6 @@ _SECRET_LENGTH = 32
 
 
 class RequestDispatcher:
-    """Reads heads for one engine."""
-
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None

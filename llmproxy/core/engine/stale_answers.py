@@ -27,8 +27,6 @@ _DAY = 86_400
 
 
 class StaleHit(NamedTuple):
-    """A hit that is too old."""
-
     recording: KeyedRecording
     days: int | None
     """None: nobody knows when it was recorded."""

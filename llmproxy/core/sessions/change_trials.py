@@ -54,8 +54,6 @@ class ChangeTrial(NamedTuple):
 
 
 class TrialStore:
-    """Keeps what sessions of one proxy saw."""
-
     def __init__(self, store: Path, now: Callable[[], float]) -> None:
         self._path, self._now = get_state_path(store), now
         self._since = now()

@@ -202,8 +202,6 @@ class ReplayPosition:
 
 @dataclass(slots=True)
 class Session:
-    """The state of one walk."""
-
     name: str
     cassette: str
     sample: int
@@ -252,7 +250,6 @@ class Session:
         return any(each.sees_whole for each in self.interceptors)
 
     def find_interceptor[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
-        """Return its interceptor of a feature, if it has that."""
         return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
     def find_first_attempt(self, missed: MissedCall) -> MissedCall | None:
@@ -296,7 +293,6 @@ class Session:
         return last[1] if last is not None and last[0] == party else None
 
     def restart(self) -> None:
-        """Walk from the start again."""
         self.position.restart()
         for each in self.interceptors:
             each.on_restart()
@@ -607,7 +603,6 @@ class Sessions:
         return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
 
     def renew_recording_leases(self) -> None:
-        """Keep the leases of recording sessions."""
         for session in list(self.open_sessions.values()):
             if (place := session.leased_cassette) is not None and (store := self.store(Mode.RECORD)) is not None:
                 store.renew_lease(*place, self.holder)

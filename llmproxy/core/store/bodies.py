@@ -188,7 +188,6 @@ class RowCache[T]:
         self._bytes = 0
 
     def get(self, row: int) -> T | None:
-        """Return what was read of `row` lately."""
         if (known := self._kept.get(row)) is None:
             return None
         self._kept.move_to_end(row)
