@@ -114,6 +114,8 @@ class RecordedRequestCache:
         """Returns what was declared of the run that made a recording: the same text for the same run variables."""
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
         self._requests = RowCache[Canonical](REMEMBERED_BYTES)
+        self.find_cached = self._requests.get
+        """Returns the canonical request of a recording that was compared not long ago."""
         self.clear()
 
     def clear(self) -> None:
@@ -156,10 +158,6 @@ class RecordedRequestCache:
         self._share_equal_messages(made.tree)
         self._requests.put(id_, made, len(made.body) + 1000)
         return made
-
-    def find_cached(self, id_: int) -> Canonical | None:
-        """Return the canonical request of a recording that was compared not long ago."""
-        return self._requests.get(id_)
 
     def _share_equal_messages(self, tree: object) -> None:
         """Let a conversation's requests hold the same objects for the messages in common, which are compared once."""

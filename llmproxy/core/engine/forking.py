@@ -140,21 +140,19 @@ class ForkState:
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         """Return a call's overridden answer, None if it has none; `number` as `count_request` returns it."""
-        said = None if number is None else self.overrides.answers.get(number)
-        if said is None or number is None:
-            return None
-        self._answered.add(number)
-        self._causes[f"the answer of LLM call {number} was overridden"] = None
-        call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
-        return self._write_override(call, number, said)
+        made = self._write_override(call, number)
+        if made is not None and number is not None:
+            self._answered.add(number)
+            self._causes[f"the answer of LLM call {number} was overridden"] = None
+            call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
+        return made
 
     def preview_answer(self, call: Exchange) -> Response | None:
-        number = self.peek_number(call).llm_call
-        said = None if number is None else self.overrides.answers.get(number)
-        return None if said is None or number is None else self._write_override(call, number, said)
+        return self._write_override(call, self.peek_number(call).llm_call)
 
-    @staticmethod
-    def _write_override(call: Exchange, number: int, said: Message) -> Response:
+    def _write_override(self, call: Exchange, number: int | None) -> Response | None:
+        if number is None or (said := self.overrides.answers.get(number)) is None:
+            return None
         return write_answer(
             call.operation, call.request.data, call.route.target, call.identity.model, said,
             stream=call.identity.stream, call=number,
@@ -290,7 +288,7 @@ class ForkInterceptor(Interceptor[Exchange]):
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Answer a call whose answer is overridden. Which one it is, only requests to the model tell."""
-        if not _is_agent_request(call) or call.channel is not Channel.LLM:
+        if not _is_agent_question(call):
             return found
         count_arrival(call, found)
         forking, opened = self.forking, self._parts.state.stores.opened
@@ -306,18 +304,16 @@ class ForkInterceptor(Interceptor[Exchange]):
         return found
 
     def preview_answer(self, call: Exchange) -> Response | None:
-        return self.forking.preview_answer(call) if _is_agent_request(call) and call.channel is Channel.LLM else None
+        return self.forking.preview_answer(call) if _is_agent_question(call) else None
 
     def goes_live(self, call: Exchange, *, hit: bool) -> bool:
         """Return whether the run will fork with a call that is not counted yet; with a tool's it never does."""
-        agents = _is_agent_request(call) and call.channel is Channel.LLM
-        return agents and self.forking.forks_at(self.forking.peek_number(call), hit=hit)
+        return _is_agent_question(call) and self.forking.forks_at(self.forking.peek_number(call), hit=hit)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Let the run fork with a call, which is recorded in the child then, as all that follow."""
         forking, recording = self.forking, decided.recording
-        agents = _is_agent_request(call) and call.channel is Channel.LLM
-        if agents and forking.forks_at(_get_number(call), hit=recording is not None):
+        if _is_agent_question(call) and forking.forks_at(_get_number(call), hit=recording is not None):
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
@@ -353,6 +349,10 @@ class ForkInterceptor(Interceptor[Exchange]):
 
 def _is_agent_request(call: Exchange) -> bool:
     return call.party == AGENT and not call.route.not_llm
+
+
+def _is_agent_question(call: Exchange) -> bool:
+    return _is_agent_request(call) and call.channel is Channel.LLM
 
 
 class ForkFeature(Feature):

@@ -302,11 +302,10 @@ class AnswerPlanner:
     def plan_recorded(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
         """Lay out the recorded response that was chosen for its client, in the session's time."""
         extra = (*extra, *exchange.answer.told)
-        if (slot := exchange.slot) is None:
-            if exchange.answer.made is None:
-                raise ValueError("plan() is for exchanges decided REPLAY")
-            return plan_response(exchange.answer.made, client, speed=0, now=self._state.now(), extra=extra)
+        slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()
+        if slot is None or store is None:
+            return plan_response(self.serve_recorded(exchange), client, speed=0, now=now, extra=extra)
         looked_at = exchange.answer.made is not None or any(each.reads_answers for each in exchange.interceptors)
         if speed or looked_at or exchange.answer.held or slot.status in REDIRECTS:
             answer = self.serve_recorded(exchange)
@@ -317,9 +316,7 @@ class AnswerPlanner:
                 answer, client, speed=speed, now=now, extra=extra, prefix=exchange.place.prefix, timed=timed
             )
             return self._apply_plan_hooks(exchange, laid)
-        if self._state.stores.opened is None:
-            raise ValueError("a recording without a store")
-        sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
+        sent = self._state.plans.get(slot.id, client, now=now, extra=extra, read=store.response)
         self._record_served(exchange, slot)
         return self._apply_plan_hooks(exchange, SendingPlan(((0, sent.data),), sent.close))
 
