@@ -316,8 +316,8 @@ def advise_ignoring_journal(store: Path) -> str:
         return ""
     asking = ["git", "check-ignore", "--quiet", "--no-index", str(journal)]
     try:
-        answer = subprocess.run(asking, cwd=root, capture_output=True, check=False)  # noqa: S603 - the user's own git
-    except OSError:  # no git here
+        answer = subprocess.run(asking, cwd=root, capture_output=True, check=False, timeout=2)  # noqa: S603 - their git
+    except (OSError, subprocess.TimeoutExpired):  # no git here, or a slow disk: requests wait meanwhile
         return ""
     if answer.returncode != _NOT_IGNORED:
         return ""
