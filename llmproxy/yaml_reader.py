@@ -30,8 +30,6 @@ from llmproxy.files import read_bounded_bytes
 
 MAX_BYTES = 1_000_000
 """Of one file: about 4,000 scenarios, which take a second to read."""
-MAX_BYTES_SLOW = 200_000
-"""The same where PyYAML was built without libyaml, which is ten times slower."""
 MAX_DEPTH = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -107,9 +105,6 @@ class Problems:
 
     def add(self, place: YamlPlace | None, message: str, hint: str = "", code: str = "") -> None:
         self._seen[Problem(place, message, hint, code)] = None
-
-    def extend(self, problems: Iterable[Problem]) -> None:
-        self._seen.update(dict.fromkeys(problems))
 
     def raise_if_any(self) -> None:
         """Raise what was gathered, if anything was."""
@@ -252,8 +247,6 @@ def read_documents(
     text = _decode_file(content, name, problems)
     if text is None:
         return []
-    if _LOADER is yaml.SafeLoader:  # ten times slower
-        limits = limits._replace(size=limits.size * MAX_BYTES_SLOW // MAX_BYTES)
     if len(text) > limits.size:
         _refuse_size(len(text), name, limits.size, problems)
         return []

@@ -114,11 +114,6 @@ class RequestReader:
         self._scanned = 0
         return data
 
-    @property
-    def is_between_requests(self) -> bool:
-        """Whether the body of the last head was taken wholly."""
-        return self._over
-
     def take_head(self) -> Head | None:
         """Return the next request's head, or None until it is here. Raises FramingError: no HTTP/1, or ambiguous."""
         buffer = self._buffer

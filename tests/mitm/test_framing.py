@@ -31,7 +31,6 @@ def read(pieces: list[bytes]) -> list[tuple[Head, bytes, bytes]]:
             decoded += more
             if not over:
                 break
-            assert reader.is_between_requests
             found.append((head, bytes(raw), bytes(decoded)))
             head, raw, decoded = None, bytearray(), bytearray()
     return found

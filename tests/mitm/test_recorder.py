@@ -13,10 +13,9 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from mitmproxy import http
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, QuickHeaders, build_forwarded_fields, simplify_cause, unite_lengths
+from llmproxy.mitm.recorder import Fields, build_forwarded_fields, simplify_cause, unite_lengths
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -106,16 +105,6 @@ def test_the_fields_that_go_upstream(fields: Fields, expected: Fields) -> None:
     assert build_forwarded_fields(fields, b"up:1", socket=False) == expected
     upgrade = (b"upgrade", b"websocket")
     assert upgrade in build_forwarded_fields((*fields, upgrade), b"up:1", socket=True)
-
-
-@pytest.mark.parametrize("name", ["Accept", "x-absent", "set-cookie", b"accept", "\xe4"])
-def test_fields_read_quickly_have_the_values_that_mitmproxy_reads(name: str) -> None:
-    """Whatever the case, said twice, absent or odd; also after a change."""
-    fields = [(b"accept", b"a"), (b"Accept", b"b"), (b"Set-Cookie", b"c"), ("\xe4".encode(), b"d")]
-    quick, slow = QuickHeaders(fields), http.Headers(fields)
-    assert (quick.get(name, "no"), name in quick) == (slow.get(name, "no"), name in slow)
-    quick["x-absent"] = slow["x-absent"] = "now"
-    assert (quick.get(name), name in quick) == (slow.get(name), name in slow)
 
 
 def test_nothing_finished_is_unstored(store: Path) -> None:
