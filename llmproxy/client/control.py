@@ -14,10 +14,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.session_reports import Health, Miss, RefusedRequest, Report
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 CONFLICT = 409
 CREATED = 201
 OK = 200
+TIMEOUT = 30.0
+"""Seconds that a call waits for each step."""
 PAUSE = 0.1
 """Seconds between two attempts to open a session that another client has open."""
 
@@ -63,15 +66,14 @@ def session_url(url: str, name: str | None) -> str:
 
 
 class Control:
-    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0, pool: ConnectionPool | None = None) -> None:
-        """Speak to the proxy at `url` (``http://127.0.0.1:8080``); `timeout` in seconds, for each call."""
+    def __init__(self, url: str, *, token: str = "", pool: ConnectionPool | None = None) -> None:
+        """Speak to the proxy at `url` (``http://127.0.0.1:8080``)."""
         self.url = url.rstrip("/")
         self._pool = pool if self.url.startswith("http:") else None
         self._token = token
-        self._timeout = timeout
 
-    def health(self, timeout: float | None = None) -> Health:
-        """Ask whether it is there. Raises ProxyUnreachable."""
+    def health(self, timeout: float = TIMEOUT) -> Health:
+        """Ask whether it is there; `timeout` in seconds. Raises ProxyUnreachable."""
         value = self._request("GET", "health", timeout=timeout)
         if value.get("status") != "ok" or "version" not in value:
             raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy.")
@@ -90,7 +92,7 @@ class Control:
         upstreams: Mapping[str, str] | None = None, overrides: Mapping[str, Any] | None = None,
         fork: Mapping[str, Any] | None = None, run_variables: Sequence[Mapping[str, str]] | None = None,
         bind: str | None = None, faults: Mapping[str, Any] | None = None, mocks: Mapping[str, Any] | None = None,
-        live: Mapping[str, Any] | None = None, patience: float = 0.0, clock: Callable[[], float] = time.monotonic,
+        live: Mapping[str, Any] | None = None, patience: float = 0.0,
     ) -> Report:  # fmt: skip
         """Open a session; what is None is the proxy's.
 
@@ -116,12 +118,12 @@ class Control:
         given |= {"overrides": overrides, "fork": fork, "run_variables": run_variables or None, "bind": bind}
         given |= {"faults": faults, "mocks": mocks, **(live or {})}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
-        deadline = clock() + patience
+        deadline = time.monotonic() + patience
         while True:
             try:
                 return Report.from_json(self._request("POST", "sessions", body))
             except ControlError as error:
-                if error.status != CONFLICT or error.bound_to or clock() >= deadline:
+                if error.status != CONFLICT or error.bound_to or time.monotonic() >= deadline:
                     raise
             time.sleep(PAUSE)
 
@@ -167,8 +169,8 @@ class Control:
         """Let what arrives under `name` be its own session again."""
         self._request("POST", _session_path(name, "unbind"), {})
 
-    def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
-        query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
+    def misses(self, session: str | None = None) -> tuple[Miss, ...]:
+        query = "misses?limit=100" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._request("GET", query)["misses"]
         words = ("session", "text", "record", "unbound", "key")
         return tuple(
@@ -182,9 +184,9 @@ class Control:
             for row in rows
         )
 
-    def read_refused(self, limit: int = 100) -> tuple[RefusedRequest, ...]:
+    def read_refused(self) -> tuple[RefusedRequest, ...]:
         """Return the last requests that were refused before they belonged to a session: hosts, web pages."""
-        rows = self._request("GET", f"refused?limit={limit}")["refused"]
+        rows = self._request("GET", "refused?limit=100")["refused"]
         words = ("method", "target", "text")
         return tuple(RefusedRequest(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
 
@@ -214,12 +216,7 @@ class Control:
             for row in rows
         )
 
-    def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
-        """Return a session's spans for `llmproxy.trace.Span`: the agent's, or another party's (``*``: all)."""
-        query = f"spans?session={quote(session, safe='')}" + (f"&party={quote(party, safe='')}" if party else "")
-        return tuple(self._request("GET", query)["spans"])
-
-    def _request(self, method: str, path: str, body: object = None, *, timeout: float | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: object = None, *, timeout: float = TIMEOUT) -> dict[str, Any]:
         """Make one call and return the parsed answer."""
         import http.client
 
@@ -229,8 +226,8 @@ class Control:
         if self._token:
             headers[TOKEN_HEADER] = self._token
         try:
-            place = parts.hostname or "", parts.port, timeout or self._timeout
-            connection = self._pool.take(*place) if self._pool else kind(*place[:2], timeout=place[2])
+            host, port = parts.hostname or "", parts.port
+            connection = self._pool.take(host, port, timeout) if self._pool else kind(host, port, timeout=timeout)
             try:
                 connection.request(
                     method, parts.path + CONTROL_PREFIX + path, None if body is None else json.dumps(body), headers
@@ -274,80 +271,40 @@ def _session_path(name: str, verb: str = "") -> str:
 
 FRESH = 30.0
 """Seconds of disuse after which one is let go: the other end may close it just as the next request is sent."""
-_HTTP = 80
-
-Place = tuple[str, int]
 
 
 class ConnectionPool:
     """Connections that nobody uses at the moment; for all threads of a process."""
 
-    def __init__(self, most: int = 32, clock: Callable[[], float] = time.monotonic) -> None:
-        """Keep at most so many for each server; `clock` counts seconds."""
-        self._most = most
-        self._clock = clock
-        self._guard = threading.Lock()
-        self._idle: dict[Place, list[_IdleConnection]] = {}
-        self._process = os.getpid()
+    def __init__(self) -> None:
+        self._idle: defaultdict[tuple[int, str, int], list[tuple[HTTPConnection, float]]] = defaultdict(list)
+        """By process (a forked child must not speak where its parent does), host and port: each, idle since when."""
 
     def take(self, host: str, port: int | None, timeout: float) -> HTTPConnection:
         """Return a connection, open or still to be opened; `timeout` in seconds, for each step."""
         from http.client import HTTPConnection
 
-        place = host, port or _HTTP
-        while idle := self._pop_idle(place):
-            if self._is_usable(idle):
-                idle.connection.timeout = timeout
-                idle.connection.sock.settimeout(timeout)
-                return idle.connection
-            idle.connection.close()
-        self._drop_dead()
-        return HTTPConnection(*place, timeout=timeout)
+        made = HTTPConnection(host, port, timeout=timeout)
+        idle = self._idle[os.getpid(), made.host, made.port]
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                connection, since = idle.pop()
+                if time.monotonic() - since < FRESH and is_socket_idle(connection.sock):
+                    connection.timeout = timeout
+                    connection.sock.settimeout(timeout)
+                    return connection
+                connection.close()
+        return made
 
     def give_back(self, connection: HTTPConnection) -> None:
-        """Keep a connection whose answer was read to its end; one that the server closes is let go."""
-        place = connection.host, connection.port
-        with self._guard:
-            idle = self._own_connections().setdefault(place, [])
-            if connection.sock is not None and len(idle) < self._most:
-                idle.append(_IdleConnection(connection, self._clock()))
-                return
-        connection.close()
+        """Keep a connection whose answer was read to its end, unless the server closed it."""
+        if connection.sock is not None:
+            self._idle[os.getpid(), connection.host, connection.port].append((connection, time.monotonic()))
 
     def close(self) -> None:
-        with self._guard:
-            idle, self._idle = self._own_connections(), {}
-        for each in (each for found in idle.values() for each in found):
-            each.connection.close()
-
-    def _drop_dead(self) -> None:
-        """Close what is of no use any more, so that servers that are gone leave nothing behind."""
-        with self._guard:
-            kept = self._own_connections()
-            dead = [(place, each) for place, found in kept.items() for each in found if not self._is_usable(each)]
-            for place, each in dead:
-                kept[place].remove(each)
-        for _, each in dead:
-            each.connection.close()
-
-    def _is_usable(self, idle: _IdleConnection) -> bool:
-        return self._clock() - idle.since < FRESH and is_socket_idle(idle.connection.sock)
-
-    def _pop_idle(self, place: Place) -> _IdleConnection | None:
-        with self._guard:
-            idle = self._own_connections().get(place)
-            return idle.pop() if idle else None
-
-    def _own_connections(self) -> dict[Place, list[_IdleConnection]]:
-        """Return what this process keeps: a forked child must not speak where its parent does."""
-        if self._process != os.getpid():
-            self._idle, self._process = {}, os.getpid()
-        return self._idle
-
-
-class _IdleConnection(NamedTuple):
-    connection: HTTPConnection
-    since: float
+        for idle in self._idle.values():
+            while idle:
+                idle.pop()[0].close()
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:

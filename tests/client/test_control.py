@@ -158,7 +158,6 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
             answer = decode_exchange(made, RequestMessageCache()).answer
             assert answer is not None
             assert answer.text == "hello"
-            assert [span["output"] for span in control.spans("a") if span["kind"] == "agent_output"] == ["hello"] * 2
         control.close_session("a")
 
 
@@ -170,9 +169,8 @@ def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listenin
     assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)
     assert "no recorded response" in call.note
     control.close_session("walked")
-    for told in (control.calls, control.spans):
-        with pytest.raises(ControlError, match="no session"):
-            told("walked")
+    with pytest.raises(ControlError, match="no session"):
+        control.calls("walked")
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s"
@@ -270,11 +268,12 @@ def test_a_connection_that_is_not_quiet_is_not_used_again(more: str) -> None:
         pool.close()
 
 
-def test_what_was_not_used_for_long_is_let_go() -> None:
+def test_what_was_not_used_for_long_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's patience with idle connections may end just as the next request is sent: that one would be lost."""
     now = 0.0
     with server(healthy) as (port, seen):
-        pool = ConnectionPool(clock=lambda: now)
+        monkeypatch.setattr("llmproxy.client.control.time.monotonic", lambda: now)
+        pool = ConnectionPool()
         control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(3):
             control.health()
@@ -332,37 +331,6 @@ def test_what_the_server_closes_is_not_kept() -> None:
             assert asked(connection) == b"ok"
             pool.give_back(connection)
         assert seen == [1, 2]
-
-
-def test_no_more_are_kept_than_allowed() -> None:
-    with server(healthy) as (port, _):
-        pool = ConnectionPool(most=1)
-        both = [pool.take("127.0.0.1", port, 5) for _ in range(2)]
-        for connection in both:
-            asked(connection)
-            pool.give_back(connection)
-        assert [connection.sock is None for connection in both] == [False, True]
-        pool.close()
-        assert both[0].sock is None
-
-
-def test_servers_that_are_gone_leave_nothing_open() -> None:
-    """A process that asks many proxies, one after the other, does not collect dead connections."""
-    closed = threading.Event()
-
-    def once(_: int, sock: socket.socket) -> None:
-        healthy(1, sock)
-        sock.shutdown(socket.SHUT_RDWR)
-        closed.set()
-
-    pool = ConnectionPool()
-    with server(once) as (port, _), server(healthy) as (other, _):
-        connection = pool.take("127.0.0.1", port, 5)
-        asked(connection)
-        pool.give_back(connection)
-        assert closed.wait(120)
-        pool.take("127.0.0.1", other, 5)
-        assert connection.sock is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
