@@ -17,6 +17,7 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import name_some
+from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
     LivelessCommand,
@@ -28,6 +29,7 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
+from llmproxy.cli.run import run_command
 from llmproxy.client.proxy_process import read_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
@@ -91,8 +93,6 @@ def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> in
 
 def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
-    from llmproxy.cli.run import run_command
-
     settings = loaded.settings
     if read_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
@@ -167,8 +167,6 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
 
 def _import_cassette_files(loaded: Loaded) -> None:
     """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
-    from llmproxy.cli.import_export import read_key_rules
-
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
         with open_store(loaded.settings.store, writable=True, now=time.time) as store:

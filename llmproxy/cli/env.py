@@ -8,17 +8,27 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.client.child_env import (
+    BASE_URLS,
+    NODE_OPTIONS,
+    NODE_PRELOAD,
+    URL_VARIABLE,
+    CaFiles,
+    combine_bundles,
+    is_proxy_url,
+    list_preset_bundles,
+    make_truststore,
+    plan_env,
+)
+from llmproxy.client.control import Control
+from llmproxy.client.proxy_process import read_proxy_url
+from llmproxy.client.session_reports import Health
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
-
-if TYPE_CHECKING:
-    from llmproxy.client.child_env import CaFiles
-    from llmproxy.client.session_reports import Health
-
+from llmproxy.settings import find_reachable_host, load
 
 _BUNDLE = "llmproxy-bundle.pem"
 
@@ -41,9 +51,6 @@ def env(
     ),
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
-    from llmproxy.client.child_env import plan_env
-    from llmproxy.client.control import Control
-
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
     if unset:
@@ -68,9 +75,6 @@ def env(
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:
     """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
-    from llmproxy.client.proxy_process import read_proxy_url
-    from llmproxy.settings import find_reachable_host, load
-
     if found := read_proxy_url(environ):
         return found
     loaded = load({}, environ, Path.cwd())
@@ -85,8 +89,6 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
 
 def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
-    from llmproxy.client.child_env import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, URL_VARIABLE, is_proxy_url
-
     try:
         url = find_proxy_url(environ)
     except (
@@ -108,8 +110,6 @@ def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
 
 def _write_ca_bundle(url: str, health: Health) -> CaFiles:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.child_env import CaFiles, combine_bundles, list_preset_bundles, make_truststore
-
     if health.ca is None:
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_run_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
+from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
 from llmproxy.server_store_path import is_server
@@ -70,8 +71,6 @@ def mcp(
     """Record or replay the calls of a client to an MCP stdio server. A replay does not start the server."""
     if ctx.invoked_subcommand is not None:
         return
-    from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
-
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
     raise typer.Exit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 import typer
 
 from llmproxy.cli.parts.options import SettingsCommand, get_flags, load_settings
+from llmproxy.report.proxy_console import Console, get_terminal_width, wants_colour
 
 
 def register(app: typer.Typer) -> None:
@@ -21,10 +23,6 @@ def register(app: typer.Typer) -> None:
 
 def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announce", hidden=True)) -> None:
     """Start the proxy; then point your agent's base URL at it."""
-    import asyncio
-
-    from llmproxy.report.proxy_console import Console, get_terminal_width, wants_colour
-
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
         loaded = load_settings(get_flags(ctx))

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
+from llmproxy.core.providers.hosts import provider_of_host
+
 PAUSE = 0.02
 """Seconds between two looks."""
 WEB = frozenset({80, 443})
@@ -215,8 +217,6 @@ def find_lookup_bypasses(lookups: Iterable[HostLookup], machine: str = "") -> di
 
 
 def _list_bypassed_hosts(ports: Mapping[str, int]) -> list[Address]:
-    from llmproxy.core.providers.hosts import provider_of_host
-
     past = []
     for host, port in ports.items():
         if port in WEB or provider_of_host(host, None) is not None:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import certifi
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509 import BasicConstraints, ExtensionNotFound, load_pem_x509_certificate
 from mitmproxy import ctx
@@ -164,8 +165,6 @@ def _describe_expiry(certificate: Certificate, now: datetime) -> str:
 
 def _write_derived(folder: Path, certificate: Certificate) -> None:
     """Write what follows from the key's file, where it is not there or says something else."""
-    import certifi
-
     ours = certificate.public_bytes(Encoding.PEM)
     _write_file(folder / CERTIFICATE, ours)
     _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once

@@ -28,6 +28,7 @@ from llmproxy.pytest.scenario_run_listener import LISTENER
 from llmproxy.pytest.shared_proxy import SuiteResources
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Finished, PartyUse, Started, Status
+from llmproxy.report.run_console import SuiteConsole
 from llmproxy.suite.project_settings import SuiteRunOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.shared_parts import show_path
@@ -236,8 +237,6 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _format_as_suite_console(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
-    from llmproxy.report.run_console import SuiteConsole
-
     lines: list[str] = []
     console = SecretHider(SuiteConsole(lines.append))
     for event in events:

@@ -20,6 +20,7 @@ from typing import Any
 from llmproxy.advice import format_command, format_store_option, quote_word
 from llmproxy.amounts import format_count, format_seconds
 from llmproxy.core.sessions.session import canonical_name
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.formatting import (
@@ -33,6 +34,7 @@ from llmproxy.report.json_report import to_document as plain_values
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
 from llmproxy.settings import shown_path
+from llmproxy.ui.html_file import page_data
 from llmproxy.ui.page import render_page
 
 MOST = 8 << 20
@@ -54,9 +56,6 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
 
 
 def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
-    from llmproxy.core.store.file.store import FileStore  # late: most reports need none
-    from llmproxy.ui.html_file import page_data
-
     with FileStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.advice import format_command, quote_word
+from llmproxy.cli.parts.options import advise_record
+from llmproxy.cli.parts.printing import to_line
 from llmproxy.errors import CassetteNotFound, LLMProxyError
+from llmproxy.server_store_path import store_exists
+from llmproxy.settings import shown_path
 
 if TYPE_CHECKING:
     from llmproxy.client.session_reports import Report
@@ -30,10 +35,6 @@ class LiveRun:
 
 def require_recordings(loaded: Loaded) -> None:
     """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
-    from llmproxy.cli.parts.options import advise_record
-    from llmproxy.server_store_path import store_exists
-    from llmproxy.settings import shown_path
-
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not store_exists(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
@@ -58,10 +59,6 @@ class LiveRuns:
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
-        from llmproxy.advice import format_command, quote_word
-        from llmproxy.cli.parts.printing import to_line
-        from llmproxy.settings import shown_path
-
         store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
         names = [str(each.live["cassette"]) for each in kept_runs]
         kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
@@ -104,8 +101,6 @@ class LiveTestDiff:
         """Nothing is kept back."""
 
     def _compare_tests(self) -> tuple[list[str], dict[str, object]]:
-        from llmproxy.cli.parts.printing import to_line
-
         before = self._read_baseline_verdicts()
         lines, told = [], dict[str, object]()
         for name, runs in self._runs.items():

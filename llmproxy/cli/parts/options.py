@@ -21,6 +21,7 @@ from llmproxy import protocol
 from llmproxy.advice import StartCommand
 from llmproxy.cli.parts.completion import complete_cassettes, complete_words
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
+from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, format_value, list_options, load, shown_path
 
@@ -211,8 +212,6 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
 
     Raises SettingsError: A name or value that we do not understand.
     """
-    from llmproxy.core.providers.hosts import add_env_upstreams
-
     return add_env_upstreams(load(flags, os.environ, Path.cwd()), os.environ)
 
 

@@ -22,7 +22,8 @@ from llmproxy.client.child_env import (
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
-from llmproxy.client.tools.agent_mcp_servers import FoundTools
+from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_tools
+from llmproxy.client.tools.rewrite_mcp_config import rewrite
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, list_options
@@ -92,8 +93,6 @@ def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
     """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
-    from llmproxy.client.tools.agent_mcp_servers import find_tools
-
     return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
@@ -103,8 +102,6 @@ def redirect_tools(
     """Let the command have its servers, if any, behind us for this run, by a copy; and what was done, in words."""
     if tools is None:
         return asked, []
-    from llmproxy.client.tools.rewrite_mcp_config import rewrite
-
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]
     return replace(asked, command=tools.place(made, folder)), [f"llmproxy: mcp: {to_line(each)}" for each in said]
