@@ -125,8 +125,6 @@ class CassetteError(LLMProxyError):
 
 
 class CassetteNotFound(CassetteError, FileNotFoundError):
-    """There is no recording of this name."""
-
     code = "llmproxy_cassette_not_found"
 
 

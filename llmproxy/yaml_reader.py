@@ -86,8 +86,6 @@ class Problem:
 
 
 class SuiteProblems(SuiteError):
-    """All problems of the files that were read."""
-
     def __init__(self, problems: Iterable[Problem]) -> None:
         """List the problems, one a line, in the order of the files."""
         self.problems = tuple(problems)
@@ -107,7 +105,6 @@ class Problems:
         self._seen[Problem(place, message, hint, code)] = None
 
     def raise_if_any(self) -> None:
-        """Raise what was gathered, if anything was."""
         if self._seen:
             raise SuiteProblems(self)
 

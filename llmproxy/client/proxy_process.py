@@ -61,8 +61,6 @@ _ANNOUNCED = '{"serves": '
 
 @dataclass(frozen=True, slots=True)
 class ProxyCommand:
-    """How the proxy is called from here."""
-
     words: tuple[str, ...]
     source: str
     """Why this one, in a few words."""

@@ -60,8 +60,6 @@ _QUIET = 10.0
 
 
 class ClosableConnection(Protocol):
-    """A client's connection."""
-
     heard: float
     """When bytes came last, Unix time; 0 for never."""
 

@@ -37,8 +37,6 @@ class FramingError(RefusedError):
 
 
 class HeadTooLarge(FramingError):
-    """The head is over MAX_HEAD."""
-
     status = 431
 
 

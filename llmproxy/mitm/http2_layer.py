@@ -190,7 +190,6 @@ class Http2Layer(layer.Layer):
                     yield from self._drop_stream(stream)
 
     def _let_mitmproxy_frame(self, event: events.Event) -> Commands:
-        """Let mitmproxy read and write frames."""
         for command in self._server.handle_event(event):
             if isinstance(command, ReceiveHttp):
                 try:
@@ -418,5 +417,4 @@ def build_http1_head(request: http.Request, *, whole: bool, length: int | None =
 
 
 def build_answer_head(status: int, fields: Iterable[tuple[bytes, bytes]]) -> http.Response:
-    """Return the head of an answer as mitmproxy writes it in HTTP/2."""
     return http.Response(b"HTTP/2.0", status, b"", http.Headers(list(fields)), None, None, time.time(), None)

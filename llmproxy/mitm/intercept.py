@@ -110,8 +110,6 @@ def find_destination(
 
 
 class ConnectInterceptor:
-    """Decides about each CONNECT."""
-
     def __init__(self, proxy: ProxyContext, *, forward: bool) -> None:
         """Decide for `proxy`; without `forward` every tunnel is refused."""
         self._proxy, self._forward = proxy, forward
@@ -184,7 +182,6 @@ def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
 
 
 def is_permitted_tunnel(proxy: ProxyContext, data: ServerConnectionHookData) -> bool:
-    """Return whether a connection is that of a tunnel that was permitted."""
     return data.server.address is not None and proxy.tunnels.get(data.client.id) == data.server.address[:2]
 
 

@@ -101,8 +101,6 @@ def interactions_to_span_json(made: Sequence[Interaction]) -> list[dict[str, obj
 
 
 class AnswerToStore(NamedTuple):
-    """An answer that is over and to be stored."""
-
     exchange: Exchange
     proper: bool
     over: asyncio.Future[str]
@@ -146,8 +144,6 @@ LONGEST_TURN = 1.0
 
 @dataclass(slots=True)
 class _SessionAnswerEnds:
-    """Ends of answers that a session recorded."""
-
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Pieces wait in the order in which they came."""
     coming: deque[int] = field(default_factory=deque)
@@ -372,7 +368,6 @@ class ProxyContext(ControlledProxy):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 
     def report_hit(self, hit: Hit) -> None:
-        """Report a hit that was sent."""
         try:
             self.on_call(self.engine.fast_path.record_hit(hit))
         except Exception:

@@ -142,7 +142,6 @@ def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStar
 
 
 def _list_end_signals() -> list[signal.Signals]:
-    """Return the signals that end the proxy in order."""
     endings = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         endings.append(signal.SIGHUP)  # the terminal was closed

@@ -46,15 +46,11 @@ class LazyModule(ModuleType):
 
 
 class QuicClassStub:
-    """Stands for a class of QUIC or HTTP/3."""
-
     def __init__(self, *_args: object, **_named: object) -> None:
         raise RuntimeError(f"{type(self).__name__}: llmproxy runs mitmproxy without QUIC and HTTP/3")
 
 
 class QuicModuleStub(ModuleType):
-    """Stands for a module of QUIC or HTTP/3."""
-
     def __getattr__(self, name: str) -> object:
         """Return a class of the name, the same each time."""
         if name.startswith("__"):

@@ -183,7 +183,6 @@ class ReplayedWebSocket:
             yield from self._end_socket()
 
     def _collect_message(self, said: TextMessage | BytesMessage) -> Commands:
-        """Collect the pieces of a message."""
         if self._deaf:
             return
         self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))

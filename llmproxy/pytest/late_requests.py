@@ -122,7 +122,6 @@ class LateRequestGuard:
         return send_guarded
 
     def close(self) -> None:
-        """Restore `socket.socket`."""
         self._of.clear()
         self._tasks.clear()
         self._patch_send()

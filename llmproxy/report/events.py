@@ -50,8 +50,6 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assertion:
-    """One thing that was checked."""
-
     name: str
     """As the user wrote it: ``tools.createTask``, ``response.contains``, ``created[0].fields.title``."""
     status: Status

@@ -47,7 +47,6 @@ def is_exported_page(path: Path) -> bool:
 
 
 def build_security_policy(style: str, code: list[str], *, served: bool) -> str:
-    """Return the Content-Security-Policy of the page."""
     named = " ".join(_digest_for_csp(each) for each in code)
     asks = "; connect-src 'self'" if served else ""
     return (
@@ -107,7 +106,6 @@ def wrap_js_module(name: str) -> str:
 
 @lru_cache(64)
 def read_static(name: str) -> str:
-    """Return the text of a file in `static/`."""
     return files("llmproxy").joinpath("ui", "static", name).read_text("utf-8")
 
 

@@ -179,7 +179,6 @@ class RequestForwarder:
             yield command
 
     def _send_commands_held_for_store(self) -> Commands:
-        """Send what was held back."""
         while self._held:
             yield self._held.popleft()
 

@@ -382,7 +382,6 @@ class ReplayLayer(layer.Layer):
             self._here.incoming = begun
 
     def _on_whole_request(self, head: Head, body: bytes) -> Commands:
-        """The whole request is here: decide, and do it."""
         incoming = self._here.incoming
         if incoming.refusal is not None:
             yield from self.refuse(incoming.refusal, close=not head.keep_alive)
@@ -429,7 +428,6 @@ class ReplayLayer(layer.Layer):
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def _replay_answer(self, exchange: Exchange) -> Commands:
-        """Send the recorded answer."""
         incoming = self._here.incoming
         laid = incoming.plan_recorded_answer()
         incoming.answering = True

@@ -270,7 +270,6 @@ class ClientConnectionState:
         return self.state is LayerState.FORWARDING
 
     def build_send_command(self, data: bytes) -> commands.SendData:
-        """Return the command that sends these bytes to the client."""
         return commands.SendData(self.context.client, data)
 
     def wake_after(self, seconds: float) -> commands.RequestWakeup:

@@ -213,15 +213,6 @@ class AgentStep:
         return any(each.is_readable for each in self.seen)
 
     @property
-    def retries(self) -> tuple[WireCall, ...]:
-        """Exchanges that came to nothing: failed answers, and whole ones that the client asked for again."""
-        return tuple(
-            each
-            for each in self.seen
-            if each.replaced or (each.exchange is not None and each.exchange.failed and not each.ran_tool)
-        )
-
-    @property
     def unreadable(self) -> tuple[WireCall, ...]:
         """Answers of which it is not known what they asked for; `WireCall.unread_reason` says why."""
         return tuple(each for each in self.seen if each.unread_reason)
@@ -299,12 +290,12 @@ class WireObserver:
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_served_calls(self, after: int = 0, until: int | None = None) -> ServedTools:
-        """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `calls`."""
+    def read_served_calls(self, after: int = 0) -> ServedTools:
+        """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
                 self._of_tools[number] = call, read_interaction(call)
-        return read_served_tools(self._of_tools, after, until)
+        return read_served_tools(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every call of a tool so far that counts; results may have come with a later one. Raises as `calls`."""
@@ -344,7 +335,6 @@ class WireObserver:
     def _attach_results(
         self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
     ) -> None:
-        """Attach the results that are new in a request to the calls that wait for them."""
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
             if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:

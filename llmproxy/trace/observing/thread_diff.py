@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
@@ -54,8 +54,6 @@ class HistoryItem:
 class HistoryGap:
     """A run of expected messages that is not there."""
 
-    at: int
-    """Position of the first in what was expected."""
     missing: tuple[HistoryItem, ...]
     inserted: tuple[HistoryItem, ...]
     """What stands in their place."""
@@ -78,7 +76,6 @@ class HistoryChange:
     """What is new in the system prompt."""
     other: bool = False
     """Whether that is more than another date or number."""
-    new: tuple[HistoryItem, ...] = field(default=())
 
     @property
     def missing(self) -> tuple[HistoryItem, ...]:
@@ -159,11 +156,10 @@ def compare_histories(
         missing, inserted, parts = _pair_messages(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
-            gaps.append(
-                HistoryGap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2))
-            )
+            sure = not _is_ambiguous(expected, i1, i2)
+            gaps.append(HistoryGap(tuple(missing), tuple(inserted), equal_after, sure=sure))
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
-    return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
+    return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 
 
 def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:

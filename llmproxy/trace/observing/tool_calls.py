@@ -94,7 +94,6 @@ class ToolUse:
 
     @property
     def has_json_arguments(self) -> bool:
-        """Whether the arguments are JSON."""
         arguments = self.arguments
         return not (isinstance(arguments, str) and arguments == self.raw)
 
@@ -186,10 +185,8 @@ class ServedTools:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_served_tools(
-    calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None
-) -> ServedTools:
-    """Return what servers got in a run's calls after number `after`, up to `until`, with their recordings."""
+def read_served_tools(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServedTools:
+    """Return what servers got in a run's calls after number `after`, with their recordings."""
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
         seen = True
@@ -200,7 +197,7 @@ def read_served_tools(
         use = None if made is None else _build_served_use(call, made)
         if use is not None:
             called.add(use.name)
-        if call.seq <= after or (until is not None and call.seq > until):
+        if call.seq <= after:
             continue
         if use is None:
             unread.append(format_call_label(call.interaction, call.seq))

@@ -85,7 +85,6 @@ class RecordedConversations:
         self._waiting: dict[str, RecordedConversation] = {}
 
     def place_exchange(self, exchange: DecodedExchange) -> RequestPlace:
-        """Return where a request belongs."""
         messages, start, found = exchange.messages, _START, None
         for name in list_earlier_ids(exchange.tree):
             if name in self._ids:

@@ -424,7 +424,6 @@ def _compute_answer_time(exchange: DecodedExchange) -> float | None:
 
 
 def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
-    """Set model, tokens and cost."""
     interaction, usage = exchange.interaction, exchange.interaction.usage
     span.model = exchange.answer_model or interaction.model
     span.metadata |= build_usage_attributes(usage)

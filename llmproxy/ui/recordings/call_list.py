@@ -40,7 +40,6 @@ class CallFilter:
     """Only these; any where there are none."""
 
     def to_sql(self) -> tuple[str, tuple[object, ...]]:
-        """Return the condition, and its values."""
         parts: list[tuple[str, tuple[object, ...]]] = [
             ("cassette = ? AND sample = ? AND superseded_at IS NULL", (to_sql(self.cassette), self.sample))
         ]

@@ -48,7 +48,6 @@ class _StepReader:
     """Interactions by the spans of their answers: that of a retry is not the one whose request it shares."""
 
     def remember_interactions(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
-        """Remember interactions on their way into spans."""
         for each in interactions:
             self.answers[make_span_id(each, "response")] = each.id
             yield each
