@@ -54,31 +54,27 @@ class Viewer:
 
     def answer_request(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer a request, soon. Call it where the engine lives."""
-        path = urlsplit(asked.target).path
+        target = urlsplit(asked.target)
+        path, refusing = target.path, find_refusal(asked, self.token, self.page_token)
         if path == "/":
-            return _make_done_future(redirect_to_page())
-        refusing = find_refusal(asked, self.token, self.page_token)
-        if asked.method not in ("GET", "HEAD"):
-            return _make_done_future(
-                refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX)
-            )
-        if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
-            return _make_done_future(self._answer_page(asked, refusing))
-        if refusing is not None:
-            return _make_done_future(error_answer(refusing))
-        if not path.startswith(_DATA):
-            return _make_done_future(
-                refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
-            )
-        question, query = (
-            path.removeprefix(_DATA),
-            dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
-        )
-        try:
-            asker = self._choose_answerer(question, query)
-        except LLMProxyError as error:
-            return _make_done_future(error_answer(error))
-        return self._thread.submit(answer_as_json, asker, question, query)
+            answer = redirect_to_page()
+        elif asked.method not in ("GET", "HEAD"):
+            answer = refusal_answer(405, "llmproxy_method", "llmproxy: the viewer is for reading.", UI_PREFIX)
+        elif path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
+            answer = self._answer_page(asked, refusing)
+        elif refusing is not None:
+            answer = error_answer(refusing)
+        elif not path.startswith(_DATA):
+            answer = refusal_answer(404, "llmproxy_not_found", "llmproxy: there is nothing here.", UI_PREFIX)
+        else:
+            question, query = path.removeprefix(_DATA), dict(parse_qsl(target.query, keep_blank_values=True))
+            try:
+                return self._thread.submit(answer_as_json, self._choose_answerer(question, query), question, query)
+            except LLMProxyError as error:
+                answer = error_answer(error)
+        made: Future[PageAnswer] = Future()
+        made.set_result(answer)
+        return made
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -137,9 +133,3 @@ def _hide_own_origin(asked: ControlRequest) -> ControlRequest:
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
     return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
-
-
-def _make_done_future(answer: PageAnswer) -> Future[PageAnswer]:
-    made: Future[PageAnswer] = Future()
-    made.set_result(answer)
-    return made
