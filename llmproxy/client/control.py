@@ -302,7 +302,7 @@ class ConnectionPool:
             self._idle[os.getpid(), connection.host, connection.port].append((connection, time.monotonic()))
 
     def close(self) -> None:
-        for idle in self._idle.values():
+        for idle in list(self._idle.values()):  # other threads may still add some
             while idle:
                 idle.pop()[0].close()
 
