@@ -13,17 +13,12 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
-
-from mitmproxy.addonmanager import AddonManager, safecall, traverse
-from mitmproxy.exceptions import AddonHalt
-from mitmproxy.hooks import Hook
-from mitmproxy.master import Master
 
 from llmproxy.core.control.endpoints import ControlledProxy, SpansOf
 from llmproxy.core.control.stdio_tool_host import StdioClients
@@ -58,39 +53,6 @@ COMMIT_PATIENCE = 5.0
 
 TOGETHER = 16
 """Answers that are stored in one transaction at most: the first of them waits for the last."""
-
-
-class HandledEvents(AddonManager):
-    """Addons without the events that none of them hears: five of the eight that mitmproxy has for each exchange."""
-
-    def __init__(self, master: Master) -> None:
-        """Hold no addon yet."""
-        super().__init__(master)  # type: ignore[no-untyped-call]
-        self._hearing: dict[str, list[object]] = {}
-
-    def register(self, addon: object) -> object:
-        self._hearing.clear()
-        return super().register(addon)  # type: ignore[no-untyped-call]
-
-    def remove(self, addon: object) -> None:
-        self._hearing.clear()
-        super().remove(addon)  # type: ignore[no-untyped-call]
-
-    def find_hearing_addons(self, name: str) -> list[object]:
-        """Return the addons that hear events of this name, or have one in them that does."""
-        if (found := self._hearing.get(name)) is None:
-            walk: Callable[[list[object]], Iterable[object]] = traverse
-            found = [each for each in self.chain if any(hasattr(one, name) for one in walk([each]))]
-            self._hearing[name] = found
-        return found
-
-    async def trigger_event(self, event: Hook) -> None:
-        for each in self.find_hearing_addons(event.name):
-            try:
-                with safecall():
-                    await self.invoke_addon(each, event)
-            except AddonHalt:
-                return
 
 
 def interactions_to_span_json(made: Sequence[Interaction]) -> list[dict[str, object]]:

@@ -32,7 +32,7 @@ from llmproxy.mitm.http1.fast_path import Front, FrontedProxyserver
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_context
-from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.proxy_calls import Call, Totals, explain_exit, find_doubts, find_violated_option
@@ -250,7 +250,6 @@ class ServedProxy:
         http.MessageData.__post_init__ = object.__init__  # type: ignore[method-assign]  # checks nothing
         opts = options.Options()
         self._master = master.Master(opts)
-        self._master.addons = HandledEvents(self._master)
         self._server, self._tls, self._forward = FrontedProxyserver(proxy, front), LazyTlsConfig(), settings.intercepts
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
         # one.

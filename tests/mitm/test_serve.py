@@ -19,22 +19,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from mitmproxy.hooks import Hook, RunningHook, UpdateHook
-from mitmproxy.master import Master
 
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.open_proxy_context import ContextAndJournal
-from llmproxy.mitm.proxy_context import HandledEvents, ProxyContext
-from llmproxy.mitm.serve import (
-    advise_ignoring_journal,
-    check_client_cert,
-    check_port_free,
-    close_and_report,
-    on_signals,
-)
+from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, on_signals
 from llmproxy.proxy_calls import Totals
 from llmproxy.report.proxy_console import Console
 from llmproxy.settings import find_reachable_host
@@ -436,58 +428,6 @@ def test_a_loop_without_handlers_of_signals_hears_them_all_the_same() -> None:
         unhear()
         loop.close()
     assert signal.getsignal(signal.SIGUSR1) is before
-
-
-def test_an_event_goes_to_the_addons_only_where_one_of_them_hears_it() -> None:
-    """One that hears is told, also inside another; what nobody hears is passed to none."""
-    heard: list[str] = []
-
-    class Hearing:
-        def running(self) -> None:
-            heard.append("heard")
-
-    class Around:
-        addons = (Hearing(),)
-
-    class Counted(HandledEvents):
-        async def invoke_addon(self, addon: object, event: Hook) -> None:
-            heard.append(event.name)
-            await super().invoke_addon(addon, event)
-
-    async def trigger() -> None:
-        made = Master(None)
-        made.addons = Counted(made)
-        made.addons.add(Around())  # type: ignore[no-untyped-call]
-        await made.addons.trigger_event(UpdateHook([]))
-        await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]
-
-    asyncio.run(trigger())
-    assert heard == ["running", "heard"]
-
-
-def test_an_addon_that_takes_the_place_of_another_hears_its_events() -> None:
-    """The one that left is told nothing more."""
-    heard: list[str] = []
-
-    class First:
-        def running(self) -> None:
-            heard.append("first")
-
-    class Second:
-        def running(self) -> None:
-            heard.append("second")
-
-    async def trigger() -> None:
-        made, first = Master(None), First()
-        made.addons = HandledEvents(made)
-        made.addons.add(first)  # type: ignore[no-untyped-call]
-        await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]
-        made.addons.remove(first)
-        made.addons.add(Second())  # type: ignore[no-untyped-call]
-        await made.addons.trigger_event(RunningHook())  # type: ignore[no-untyped-call]
-
-    asyncio.run(trigger())
-    assert heard == ["first", "second"]
 
 
 def test_many_may_connect_while_it_is_busy(tmp_path: Path) -> None:

@@ -18,18 +18,16 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from time import time
-from types import SimpleNamespace
 from typing import Any, cast
 
 from mitmproxy import ctx
 from mitmproxy.addons import proxyserver
 from mitmproxy.connection import Connection, ConnectionState
-from mitmproxy.proxy import commands, events, layer, layers, mode_servers, mode_specs
+from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.engine.request_identification import WORTH_A_THREAD
@@ -41,7 +39,7 @@ from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.request_handling import IncomingRequest, get_undelayed_answer
 from llmproxy.mitm.http1_parser import FramingError, Head, parse_head
-from llmproxy.mitm.proxy_context import HandledEvents, LayerProgress, ProxyContext
+from llmproxy.mitm.proxy_context import LayerProgress, ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)
@@ -387,74 +385,10 @@ def is_servable_by_front(head: Head) -> bool:
     )
 
 
-AT_ONCE = 1 << 16
-"""Bytes that are put together to be sent."""
-
-
-class EagerHookLayer:
-    """Above a connection's layers: hooks that are over at once need no task, and no further round of the loop."""
-
-    def __init__(self, below: layer.Layer, begin: Callable[[commands.StartHook], bool]) -> None:
-        """`begin` begins a hook, and returns whether it is over."""
-        self._below, self._begin = below, begin
-
-    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        """Pass on what the layers want done, but for hooks; what one event sends over a connection is sent at once."""
-        coming: deque[events.Event] = deque([event])
-        unsent: commands.SendData | None = None
-        while coming:
-            for command in self._below.handle_event(coming.popleft()):
-                if isinstance(command, commands.SendData):
-                    data, to = command.data, command.connection
-                    if unsent is not None and unsent.connection is to and len(unsent.data) + len(data) <= AT_ONCE:
-                        data = unsent.data + data
-                    elif unsent is not None:
-                        yield unsent
-                    unsent = commands.SendData(to, data)
-                    continue
-                if unsent is not None and not isinstance(command, commands.Log):
-                    yield unsent
-                    unsent = None
-                if not isinstance(command, commands.StartHook):
-                    yield command
-                elif self._begin(command) and command.blocking:
-                    coming.append(events.HookCompleted(command))
-        if unsent is not None:
-            yield unsent
-
-
 class ConnectionHandler(mode_servers.ProxyConnectionHandler):
     """mitmproxy's handler of a client, which notices at once that it leaves, not at its next write."""
 
     proxy: ProxyContext | None = None
-
-    def use_layer(self, top: layer.Layer) -> None:
-        """Serve by these layers."""
-        self._hooks = set[asyncio.Task[None]]()
-        self.layer = cast("layer.Layer", EagerHookLayer(top, self._begin_hook))
-
-    def _begin_hook(self, hook: commands.StartHook) -> bool:
-        """Begin a hook; returns whether it is over. If not, the layers hear of its end later."""
-        if not cast("HandledEvents", self.master.addons).find_hearing_addons(hook.name):
-            return True
-        waited: list[bool] = []
-        task = asyncio.Task(self._run_hook(hook, waited), loop=asyncio.get_running_loop(), eager_start=True)
-        if task.done():
-            return True
-        waited.append(True)
-        self._hooks.add(task)
-        task.add_done_callback(self._hooks.discard)
-        return False
-
-    async def _run_hook(self, hook: commands.StartHook, waited: list[bool]) -> None:
-        await self.handle_hook(hook)
-        if waited and hook.blocking:
-            await self.server_event(events.HookCompleted(hook))
-
-    async def handle_hook(self, hook: commands.StartHook) -> None:
-        """Let the addons hear of something; none of ours holds a flow up or hears that another changed it."""
-        with self.timeout_watchdog.disarm():
-            await self.master.addons.trigger_event(hook)
 
     async def handle_connection(self, connection: Connection) -> None:
         """Read from a connection until it ends; returns, or is cancelled, when our side is closed too."""
@@ -538,18 +472,12 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
         """Serve one connection."""
         master = ctx.master
-        handler = ConnectionHandler(master, reader, writer, self._options, self.mode)  # type: ignore[no-untyped-call]
+        handler = ConnectionHandler(master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
-        handler.use_layer(self.make_top_layer(handler.layer.context))
+        handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()
-
-    @cached_property
-    def _options(self) -> SimpleNamespace:
-        """Options of mitmproxy, which never change here: it copies what it is asked for, a dozen a request."""
-        options = ctx.options.items()  # type: ignore[no-untyped-call]
-        return SimpleNamespace(**{name: each.current() for name, each in options})
 
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""

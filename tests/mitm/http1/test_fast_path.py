@@ -11,19 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mitmproxy.connection import Client, Connection, Server
-from mitmproxy.http import HTTPFlow
-from mitmproxy.proxy import commands, events
-from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layer import CommandGenerator, Layer
-from mitmproxy.proxy.layers.http._hooks import HttpRequestHook, HttpResponseHook
 
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.mitm.http1.fast_path import (
-    AT_ONCE,
     MAX_HELD,
     ConnectionHandler,
-    EagerHookLayer,
     Front,
     HeadCache,
     is_servable_by_front,
@@ -309,45 +301,3 @@ def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
 def test_plain_is_what_a_client_sends_by_base_url() -> None:
     """The head of a usual request is plain."""
     assert is_servable_by_front(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
-
-
-class Sending(Layer):
-    """Asks for a hook and sends before and after; what waits for a hook waits for its end."""
-
-    client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2))
-    server = Server(address=("127.0.0.1", 3))
-
-    def _handle_event(self, _: events.Event) -> CommandGenerator[None]:
-        flow = HTTPFlow(self.client, self.server)
-        yield commands.SendData(self.client, b"a")
-        yield HttpRequestHook(flow)
-        yield commands.SendData(self.client, b"b")
-        yield commands.Log("told")
-        yield commands.SendData(self.client, b"c")
-        yield commands.SendData(self.client, bytes(AT_ONCE - 1))
-        yield commands.SendData(self.server, b"d")
-        yield commands.CloseConnection(self.client)
-        yield HttpResponseHook(flow)
-        yield commands.SendData(self.client, b"e")
-
-
-@pytest.mark.parametrize("is_over", [True, False])
-def test_what_one_event_sends_is_sent_together_and_a_hook_that_is_over_is_not_waited_for(is_over: bool) -> None:
-    """In order, per connection, up to a limit; what a hook or a close follows is sent before it."""
-    begun: list[str] = []
-    made: list[tuple[Connection, bytes] | str] = []
-
-    def begin(hook: commands.StartHook) -> bool:
-        begun.append(f"{hook.name} after {sum(isinstance(each, tuple) for each in made)}")
-        return is_over or hook.name == "request"
-
-    sending = Sending(Context(Sending.client, None))  # type: ignore[arg-type]
-    for command in EagerHookLayer(sending, begin).handle_event(events.Start()):
-        if isinstance(command, commands.SendData):
-            made.append((command.connection, command.data))
-        else:
-            made.append(type(command).__name__)
-    client, server = Sending.client, Sending.server
-    first = [(client, b"a"), "Log", (client, b"bc"), (client, bytes(AT_ONCE - 1)), (server, b"d"), "CloseConnection"]
-    assert made == first + ([(client, b"e")] if is_over else [])
-    assert begun == ["request after 1", "response after 4"]
