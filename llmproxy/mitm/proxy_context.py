@@ -108,6 +108,8 @@ LONGEST_TURN = 1.0
 class _SessionAnswerEnds:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Pieces wait in the order in which they came."""
+    waiting: deque[float] = field(default_factory=deque)
+    """Monotonic seconds since when they do."""
     coming: deque[int] = field(default_factory=deque)
     """Answers whose ends are here and did not go out yet, by `seq`."""
     seq: int = 0
@@ -131,10 +133,24 @@ class LiveAnswerTurns:
         ends = self._ends.get(exchange.session.name)
         if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return
-        if self._get_wait_seconds(exchange, ends):
-            async with ends.lock if exchange.progress.seq not in ends.coming else contextlib.nullcontext():
-                while wait := self._get_wait_seconds(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
-                    await asyncio.sleep(wait)
+        if exchange.progress.seq in ends.coming:
+            await self._sleep_until_turn(exchange, ends)
+        elif self._is_piece_overdue(ends) or self._get_wait_seconds(exchange, ends):
+            since = self.clock()
+            ends.waiting.append(since)
+            try:
+                async with ends.lock:
+                    await self._sleep_until_turn(exchange, ends)
+            finally:
+                ends.waiting.remove(since)
+
+    async def _sleep_until_turn(self, exchange: Exchange, ends: _SessionAnswerEnds) -> None:
+        while wait := self._get_wait_seconds(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(wait)
+
+    def _is_piece_overdue(self, ends: _SessionAnswerEnds) -> bool:
+        """Return whether a piece waits too long: later calls that end faster than a pause would keep it for ever."""
+        return bool(ends.waiting) and self.clock() > ends.waiting[0] + ALL_PAUSES
 
     def _get_wait_seconds(self, exchange: Exchange, ends: _SessionAnswerEnds) -> float:
         """Return in how many seconds to ask again; 0 if it is its turn."""

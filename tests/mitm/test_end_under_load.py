@@ -8,15 +8,19 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from select import select
 from selectors import EVENT_READ, DefaultSelector
+from typing import Any
 
 import pytest
 
-from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import list_call_times
 from llmproxy.mitm.proxy_context import LiveAnswerTurns, ProxyContext
@@ -166,6 +170,30 @@ def test_ends_that_come_together_are_recorded_in_the_order_in_which_a_client_hea
         ends = sorted((end, each) for each, _, end, *_ in list_call_times(kept, "default", 1))
         asked = [kept.load(each).request.body.decode() for _, each in ends]
     assert [re.findall(r"q\d+", body)[0] for body in asked] == heard
+
+
+class LongPauses(Engine):
+    """An engine whose clock goes slowly: each pause between two ends is longer than any answer takes."""
+
+    def __init__(self, config: Config, *, clock: Callable[[], float], **given: Any) -> None:
+        super().__init__(config, clock=lambda: clock() / 8, **given)
+
+
+def test_who_asks_on_and_on_leaves_other_answers_their_turn(tmp_path: Path) -> None:
+    """An answer is heard although later calls begin and end faster than the pause that it waits for."""
+    with echo() as up, Rig("record", tmp_path / "x.db", {"openai": f"{up.url}/v1"}, engine=LongPauses) as rig:
+        with rig.client() as patient, rig.client() as quick:
+            patient.send(chat("once wait=0.2"))
+            began, asked = time.monotonic(), 0
+            while not asked or patient.sock not in select([patient.sock, quick.sock], [], [])[0]:
+                assert time.monotonic() - began < 20
+                if asked:
+                    assert quick.response().whole
+                quick.send(chat(f"q{asked}"))
+                asked += 1
+            assert patient.response().whole
+            assert quick.response().whole
+        rig.wait_idle()
 
 
 class WaitingTurns(LiveAnswerTurns):
