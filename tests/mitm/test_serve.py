@@ -26,7 +26,13 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.open_proxy_context import ContextAndJournal
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.serve import check_client_cert, check_port_free, close_and_report, on_signals
+from llmproxy.mitm.serve import (
+    advise_ignoring_journal,
+    check_client_cert,
+    check_port_free,
+    close_and_report,
+    on_signals,
+)
 from llmproxy.proxy_calls import Totals
 from llmproxy.report.proxy_console import Console
 from llmproxy.settings import find_reachable_host

@@ -44,7 +44,8 @@ class Broken(Exception):
 class Connection:
     """One keep-alive connection with at most one request in flight."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, fields: bytes = b"") -> None:
+        """Connect; `fields` (whole lines) come with each request."""
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # No timeout from here on: Python would ask poll() before every call.
@@ -56,9 +57,12 @@ class Connection:
         """Bytes of the last whole response: most have the same length."""
         self.got = b""
         self.sent_at = 0
+        self.fields = fields
 
     def send(self, data: bytes) -> None:
         """Send a request, whole."""
+        if self.fields:
+            data = data.replace(b"\r\n", b"\r\n" + self.fields, 1)
         self.sent_at = time.monotonic_ns()
         self.socket.sendall(data)
 
@@ -141,9 +145,16 @@ def requests(given: dict[str, Any]) -> Callable[[], bytes]:
 
 
 def throughput(given: dict[str, Any]) -> dict[str, Any]:
-    """Keep every connection busy for some seconds, or for so many requests; count whole answers and how long each took."""
+    """Keep every connection busy for some seconds, or for so many requests; count whole answers and how long each took.
+
+    With `sessions` each connection names a session of its own.
+    """
     following, most = requests(given), given.get("requests", 1 << 60)
-    open_ = {c.socket.fileno(): c for c in (Connection(given["port"]) for _ in range(given.get("connections", 16)))}
+    named = (
+        b"x-llmproxy-session: s%d\r\n" % n if given.get("sessions") else b""
+        for n in range(given.get("connections", 16))
+    )
+    open_ = {c.socket.fileno(): c for c in (Connection(given["port"], fields) for fields in named)}
     poll = select.epoll()
     for number in open_:
         poll.register(number, select.EPOLLIN)
