@@ -74,11 +74,7 @@ class Normalize:
     """JSON paths that are left out of the key."""
     scrub: tuple[KeyScrubRule, ...] = ()
     packs: tuple[str, ...] = ()
-    """Names of rule sets that llmproxy brings along; `core.keys.normalize` knows them."""
-
-    def as_config(self) -> dict[str, Any]:
-        """Return it as a table, as `core.keys.normalize.Rules` takes it."""
-        return asdict(self)
+    """Names of rule sets that llmproxy brings along; `core.keys.user_rules` knows them."""
 
 
 def read_normalize(value: object) -> Normalize:

@@ -38,7 +38,7 @@ def audit(
 ) -> None:
     """List recordings that count as one request, and how served requests differed from recorded ones, with reasons."""
     settings = load_settings({"store": store}).settings
-    rules = Rules.from_config(settings.normalize.as_config())
+    rules = Rules.from_settings(settings.normalize)
     with open_given(store) as database:
         path, total = database.path, len(database.list_summaries())
         pairs = list(find_merged(database, rules, settings.upstream))

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 
 def read_key_rules(loaded: Loaded) -> Rules:
-    return Rules.from_config(loaded.settings.normalize.as_config())
+    return Rules.from_settings(loaded.settings.normalize)
 
 
 def import_(

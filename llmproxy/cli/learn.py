@@ -235,7 +235,7 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
     if not lessons:
         return []
     settings = loaded.settings
-    rules = Rules.from_config(settings.normalize.as_config())
+    rules = Rules.from_settings(settings.normalize)
     with open_given(settings.store) as store:
         merges = find_equated_pairs(
             store, settings.cassette, [each.field for each in lessons], rules, settings.upstream

@@ -58,7 +58,7 @@ def verify(
     if rekey and cassette is not None:
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")
     settings = load_settings({"store": store}).settings
-    verifier = Verifier(Rules.from_config(settings.normalize.as_config()), settings.upstream, cassette, rekey)
+    verifier = Verifier(Rules.from_settings(settings.normalize), settings.upstream, cassette, rekey)
     wrong, failed, looked = 0, False, False
     for path, is_store in list_recording_files(paths or [settings.store]):
         looked = True

@@ -87,7 +87,7 @@ def _show_interaction(
             raise CassetteNotFound(error.message, hint=other or error.hint) from None
         fork = find_fork(database, found.cassette, found.sample)
         settings = load_settings({"store": store}).settings
-        rules = Rules.from_config(settings.normalize.as_config())
+        rules = Rules.from_settings(settings.normalize)
         values = [] if raw else extract_volatile_values(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()

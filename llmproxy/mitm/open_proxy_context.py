@@ -112,7 +112,7 @@ def build_engine_config(
         miss_status=settings.miss_status,
         max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
-        redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),
+        redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
         live=LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
         if settings.live else None,

@@ -219,7 +219,7 @@ def learn_from_runs(loaded: Loaded) -> TrialResult:
     from llmproxy.core.keys.user_rules import Rules
 
     settings = loaded.settings
-    rules = Rules.from_config(settings.normalize.as_config())
+    rules = Rules.from_settings(settings.normalize)
     with open_given(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find_cassette(store, settings.cassette)
         return TrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))

@@ -2,7 +2,7 @@ r"""The user's own rules: members to ignore, text to scrub, and named packs of r
 
     [tool.llmproxy.normalize]
     ignore = ["$.metadata.run", "$..trace_id", "$.messages[*].name"]
-    scrub = [{ pattern = "build \\d+", placeholder = "build N", where = "system" }]
+    scrub = [{ pattern = "build \\d+", placeholder = "build N" }]
     packs = ["dates", "uuids"]
 
 Paths: ``$`` the body, ``.name`` or ``['name']`` a member, ``.*`` every member, ``[2]`` ``[-1]`` ``[*]`` elements,
@@ -16,15 +16,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Literal
 
 from llmproxy.core.keys.body_rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
+from llmproxy.settings import Normalize
 
-WHERES = ("system", "all")
 WHERE = "[tool.llmproxy.normalize]"
 
 
@@ -34,7 +35,7 @@ class TextScrub:
 
     pattern: str
     placeholder: str
-    where: str = "all"
+    where: Literal["system", "all"] = "all"
 
 
 _ENVIRONMENT = r"(<environment_context>(?:(?!</environment_context>).)*?<%s>)[^<]*"
@@ -76,14 +77,9 @@ class Rules:
     packs: tuple[str, ...] = ()
 
     @classmethod
-    def from_config(cls, config: Mapping[str, object]) -> Rules:
-        """Check what the settings file says. Raises SettingsError: an unknown member or pack, a bad path or pattern."""
-        for name in config:
-            _check_name(name, ("ignore", "scrub", "packs"), "setting")
-        packs = _parse_texts(config, "packs")
-        for name in packs:
-            _check_name(name, tuple(PACKS), "pack")
-        rules = cls(_parse_texts(config, "ignore"), _parse_scrubs(config.get("scrub", ())), packs)
+    def from_settings(cls, said: Normalize) -> Rules:
+        """Return the rules of the settings file. Raises SettingsError: an unknown pack, a bad path or pattern."""
+        rules = cls(said.ignore, tuple(TextScrub(each.pattern, each.placeholder) for each in said.scrub), said.packs)
         compile_rules(rules)
         return rules
 
@@ -92,41 +88,6 @@ class Rules:
         """12 hex digits of these rules and of the version of the built-in ones."""
         text = json.dumps([VERSION, self.ignore, [[s.pattern, s.placeholder, s.where] for s in self.scrub], self.packs])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _check_name(name: str, names: Sequence[str], what: str) -> None:
-    if name not in names:
-        close = nearest_word(name, names)
-        hint = f"did you mean {close!r}?" if close else f"There are: {', '.join(names)}"
-        raise SettingsError(f"{WHERE}: there is no {what} {name!r}", hint=hint)
-
-
-def _parse_texts(config: Mapping[str, object], name: str) -> tuple[str, ...]:
-    value = config.get(name, ())
-    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(text, str) for text in value):
-        raise SettingsError(f"{WHERE}: {name} must be a list of strings, not {value!r}")
-    return tuple(value)
-
-
-def _parse_scrubs(value: object) -> tuple[TextScrub, ...]:
-    """Read ``[{pattern, placeholder, where}]``, or the short form ``{pattern = placeholder}``."""
-    if isinstance(value, Mapping):
-        value = [{"pattern": pattern, "placeholder": placeholder} for pattern, placeholder in value.items()]
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise SettingsError(f"{WHERE}: scrub must be a list of tables, not {value!r}")
-    scrubs = []
-    for row in value:
-        if isinstance(row, TextScrub):
-            scrubs.append(row)
-            continue
-        if not isinstance(row, Mapping) or not all(isinstance(text, str) for text in row.values()):
-            raise SettingsError(f'{WHERE}: a scrub is {{ pattern = "...", placeholder = "..." }}, not {row!r}')
-        for name in row:
-            _check_name(name, ("pattern", "placeholder", "where"), "member of scrub")
-        if "pattern" not in row:
-            raise SettingsError(f"{WHERE}: this scrub has no pattern: {dict(row)!r}")
-        scrubs.append(TextScrub(row["pattern"], row.get("placeholder", "[scrubbed]"), row.get("where", "all")))
-    return tuple(scrubs)
 
 
 # -- compiled ----------------------------------------------------------------------------------------------------------
@@ -177,9 +138,11 @@ def compile_rules(rules: Rules) -> Compiled:
     system: list[tuple[re.Pattern[str], str]] = []
     everywhere: list[tuple[re.Pattern[str], str]] = []
     for name in rules.packs:
-        _check_name(name, tuple(PACKS), "pack")
+        if name not in PACKS:
+            close = nearest_word(name, PACKS)
+            hint = f"did you mean {close!r}?" if close else f"There are: {', '.join(PACKS)}"
+            raise SettingsError(f"{WHERE}: there is no pack {name!r}", hint=hint)
     for scrub in (*(scrub for name in rules.packs for scrub in PACKS[name]), *rules.scrub):
-        _check_name(scrub.where, WHERES, "place for scrub:")
         try:
             pattern = re.compile(scrub.pattern)
             pattern.sub(scrub.placeholder, "")  # parses the placeholder, whether or not anything matches

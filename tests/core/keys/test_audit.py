@@ -10,7 +10,7 @@ import pytest
 from llmproxy.core.keys.head_rules import judge_header
 from llmproxy.core.keys.ignored_differences import ID, YOURS, KeyDifference, explain_differences
 from llmproxy.core.keys.normalize import build_key, canonicalize
-from llmproxy.core.keys.user_rules import Rules
+from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Headers, Request
 from tests.support.messages import used
@@ -79,7 +79,7 @@ def test_a_header_that_no_table_knows_is_unexplained() -> None:
 
 def test_the_users_rules_are_named() -> None:
     """What they ignore or scrub is theirs to explain."""
-    rules = Rules.from_config({"ignore": ["$.trace"], "scrub": [{"pattern": "run [0-9]+", "placeholder": "run"}]})
+    rules = Rules(ignore=("$.trace",), scrub=(TextScrub("run [0-9]+", "run"),))
     said = [{**HI, "trace": n, "messages": [{"role": "user", "content": f"run {n}"}]} for n in (1, 2)]
     found = explained((CHAT, said[0], ()), (CHAT, said[1], ()), rules)
     assert {each.place: each.why for each in found} == {"$.messages[0].content": YOURS, "$.trace": YOURS}

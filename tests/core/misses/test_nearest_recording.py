@@ -24,6 +24,7 @@ from llmproxy.core.misses.nearest_recording import (
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Headers, Request
 from llmproxy.core.traffic.json_diff import ABSENT
+from llmproxy.settings import read_normalize
 from tests.support.narrowing import known
 
 Turn = tuple[str, str]
@@ -242,7 +243,7 @@ def test_pasted_rule_makes_the_keys_equal(old: object, new: object, member: str)
     assert found.left == 0
     table = tomllib.loads(found.toml)
     assert list(table) == member.split()
-    rules = Rules.from_config(table)
+    rules = Rules.from_settings(read_normalize(table))
     assert build_key(canonical_of(old)) != build_key(canonical_of(new))
     assert build_key(canonical_of(old, rules)) == build_key(canonical_of(new, rules))
 

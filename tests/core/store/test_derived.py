@@ -23,7 +23,7 @@ from tests.core.engine.test_engine import answered, send
 from tests.support.chats import NOW
 
 JSON: Headers = (("content-type", "application/json"),)
-IGNORING = Rules.from_config({"ignore": ["$.seed"]})
+IGNORING = Rules(ignore=("$.seed",))
 Asked = tuple[str, dict[str, Any]]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.keys.user_rules import Rules
+from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import canonical_of, find_recorded_route
 from llmproxy.core.store.rekeying import (
@@ -89,7 +89,7 @@ def test_what_no_route_can_say_is_left_alone(tmp_path: Path) -> None:
 def test_rekeying_merges_in_order(tmp_path: Path) -> None:
     """Recordings that are one request under the new rules become its first and second occurrence; doing it again changes nothing."""
     fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
-    rules = Rules.from_config({"scrub": [{"pattern": "run-[0-9]+", "placeholder": "<run>"}]})
+    rules = Rules(scrub=(TextScrub("run-[0-9]+", "<run>"),))
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
         assert update_keys(store, rules, {}) == 2
         rows = store.list_summaries()

@@ -151,7 +151,7 @@ class EngineShimBackend:
         config = Config(
             mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
             store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- SERVER"),
-            rules=Rules.from_config(settings.normalize.as_config()),
+            rules=Rules.from_settings(settings.normalize),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )  # fmt: skip
         self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
