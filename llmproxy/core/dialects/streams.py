@@ -321,21 +321,6 @@ class SSEParser:
             self._parse_line(line + b":", events)
 
 
-def _parse_sse(body: bytes) -> list[Event]:
-    """Return the events of a whole body. Nearly all have one line of data: those need no parser."""
-    events: list[Event] = []
-    if b"\r" in body or _BOM in body:  # a mark is skipped at the start of a body, not of each event
-        parser = SSEParser()
-        return [*parser.parse_bytes(body), *parser.flush_last_event()]
-    for block in body.split(b"\n\n"):
-        if block.startswith(b"data: ") and b"\n" not in block:
-            events.append(Event(None, block[6:].decode("utf-8", "replace")))
-        elif block:
-            parser = SSEParser()
-            events += [*parser.parse_bytes(block + b"\n"), *parser.flush_last_event()]
-    return events
-
-
 def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
     """Yield ``{event type: payload}`` as boto does; of a ``chunk`` the model's own event that is inside."""
     try:
@@ -411,8 +396,7 @@ def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> It
         return
     kind = detect_framing(content_type, body)
     if kind == "sse":
-        events = _iter_sse_events(body) if shortened else _parse_sse(body)
-        values: Iterable[object] = (read(event.data.encode()) for event in events)
+        values: Iterable[object] = (read(event.data.encode()) for event in _iter_sse_events(body, short=shortened))
     elif kind == "ndjson":
         values = map(read, _iterate_lines(body))
     elif kind == "aws":
@@ -432,26 +416,11 @@ def _iterate_lines(body: bytes) -> Iterator[bytes]:
         yield from line.splitlines()
 
 
-def _iter_sse_events(body: bytes) -> Iterator[Event]:
-    if b"\r" in body or _BOM in body:
-        yield from _parse_in_pieces(body, 0, len(body))
-        return
-    at = 0
-    while at < len(body):
-        end = body.find(b"\n\n", min(at + _TAIL, len(body)))
-        end = len(body) if end < 0 else end + 2
-        if end - at > LONG:
-            yield from _parse_in_pieces(body, at, end)
-        else:
-            yield from _parse_sse(body[at:end])
-        at = end
-
-
-def _parse_in_pieces(body: bytes, start: int, end: int) -> Iterator[Event]:
-    """Yield the events of a part of a body, read piece by piece; of long ones what `shorten_json` leaves."""
-    parser, view = SSEParser(short=True), memoryview(body)
-    for at in range(start, end, _TAIL):
-        yield from parser.parse_bytes(bytes(view[at : min(at + _TAIL, end)]))
+def _iter_sse_events(body: bytes, *, short: bool = True) -> Iterator[Event]:
+    """Yield the events of a body, read piece by piece; `short` as of `SSEParser`."""
+    parser, view = SSEParser(short=short), memoryview(body)
+    for at in range(0, len(body), _TAIL):
+        yield from parser.parse_bytes(bytes(view[at : at + _TAIL]))
     yield from parser.flush_last_event()
 
 
@@ -478,7 +447,7 @@ def _is_error_event(value: object) -> bool:
 def _parse_last_sse(body: bytes) -> list[Event]:
     """Return the last few events; of a long body without reading all that comes before."""
     if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
-        tail = _parse_sse(body[body.find(b"\n\n", len(body) - _TAIL) :])
+        tail = list(_iter_sse_events(body[body.find(b"\n\n", len(body) - _TAIL) :]))
         if len(tail) >= _LOOK_BACK:
             return tail[-_LOOK_BACK:]
     return list(deque(_iter_sse_events(body), _LOOK_BACK))
