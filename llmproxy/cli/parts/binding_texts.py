@@ -73,7 +73,8 @@ def extract_volatile_values(
         return []
     values = list_volatile_values((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
     return [
-        {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.path} for each in values
+        {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.place.path}
+        for each in values
     ]
 
 

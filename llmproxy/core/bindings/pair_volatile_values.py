@@ -12,12 +12,12 @@ from typing import NamedTuple
 from llmproxy.core.bindings.comparison_outcome import Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
-from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, Zone, find_volatile_matches, list_fields_at
+from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, find_volatile_matches, list_fields_at
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.shell_listings import remove_llmproxy_files
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
-from llmproxy.core.traffic.canonical_json import pair_json_parts, split_text_by_json
+from llmproxy.core.traffic.canonical_json import pair_json_parts
 
 
 def _list_variable_values(pair: RunVariablePair) -> tuple[str, ...]:
@@ -26,12 +26,21 @@ def _list_variable_values(pair: RunVariablePair) -> tuple[str, ...]:
     return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
 
 
+class VolatileValue(NamedTuple):
+    field: VolatileField
+    value: str
+    place: LeafPlace
+    """In the request."""
+
+
 class VolatileFieldReader(LeafPairVisitor):
     """Reads the volatile fields of both requests and pairs their identities; no other difference is its business."""
 
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.found = IdPairs()
+        self.values: list[VolatileValue] = []
+        """What stands in the fields of the recorded request."""
         self._names: tuple[Names, Names] = (
             tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
             tuple((pair.name, _list_variable_values(pair)) for pair in bindings.pairs),
@@ -55,8 +64,8 @@ class VolatileFieldReader(LeafPairVisitor):
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
         field = self.find_json_field(place)
-        if field is not None and field.is_id and not isinstance(recorded, bool) and not isinstance(present, bool):
-            return self._pair_ids(field, str(recorded), str(present), place)
+        if field is not None and not isinstance(recorded, bool) and not isinstance(present, bool):
+            return self._read_pair(field, str(recorded), str(present), place)
         return None
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -64,11 +73,12 @@ class VolatileFieldReader(LeafPairVisitor):
         if not (fields or (place.call is not None and place.call.tool in self.bindings.json_tools)):
             return None
         if (field := self.find_json_field(place)) is not None:
-            return self._pair_ids(field, recorded, present, place) if field.is_id else None
+            return self._read_pair(field, recorded, present, place)
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = remove_llmproxy_files(recorded, present)
-        if call is not None and not place.json and _may_vary_in_json(recorded, self.bindings, call):
+        # JSON in a result: a field may stand at a path, or in the lines of a member
+        if call is not None and not place.json and (recorded[:1] == "{" or call.tool in self.bindings.json_tools):
             for mine, theirs in pair_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
@@ -79,12 +89,15 @@ class VolatileFieldReader(LeafPairVisitor):
         for one, other in zip(mine, theirs, strict=False):
             if one.field != other.field:
                 break
-            if one.field.is_id and (wrong := self._pair_ids(one.field, one.value, other.value, place)) is not None:
+            if (wrong := self._read_pair(one.field, one.value, other.value, place)) is not None:
                 return wrong
         return None
 
-    def _pair_ids(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if not (fits_kind(field.kind, recorded) and fits_kind(field.kind, present)):
+    def _read_pair(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        if not fits_kind(field.kind, recorded):
+            return None
+        self.values.append(VolatileValue(field, recorded, place))
+        if not (field.is_id and fits_kind(field.kind, present)):
             return None
         conflict = self.found.add_pair(IdPair(field.name, field.kind, recorded, present))
         if conflict is None:
@@ -94,51 +107,8 @@ class VolatileFieldReader(LeafPairVisitor):
         )
 
 
-def _may_vary_in_json(text: str, bindings: Bindings, call: PlacedCall) -> bool:
-    """Return whether volatile fields may stand in a result's JSON: at a path, or in the lines of a member."""
-    return text[:1] == "{" or call.tool in bindings.json_tools
-
-
-class VolatileValue(NamedTuple):
-    field: VolatileField
-    value: str
-    path: str
-    """JSON path in the request."""
-
-
 def list_volatile_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
     """Return what stands in volatile fields of one request (a canonical tree), in its order."""
-    listing = _VolatileValueLister(Bindings((), (), fields))
-    listing.visit(pair_bodies(tree, tree).leaves)
-    return listing.found
-
-
-class _VolatileValueLister(LeafPairVisitor):
-    def __init__(self, bindings: Bindings) -> None:
-        super().__init__(bindings)
-        self.found: list[VolatileValue] = []
-
-    def pair_member_names(
-        self,
-        recorded: Mapping[str, object],
-        present: Mapping[str, object],
-        place: LeafPlace,
-    ) -> dict[str, str]:
-        return {name: name for name in sorted(recorded)}
-
-    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> None:
-        field = self.find_json_field(place)
-        if field is not None and fits_kind(field.kind, str(recorded)):
-            self.found.append(VolatileValue(field, str(recorded), place.path))
-
-    def visit_text(self, recorded: str, present: str, place: LeafPlace) -> None:
-        call = place.call if place.zone is Zone.RESULT else None
-        fields = list_fields_at(self.bindings, place)
-        if place.json:
-            self.visit_value(recorded, present, place)
-        elif call is not None and _may_vary_in_json(recorded, self.bindings, call):
-            for part in split_text_by_json(recorded):
-                if not isinstance(part, str):
-                    self.descend(part, part, place.enter_json())
-        found = find_volatile_matches(fields, call, recorded, (), self.mask_call_arguments) if fields else []
-        self.found += [VolatileValue(each.field, each.value, place.path) for each in found]
+    reader = VolatileFieldReader(Bindings((), (), fields))
+    reader.read_fields(pair_bodies(tree, tree).leaves)
+    return reader.values
