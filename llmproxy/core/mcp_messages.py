@@ -210,8 +210,7 @@ def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers,
 
 def build_error_message(body: bytes, text: str) -> dict[str, Any]:
     """Return the message that answers the request `body` with an error of ours."""
-    asked = parse_json(body)
-    asked = asked if isinstance(asked, dict) else {}
+    asked = parse_message(body)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     params = asked.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None

@@ -53,6 +53,7 @@ from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
+from llmproxy.core.traffic.canonical_json import read_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
 from llmproxy.lazy_regex import late
@@ -81,14 +82,6 @@ _SCALAR = late(
     r'(?P<string>"(?:[^"\\]|\\.)*")(?P<called>\s*:)?'
     r"|-?\d+(?P<other>\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)?|(?P<word>true|false|null)"
 )
-
-
-def refuse_duplicate_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object; ValueError where two members have one name: places could not tell its texts apart."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("two members of one name")
-    return found
 
 
 def locate_pieces_in_json(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
@@ -260,7 +253,7 @@ class AnswerRewriter:
         self,
         bindings: Bindings,
         fit: Fit,
-        known: IdPairs | None = None,
+        known: IdPairs | None,
         *,
         strict: bool = True,
         named: frozenset[str] | None = None,
@@ -429,7 +422,7 @@ class AnswerRewriter:
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
-            whole = json.loads(text, object_pairs_hook=refuse_duplicate_members)
+            whole = json.loads(text, object_pairs_hook=read_members)
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
@@ -543,6 +536,3 @@ def _record_tool_of_block(event: object, tools: dict[object, str]) -> None:
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("name"), str):
                 tools["choice", choice.get("index", 0), call.get("index", 0)] = function["name"]
-
-
-# -- JSON text in place ------------------------------------------------------------------------------------------------

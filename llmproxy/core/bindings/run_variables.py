@@ -34,8 +34,6 @@ PATHS = frozenset({"cwd", "home", "tmp"})
 BLOCKS = frozenset({"timezone", "shell", "os_version", "git_branch", "git_status", "git_commits"})
 WORDS = frozenset({"user", "host", "git_user"})
 """They may stand anywhere, and a member called ``user`` may mean somebody else: bound only where a path says so."""
-PERSONAL = frozenset({"home", "user", "host", "git_user"})
-"""Written by name only into files for pull requests."""
 _WELL_KNOWN = re.compile(
     r"/usr/(?:src/app|local|bin|lib|share)|/var/(?:tmp|lib|log|www|task)|/private/tmp|/opt/app|/github/workspace"
 )

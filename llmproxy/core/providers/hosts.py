@@ -12,9 +12,9 @@ The key that belongs to such a gateway must never be sent to the public host.
 How many calls a provider may get in a while (`--rate openai=60/min`), kept by waiting: no window of that length ever
 sees more calls go.
 
-    pace = Pace({"openai": "60/min", "*": "5/s"}, clock)
-    pace.take("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next waits for a
-                            later moment.
+    limiter = CallRateLimiter({"openai": "60/min", "*": "5/s"}, clock)
+    limiter.count_call("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next
+                                     waits for a later moment.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def _parse_number(text: str) -> int | float:
     return value
 
 
-def _read_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def read_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object, as `object_pairs_hook`. Raises LossyJson: two members have one name."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise LossyJson("duplicate member")
@@ -59,7 +60,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise LossyJson(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_read_members, parse_float=_parse_number, parse_constant=_refuse_constant)
+_decoder = json.JSONDecoder(object_pairs_hook=read_members, parse_float=_parse_number, parse_constant=_refuse_constant)
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 )

@@ -73,10 +73,10 @@ _FAILS = "returns an error to the model as the tool's result, or retries if that
 
 
 def _build_mcp_kind(
-    name: str, about: str, sound: str, do: Break, *takes: Parameter, again: bool = True, sweep: Values | None = None
+    name: str, about: str, sound: str, do: Break, *takes: Parameter, sweep: Values | None = None
 ) -> FaultKind:
     return FaultKind(
-        name, about, sound, do, takes, channels=(Channel.MCP,), transports=("http", "stdio"), again=again,
+        name, about, sound, do, takes, channels=(Channel.MCP,), transports=("http", "stdio"),
         sweep={} if sweep is None else sweep,
     )  # fmt: skip
 
