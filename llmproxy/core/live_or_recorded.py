@@ -23,11 +23,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
+from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownTool
@@ -90,35 +92,6 @@ _SETS_UP = frozenset(
 _SECOND = 1000.0
 
 
-class ToolRow(Protocol):
-    @property
-    def id(self) -> int: ...
-
-    @property
-    def provider(self) -> str: ...
-
-    @property
-    def operation(self) -> str: ...
-
-    @property
-    def method(self) -> str:
-        """HTTP's."""
-
-    @property
-    def target(self) -> str: ...
-
-    @property
-    def started_at(self) -> float:
-        """Unix seconds."""
-
-    @property
-    def duration_ms(self) -> float | None:
-        """Until the end of the answer."""
-
-    @property
-    def channel(self) -> Channel: ...
-
-
 class RecordedToolCall(NamedTuple):
     state: int
     """Changes that had been begun before it."""
@@ -143,9 +116,9 @@ def may_depend_on_state(channel: Channel, operation: str) -> bool:
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def build_tool_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
+def build_tool_path(rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]) -> ToolPath:
     """Return the walk of recordings in the order asked; `changes` tells of each whether it may change something."""
-    found: list[tuple[ToolRow, bool]] = [
+    found: list[tuple[RowSummary, bool]] = [
         (row, changes(row))
         for row in rows
         if may_depend_on_state(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
@@ -160,7 +133,7 @@ def build_tool_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool])
 
 
 def may_change_state(
-    row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
+    row: RowSummary, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
 ) -> bool:
     """Return whether a recorded call may have changed something; `read_only_tools` by server are its word."""
     if row.channel is Channel.HTTP:
@@ -187,7 +160,7 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
     return reading - others, others
 
 
-def _find_concurrent_changes(found: Sequence[tuple[ToolRow, bool]], at: int) -> tuple[int, ...]:
+def _find_concurrent_changes(found: Sequence[tuple[RowSummary, bool]], at: int) -> tuple[int, ...]:
     """Return the changes during which a call ran, or that ran during it."""
     row = found[at][0]
     begun, over = row.started_at, _get_end_time(row)
@@ -198,7 +171,7 @@ def _find_concurrent_changes(found: Sequence[tuple[ToolRow, bool]], at: int) -> 
     )
 
 
-def _get_end_time(row: ToolRow) -> float:
+def _get_end_time(row: RowSummary) -> float:
     return row.started_at + (row.duration_ms or 0.0) / _SECOND
 
 
@@ -220,21 +193,16 @@ MOST_TOLD = 100
 """Calls without an answer that a report names."""
 
 
-class HasId(Protocol):
-    @property
-    def id(self) -> int: ...
-
-
 class RequestedTool(NamedTuple):
     name: str
     arguments: str
     """JSON, as the model wrote it."""
 
 
-class ChosenRecording[R: HasId](NamedTuple):
+class ChosenRecording(NamedTuple):
     """The recording that answers a call, or why none does."""
 
-    recording: R | None = None
+    recording: KeyedRecording | None = None
     why: str = ""
     """Empty where nothing was recorded at all, or a recording was chosen."""
 
@@ -279,16 +247,16 @@ class LiveSession:
         self.announced = ()
         self._read.clear()
 
-    def choose_recording[R: HasId](
+    def choose_recording(
         self,
         path: ToolPath,
         key: Key,
-        recordings: Sequence[R],
+        recordings: Sequence[KeyedRecording],
         *,
-        alike: Callable[[Sequence[R]], bool],
+        alike: Callable[[Sequence[KeyedRecording]], bool],
         announced: Callable[[int], bool],
         loose: bool = False,
-    ) -> ChosenRecording[R]:
+    ) -> ChosenRecording:
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
         `recordings` are those that fit the request, `alike` tells whether their answers are the same, `announced`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -20,7 +20,9 @@ from llmproxy.core.live_or_recorded import (
     name_call,
     split_tools_by_read_only,
 )
-from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.store.reader import KeyedRecording
+from llmproxy.core.store.rows import RowSummary
+from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.protocol import Channel
 from tests.support.live import Wish, World
 
@@ -31,47 +33,50 @@ WISHES = [
 READING = frozenset({"get", "look"})
 
 
-@dataclass(frozen=True)
-class Row:
-    id: int
+class Recorded(NamedTuple):
+    """A recorded call at a real server."""
+
+    row: RowSummary
     wish: Wish
     said: str
-    started_at: float
-    duration_ms: float = 500.0
-    provider: str = "tools"
-    method: str = "POST"
-    target: str = "/mcp"
-    channel: Channel = Channel.MCP
-
-    @property
-    def operation(self) -> str:
-        return f"mcp:tools/call {self.wish.tool}"
 
 
-def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Row]:
+def summarize(number: int, operation: str, started_at: float) -> RowSummary:
+    """Return the row of a call that took half a second."""
+    head = (number, "x", 1, "agent", number, 1, Key(f"v2:{number}"), "tools", operation, None, False, "POST", "/mcp")
+    return RowSummary(
+        *head, 200, Ending.COMPLETE, started_at, 1.0, 500.0, None, None, None, False, False, None, None, "", 0.0
+    )
+
+
+def recorded(wishes: Sequence[Wish], *, apart: float = 1.0) -> list[Recorded]:
     """Record calls at a real server, `apart` seconds between their beginnings."""
     world = World()
-    return [Row(n, wish, world.call(*wish), n * apart) for n, wish in enumerate(wishes)]
+    return [
+        Recorded(summarize(n, f"mcp:tools/call {wish.tool}", n * apart), wish, world.call(*wish))
+        for n, wish in enumerate(wishes)
+    ]
 
 
 class Walk:
-    def __init__(self, rows: Sequence[Row], announced: frozenset[int] = frozenset()) -> None:
-        self.rows, self.announced = rows, announced
+    def __init__(self, calls: Sequence[Recorded], announced: frozenset[int] = frozenset()) -> None:
+        self.calls, self.announced = {each.row.id: each for each in calls}, announced
         self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        rows = (each.row for each in calls)
         self.path = build_tool_path(rows, lambda row: may_change_state(row, {"tools": READING}, lambda _name: False))
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
-        slots = [row for row in self.rows if row.wish == wish]
+        slots = [KeyedRecording(id_, 1, 200, Ending.COMPLETE) for id_, each in self.calls.items() if each.wish == wish]
         chosen = self.live.choose_recording(
             self.path,
             Key(repr(wish)),
             slots,
-            alike=lambda some: len({row.said for row in some}) <= 1,
+            alike=lambda some: len({self.calls[each.id].said for each in some}) <= 1,
             announced=self.announced.__contains__,
         )
         assert chosen.recording is not None or bool(chosen.why) == bool(slots)
-        return None if chosen.recording is None else chosen.recording.said
+        return None if chosen.recording is None else self.calls[chosen.recording.id].said
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -143,15 +148,8 @@ def test_a_restart_begins_in_the_first_state() -> None:
 ])  # fmt: skip
 def test_a_method_that_nobody_knows_may_change_something(operation: str, dependent: bool, changing: bool) -> None:
     """What sets a connection up depends on no state; all else does."""
-
-    @dataclass(frozen=True)
-    class Method(Row):
-        @property
-        def operation(self) -> str:
-            return operation
-
     assert may_depend_on_state(Channel.MCP, operation) is dependent
-    assert may_change_state(Method(1, WISHES[0], "", 0.0), {}, lambda _name: False) is changing
+    assert may_change_state(summarize(1, operation, 0.0), {}, lambda _name: False) is changing
 
 
 def test_only_a_hint_that_never_wavers_counts() -> None:

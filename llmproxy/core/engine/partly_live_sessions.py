@@ -24,7 +24,6 @@ from llmproxy.core.live_or_recorded import (
     LiveSession,
     RequestedTool,
     ToolPath,
-    ToolRow,
     build_tool_path,
     is_model_request,
     matches_requested_tool,
@@ -306,7 +305,7 @@ def _build_recorded_tool_path(living: LiveSession, store: Store) -> ToolPath:
     rows = [row for row in store.list_summaries(*living.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
-    def changes(row: ToolRow) -> bool:
+    def changes(row: RowSummary) -> bool:
         return may_change_state(row, reading, living.asked.is_declared_read_only)
 
     return build_tool_path((row for row in rows if not living.is_live(row.channel)), changes)
