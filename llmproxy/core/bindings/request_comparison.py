@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind, build_mismatch, excerpt_line
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, gap_survives_parsing
@@ -460,9 +461,6 @@ def rewrite_recorded(bindings: Bindings, tree: object) -> object:
     return RequestRewriter(bindings).rewrite_tree(tree)
 
 
-_WRAPPED = "request."
-
-
 class RequestRewriter:
     """Rewrites recorded requests in the words of one other run, whole or message by message."""
 
@@ -473,15 +471,12 @@ class RequestRewriter:
     def rewrite_tree(self, tree: object) -> object:
         if not isinstance(tree, dict):
             return tree
-        reader = PlaceReader()
-        renamed = {
-            name: self._rewrite_node(reader, value, place) for name, value, place in iterate_request_members(tree)
-        }
-        wrapped = {
-            name.removeprefix(_WRAPPED): renamed.pop(name) for name in list(renamed) if name.startswith(_WRAPPED)
-        }
-        whole = renamed | ({"request": wrapped} if wrapped else {})
-        return {name: whole[name] for name in tree}
+        reader, wrapped = PlaceReader(), tree.get("request")
+        made: dict[Any, Any] = {**tree, "request": {**wrapped}} if isinstance(wrapped, dict) else {**tree}
+        for _, value, place in iterate_request_members(tree):
+            *above, name = place.list_steps()
+            (made["request"] if above else made)[name] = self._rewrite_node(reader, value, place)
+        return made
 
     def rewrite_message(self, member: str, message: object) -> object:
         """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""

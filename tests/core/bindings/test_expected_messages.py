@@ -158,3 +158,12 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         assert [RequestRewriter(bindings).rewrite_message(member, each) for each in messages] == whole[member]
         told += whole[member] != messages
     assert told > 3
+
+
+def test_a_wrapped_body_is_told_in_its_wrapper_and_in_its_order() -> None:
+    """Code Assist wraps requests; one may be empty."""
+    said = {"z": 1, "contents": [{"role": "user", "parts": [{"text": "in /tmp/a/x"}]}]}
+    told = rewrite_recorded(Bindings(A, B), {"project": "p", "request": said})
+    now = {**said, "contents": [{"role": "user", "parts": [{"text": "in /srv/b/x"}]}]}
+    assert json.dumps(told) == json.dumps({"project": "p", "request": now})
+    assert rewrite_recorded(Bindings(A, B), {"request": {}}) == {"request": {}}
