@@ -9,7 +9,7 @@ is guessed: an unknown coding, a corrupt body and one that stops in the middle a
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,15 +21,6 @@ LIMIT = 64 << 20
 _SLICE = 1 << 10
 """zstandard's decompressor takes no limit; a block of 4 bytes can become 128 KiB, so 1 KiB at most 32 MiB."""
 _STEP = 1 << 20
-
-
-class _Decoder(Protocol):
-    """One decoder. `complete` tells whether the end of the coded body was seen."""
-
-    complete: bool
-
-    def decode_piece(self, data: bytes, limit: int) -> bytes:
-        """Decode some more, at most `limit` bytes of it (then ValueError)."""
 
 
 def _build_too_large_error(limit: int) -> ValueError:
@@ -44,8 +35,10 @@ class _Zlib:
         self._head = b""
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if gzip else None
         self.complete = False
+        """Whether the end of the coded body was seen."""
 
     def decode_piece(self, data: bytes, limit: int) -> bytes:
+        """Decode some more, as each class here; ValueError for more than `limit` bytes of it."""
         if self._decoder is None:
             data = self._head + data
             if len(data) < 2:  # the two bytes of zlib's header tell it from raw deflate
@@ -131,6 +124,7 @@ class _Zstd:
         return bytes(out)
 
 
+_Decoder = _Zlib | _Brotli | _Zstd
 _STAGES: dict[str, Callable[[], _Decoder]] = {
     "gzip": lambda: _Zlib(gzip=True),
     "x-gzip": lambda: _Zlib(gzip=True),
