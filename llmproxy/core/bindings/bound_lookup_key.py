@@ -55,8 +55,6 @@ def build_bound_key(canonical: Canonical) -> str:
             parts += _iter_turns(value)
         elif place.zone is not Zone.SYSTEM:
             parts += _iter_parameters(name, value)
-    if canonical.tree is None:
-        parts.append(hashlib.sha256(canonical.body).hexdigest())
     return TAG + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
 from llmproxy.core.bindings.value_forms import is_isolated, is_word_character
 from llmproxy.core.bindings.volatile_fields import matches_path
+from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
 
 SHORTEST_PREFIX = 7
@@ -206,11 +207,9 @@ def _measure_id_match(text: str, start: int, each: IdPair) -> int:
     """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
-    if each.kind not in PREFIXED or len(each.recorded) != len(each.present):
+    if len(each.recorded) != len(each.present):
         return 0
-    length = 0
-    while length < len(each.recorded) and start + length < len(text) and text[start + length] == each.recorded[length]:
-        length += 1
+    length = count_common_prefix(each.recorded, text[start : start + len(each.recorded)])
     return length if SHORTEST_PREFIX <= length <= 40 else 0
 
 

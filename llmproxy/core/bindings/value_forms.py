@@ -378,10 +378,6 @@ class FormSearch:
         self._texts_by_stem = {stem: tuple(each) for stem, each in below.items()}
         self._least = min(map(len, self.stems), default=0)
 
-    def __bool__(self) -> bool:
-        """Return whether there is anything to look for."""
-        return bool(self.stems)
-
     def find_matches(self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None) -> list[FormMatch]:
         """Return where recorded values stand, in order, the longest first; `allowed` are the forms at a position."""
         if len(text) < self._least:
