@@ -175,6 +175,19 @@ def test_only_the_deltas_that_held_the_value_change() -> None:
         assert got.chunks[n] == before.chunks[n]
 
 
+@pytest.mark.parametrize("around", [
+    {"message": {"role": "assistant", "content": "%s"}, "done": False},
+    {"response": "%s", "done": False},
+    {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "%s"}}}},
+    {"type": "tool-call-delta", "index": 0, "delta": {"message": {"tool_calls": {"function": {"arguments": "%s"}}}}},
+])  # fmt: skip
+def test_a_value_is_found_over_the_pieces_of_ollama_and_cohere(around: Json) -> None:
+    before = _stream(*(json.loads(json.dumps(around) % piece) for piece in ("see /t", "mp/a/x")))
+    got = narrow(Response, rewrite_answer(BINDINGS, EMPTY, before))
+    wanted = _stream(*(json.loads(json.dumps(around) % piece) for piece in ("see /srv/ci/w", "/x")))
+    assert got.body == wanted.body
+
+
 def test_a_rewritten_answer_loses_what_is_no_longer_true_of_it() -> None:
     """Digests, lengths and encodings go; the rest of the head stays."""
     names = ("content-length", "content-encoding", "ETag", "content-digest", "x-request-id", "content-type")
