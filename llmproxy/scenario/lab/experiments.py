@@ -10,9 +10,8 @@ Everything else that mixes recorded and live parties asks a recording for what w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -29,44 +28,6 @@ from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
-
-PARTIES = ("user", "agent", "judge")
-_SAID_ELSE = (
-    "as soon as the live {live} says something else, nobody recorded what the {recorded} would answer, and "
-    "every call is a miss"
-)
-_REFUSED = {
-    (): "nothing is live, so it is a replay; run the scenario with the proxy in mode replay",
-    PARTIES: "everything is live, so nothing is held fixed; run the scenario with runs=N",
-    ("user",): _SAID_ELSE.format(live="user", recorded="agent"),
-    ("agent",): _SAID_ELSE.format(live="agent", recorded="user and judge"),
-    ("user", "agent"): "the recorded judge judged another conversation; make the judge live too, with runs=N",
-    ("user", "judge"): _SAID_ELSE.format(live="user", recorded="agent"),
-}
-
-
-class ExperimentKind(StrEnum):
-    """What can be held fixed and still tell the truth."""
-
-    REJUDGE = "re-judge"
-    OPEN_LOOP = "open loop"
-
-
-def choose_kind_by_live_parties(live: Collection[str]) -> ExperimentKind:
-    """Return the experiment with these parties live, others recorded. Raises SettingsError: it would not stay true."""
-    if unknown := sorted(set(live) - set(PARTIES)):
-        raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
-    chosen = tuple(party for party in PARTIES if party in live)
-    if chosen == ("judge",):
-        return ExperimentKind.REJUDGE
-    if chosen == ("agent", "judge"):
-        return ExperimentKind.OPEN_LOOP
-    raise SettingsError(
-        f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: "
-        f"{_REFUSED[chosen]}.",
-        hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines (open loop).",
-    )
-
 
 # -- the judge live, everything else recorded
 
@@ -196,11 +157,6 @@ class OpenLoopResult:
     said: str = ""
     """What it says now."""
 
-    @property
-    def result_label(self) -> str:
-        """What the run counts as; empty while it is the recorded conversation."""
-        return _format_label(self.turn)
-
 
 async def open_loop(
     transcript: Transcript,
@@ -238,16 +194,30 @@ async def open_loop(
     return OpenLoopResult(result=ended.result_or_raise(), turn=found.turn, recorded=found.recorded, said=found.said)
 
 
+_REFUSED = {
+    (): "nothing is live, so it is a replay; run the scenario with the proxy in mode replay",
+    ("Agent",): (
+        "as soon as the live agent says something else, nobody recorded what the user and judge would answer, and "
+        "every call is a miss"
+    ),
+    ("Judge",): "there is no agent among the agents; the judge alone is live in `rejudge`",
+    ("User", "Agent"): "the recorded judge judged another conversation; make the judge live too, with runs=N",
+    ("User", "Agent", "Judge"): "everything is live, so nothing is held fixed; run the scenario with runs=N",
+}
+"""Roles among the agents -> why an open loop with them would not stay true."""
+_USER_LIVE = "as soon as the live user says something else, nobody recorded what the agent would answer"
+
+
 def _check_participants(agents: Sequence[Any]) -> None:
-    roles = [each.role for each in build_adapters(agents)]
-    if AgentRole.USER in roles:
-        choose_kind_by_live_parties(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
-    missing = [role.value.lower() for role in (AgentRole.AGENT, AgentRole.JUDGE) if role not in roles]
-    if missing:
-        choose_kind_by_live_parties({"agent", "judge"} - set(missing))
-        raise SettingsError(
-            f"an open loop needs agent and judge live, and there is no {' and no '.join(missing)} among the agents."
-        )
+    given = {each.role for each in build_adapters(agents)}
+    live = tuple(role.value for role in AgentRole if role in given)
+    if live == ("Agent", "Judge"):
+        return
+    raise SettingsError(
+        f"an experiment with {', '.join(live).lower() or 'nobody'} live and the rest recorded is refused: "
+        f"{_REFUSED.get(live, _USER_LIVE)}.",
+        hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines (open loop).",
+    )
 
 
 @dataclass(slots=True)
@@ -289,7 +259,7 @@ class _FirstDivergence:
             said = _split_turns(state.messages)[-1].spoken_answer
             if self.turn is None and said != turn.spoken_answer:
                 self.turn, self.recorded, self.said = number, turn.spoken_answer, said
-                state.executor.marks.append(_format_label(number))
+                state.executor.marks.append(f"open-loop from turn {number}")
 
         return compare_answers
 
@@ -306,7 +276,3 @@ def _build_script(turns: Sequence[_RecordedTurn], found: _FirstDivergence) -> li
         if turn.agent:
             steps += [agent(), found.make_compare_step(number, turn)]
     return [*steps, judge()]
-
-
-def _format_label(turn: int | None) -> str:
-    return "" if turn is None else f"open-loop from turn {turn}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.lab.experiments import (
-    ExperimentKind,
     JudgeVariance,
     OpenLoopResult,
-    choose_kind_by_live_parties,
     open_loop,
     rejudge,
 )
@@ -110,30 +107,6 @@ def test_each_look_is_recorded_apart_and_can_be_replayed(tmp_path: Path) -> None
     assert [replayed in each.notes for each in (again, live)] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("live", "says"),
-    [
-        ((), "it is a replay"),
-        (("user",), "what the agent would answer"),
-        (("agent",), "what the user and judge would answer"),
-        (("agent", "user"), "the recorded judge judged another conversation"),
-        (("user", "judge"), "what the agent would answer"),
-        (("user", "agent", "judge"), "nothing is held fixed"),
-        (("nobody",), "no such party"),
-    ],
-)
-def test_every_other_combination_is_refused_with_its_reason(live: Collection[str], says: str) -> None:
-    """It would ask a recording for what was never said."""
-    with pytest.raises(SettingsError, match=says):
-        choose_kind_by_live_parties(live)
-
-
-def test_the_two_that_stay_true() -> None:
-    """The judge alone; agent and judge."""
-    assert choose_kind_by_live_parties({"judge"}) is ExperimentKind.REJUDGE
-    assert choose_kind_by_live_parties(["judge", "agent"]) is ExperimentKind.OPEN_LOOP
-
-
 # -- A recorded user's lines, the agent of today
 
 
@@ -162,7 +135,6 @@ def test_the_first_other_answer_marks_the_run() -> None:
     ear = Ear()
     found = loop(Agent("hi", "13 degrees"), Judge(), ear=ear)
     assert (found.turn, found.recorded, found.said) == (2, "12 degrees", "13 degrees")
-    assert found.result_label == "open-loop from turn 2"
     assert "open-loop from turn 2" in found.result.labels
     assert "open-loop from turn 2" in finished(ear).labels
     assert said(found.result) == ["hello", "hi", "weather?", "13 degrees", "thanks"]
@@ -172,7 +144,7 @@ def test_the_first_other_answer_marks_the_run() -> None:
 def test_the_same_answers_are_no_open_loop() -> None:
     """Texts count, not how the agent came to them; an agent that says nothing says something else."""
     found = loop(Agent("hi", "12 degrees"), Judge())
-    assert (found.turn, found.result_label, list(found.result.labels)) == (None, "", [])
+    assert (found.turn, list(found.result.labels)) == (None, [])
     found = loop(Agent([], "13 degrees"), Judge())
     assert (found.turn, found.recorded, found.said) == (1, "hi", "")
 
@@ -199,7 +171,9 @@ def test_what_the_agent_raises_is_raised() -> None:
     [
         ((Agent(), User(), Judge()), "everything is live"),
         ((Agent(), User()), "the recorded judge judged another"),
+        ((User(), Judge()), "what the agent would answer"),
         ((Agent(),), "what the user and judge would answer"),
+        ((), "it is a replay"),
         ((Judge(),), "no agent among the agents"),
     ],
 )
