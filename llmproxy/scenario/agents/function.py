@@ -16,10 +16,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +25,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.run_session import RunSession
+from llmproxy.scenario.running.agent_caller import call_in_daemon_thread
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import join_user_texts
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
@@ -122,7 +121,7 @@ class FunctionAgent(AgentAdapter):
         called = getattr(found, "__call__", None)  # noqa: B004 (what is called, not whether it can be)
         if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(called):
             return await found(*args, **named)
-        returned = await _call_in_daemon_thread(found, args, named)
+        returned = await call_in_daemon_thread(partial(found, *args, **named))
         return await returned if inspect.isawaitable(returned) else returned
 
     def _load_target(self) -> Callable[..., Any] | AgentAdapter:
@@ -150,24 +149,6 @@ def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:
     if not isinstance(found, AgentAdapter) and not callable(found):
         raise SuiteError(f"python: {found!r:.80} is neither a callable nor an AgentAdapter.")
     return found  # type: ignore[no-any-return]
-
-
-async def _call_in_daemon_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:
-    """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
-    done: Future[Any] = Future()
-    context = copy_context()
-
-    def work() -> None:
-        try:
-            returned = context.run(found, *args, **named)
-        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-            done.set_exception(error)
-        else:
-            done.set_result(returned)
-
-    done.set_running_or_notify_cancel()
-    threading.Thread(target=work, daemon=True, name="agent").start()
-    return await asyncio.wrap_future(done)
 
 
 def _list_parameters(found: Any) -> Mapping[str, inspect.Parameter]:

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -272,6 +275,22 @@ async def call_adapter_in_time(
         if task is None or task.cancelling():
             raise
         raise AgentError(f"{name} raised CancelledError, although nobody cancelled it.") from error
+
+
+async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
+    """Make a blocking call in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
+    done: Future[T] = Future()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            done.set_result(context.run(act))
+        except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            done.set_exception(error)
+
+    done.set_running_or_notify_cancel()
+    threading.Thread(target=work, daemon=True, name="llmproxy call").start()
+    return await asyncio.wrap_future(done)
 
 
 def _read_answer(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:

@@ -12,7 +12,6 @@ the turn of its role and calls nobody. `max_turns` limits `proceed` only.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
-from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_in_daemon_thread
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
@@ -578,34 +577,15 @@ def parse_typed_line(line: str) -> TypedLine:
 async def ask_person(name: str = "", read: Callable[[str], str] = input) -> TypedLine:
     """Ask at the terminal, without blocking the loop. Raises MachineError where there is none."""
     prefix = f"[Scenario: {name}] " if name else ""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[str] = loop.create_future()
 
-    def work() -> None:
-        try:
-            with _ONE_AT_A_TIME:
-                line, error = read(f"\n{prefix}{HELP}\n{prefix}User: "), None
-        except Exception as caught:  # noqa: BLE001 (raised where it is awaited)
-            line, error = "", caught
-        try:
-            loop.call_soon_threadsafe(_resolve_answer_future, answer, line, error)
-        except RuntimeError:
-            return  # nobody waits any more
+    def ask() -> str:
+        with _ONE_AT_A_TIME:
+            return read(f"\n{prefix}{HELP}\n{prefix}User: ")
 
-    threading.Thread(target=work, name="llmproxy-debug", daemon=True).start()
     try:
-        return parse_typed_line(await answer)
+        return parse_typed_line(await call_in_daemon_thread(ask))
     except (EOFError, OSError) as error:
         raise MachineError(
             f"debug=True asks at the terminal, and there is none ({type(error).__name__}).",
             hint="Run it in a terminal (pytest: with -s), or leave debug out.",
         ) from error
-
-
-def _resolve_answer_future(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(line)
-    else:
-        answer.set_exception(error)
