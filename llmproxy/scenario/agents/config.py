@@ -14,7 +14,6 @@ was probably meant.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,9 @@ from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.function import FunctionAgent
 from llmproxy.scenario.agents.http import HttpAdapter, HttpAgent, OpenAIAgent
 from llmproxy.scenario.agents.running_service import ServiceAgent
+from llmproxy.scenario.agents.templates import fill_env_variables
 
 _TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
-_ENV = re.compile(r"\$\{env:(\w+)\}")
 _WORDS, _ANY = "a text or a list of words", "any JSON"
 
 _HTTP = {"url": _TEXT, "headers": _TABLE, "timeout": _NUMBER}
@@ -66,26 +65,12 @@ def build_agent(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
         _refuse_unknown(mapping, {kind: ""}, "agent")
         value = mapping[kind]
         given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
-    given = _fill_variables(given, where, os.environ)
+    given = fill_env_variables(given, where, os.environ)
     _check_keys(given, kind, where)
     return _MAKERS[kind](given, folder)
 
 
 _KINDS = "An agent is one of http: {url: ...}, url: http://..., command: [node, agent.mjs], python: module:callable"
-
-
-def _fill_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:
-    """Put variables of the environment where ``${env:NAME}`` stands, in any text, as in the description of a store."""
-    if isinstance(tree, Mapping):
-        return {key: _fill_variables(value, f"{where}.{key}", env) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_fill_variables(each, where, env) for each in tree]
-    if not isinstance(tree, str):
-        return tree
-    for name in _ENV.findall(tree):
-        if name not in env:
-            raise SuiteError(f"{where}: the environment has no variable {name}", hint=f"Set it: export {name}=...")
-    return _ENV.sub(lambda found: env[found[1]], tree)
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, str], where: str) -> None:

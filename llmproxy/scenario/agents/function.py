@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 from llmproxy.did_you_mean import did_you_mean
@@ -43,7 +44,6 @@ class FunctionAgent(AgentAdapter):
         target: Callable[..., Any] | AgentAdapter | str,
         folder: Path | None = None,
         timeout: float | None = None,
-        uses_session: bool | None = None,  # noqa: FBT001 - a flag of the class, for one object
     ) -> None:
         """Call `target`, or what ``module:attr`` or ``path/to/file.py:attr`` names, found from `folder` on.
 
@@ -60,7 +60,6 @@ class FunctionAgent(AgentAdapter):
         self.target = target
         self.folder = folder
         self.timeout = timeout
-        self._said = uses_session
         self._found: Callable[..., Any] | AgentAdapter | None = None
         if not isinstance(target, str):
             self._found = _instantiate_adapter(target)
@@ -139,7 +138,7 @@ class FunctionAgent(AgentAdapter):
             self.role = found.role  # type: ignore[misc]
         else:
             uses = "llm" in _list_parameters(found)
-        self.uses_session = uses if self._said is None else self._said  # type: ignore[misc]
+        self.uses_session = uses  # type: ignore[misc]
 
 
 def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:
@@ -193,16 +192,17 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m`
+    path = _find_module_file(folder, name)
+    if path is not None and not path.is_file():
+        raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder))
     try:
-        module = _import_file(folder, name) if name.endswith(".py") else importlib.import_module(name)
+        module = importlib.import_module(name) if path is None else _import_file(path)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise AgentUnreachable(
                 f"{who}: there is no module {error.name!r}.", hint=_explain_search_paths(folder)
             ) from error
         raise AgentError(f"{who} cannot be imported: {error}") from error
-    except FileNotFoundError as error:
-        raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder)) from error
     except SystemExit as error:
         hint = 'What it does as a program belongs below `if __name__ == "__main__":`.'
         raise AgentError(f"{describe_sys_exit(who, error)} while it was imported.", hint=hint) from error
@@ -217,26 +217,30 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
 
 
 def _is_module_imported(target: str, folder: Path | None) -> bool:
-    """Return whether its module is imported already."""
     name = target.rpartition(":")[0]
-    return (_name_file_module(folder, name) if name.endswith(".py") else name) in sys.modules
+    path = _find_module_file(folder, name)
+    return (name if path is None else _name_file_module(path)) in sys.modules
 
 
-def _name_file_module(folder: Path | None, name: str) -> str:
-    path = ((folder or Path.cwd()) / name).resolve()
+def _find_module_file(folder: Path | None, name: str) -> Path | None:
+    """Return the path of a module that is named as a file."""
+    return ((folder or Path.cwd()) / name).resolve() if name.endswith(".py") else None
+
+
+def _name_file_module(path: Path) -> str:
     return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
 
 
-def _import_file(folder: Path | None, name: str) -> Any:
-    path, label = ((folder or Path.cwd()) / name).resolve(), _name_file_module(folder, name)
-    known = sys.modules.get(label)
-    if known is not None:
-        return known
-    if not path.is_file():
-        raise FileNotFoundError(path)
+def _import_file(path: Path) -> ModuleType:
+    label = _name_file_module(path)
+    return sys.modules.get(label) or load_module_file(path, label)
+
+
+def load_module_file(path: Path, label: str) -> ModuleType:
+    """Execute a file, ``*.py``, as the module `label`. Raises what it raises."""
     spec = importlib.util.spec_from_file_location(label, path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
+    assert spec is not None  # noqa: S101 - of such a name there is one
+    assert spec.loader is not None  # noqa: S101 - as above
     module = importlib.util.module_from_spec(spec)
     sys.modules[label] = module
     try:

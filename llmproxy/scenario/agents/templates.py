@@ -132,3 +132,20 @@ def _to_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+_ENV_IN_FILE = re.compile(r"\$\{env:(\w+)\}")
+
+
+def fill_env_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:
+    """Put variables of the environment where ``${env:NAME}`` stands in a text. Raises SuiteError: one is not set."""
+    if isinstance(tree, Mapping):
+        return {key: fill_env_variables(value, f"{where}.{key}", env) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [fill_env_variables(each, where, env) for each in tree]
+    if not isinstance(tree, str):
+        return tree
+    for name in _ENV_IN_FILE.findall(tree):
+        if name not in env:
+            raise SuiteError(f"{where}: the environment has no variable {name}", hint=f"Set it: export {name}=...")
+    return _ENV_IN_FILE.sub(lambda found: env[found[1]], tree)

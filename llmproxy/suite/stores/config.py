@@ -15,7 +15,6 @@ known or refused. ``${env:NAME}`` in a text is the variable of that name; one th
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -78,18 +77,15 @@ def load_attribute(reference: str, folder: Path, where: str) -> Any:
 
 
 def _import_file(name: str, folder: Path, where: str) -> ModuleType:
+    from llmproxy.scenario.agents.function import load_module_file
+
     path = (folder / name).resolve()
-    spec = importlib.util.spec_from_file_location(f"llmproxy_suite_{path.stem}_{abs(hash(path))}", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if not path.is_file():
         raise SuiteError(f"{where}: there is no file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        return load_module_file(path, f"llmproxy_suite_{path.stem}_{abs(hash(path))}")
     except (Exception, SystemExit) as error:
-        del sys.modules[spec.name]
         raise SuiteError(f"{where}: {path} could not be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 def _import_module(name: str, folder: Path, where: str) -> ModuleType:
@@ -120,7 +116,6 @@ RESETS = {
 }
 _CHOICES = {"ids": ("database", "deterministic"), "counters": ("restore", "keep", "unused")}
 """Other keys with the names that they take, the usual one first."""
-_ENV = re.compile(r"\$\{env:(\w+)\}")
 _DURATION = re.compile(r"([0-9.]+)\s*(ms|s|m)?")
 
 Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
@@ -220,22 +215,10 @@ def _read_store_kind(mapping: Mapping[str, Any], environment: Mapping[str, str] 
             raise SuiteError(
                 f"store: unknown key {key!r}{did_you_mean(str(key), allowed)} (allowed: {', '.join(allowed)})"
             )
-    filled = _fill_variables(dict(mapping), os.environ if environment is None else environment)
+    from llmproxy.scenario.agents.templates import fill_env_variables
+
+    filled = fill_env_variables(dict(mapping), "store", os.environ if environment is None else environment)
     return cast("dict[str, Any]", filled), kind
-
-
-def _fill_variables(value: Any, environment: Mapping[str, str]) -> Any:
-    """Put variables of the environment into every text."""
-    if isinstance(value, Mapping):
-        return {key: _fill_variables(member, environment) for key, member in value.items()}
-    if isinstance(value, list):
-        return [_fill_variables(member, environment) for member in value]
-    if not isinstance(value, str):
-        return value
-    for name in _ENV.findall(value):
-        if name not in environment:
-            raise SuiteError(f"store: the environment has no variable {name}", hint=f"Set it: {name}=...")
-    return _ENV.sub(lambda found: environment[found[1]], value)
 
 
 def _require_text(given: Mapping[str, Any], key: str) -> str:

@@ -139,7 +139,6 @@ def test_an_adapter_stays_one() -> None:
 @pytest.mark.parametrize(("target", "uses"), [(waits, True), (sole, False), (takes_input, False)])
 def test_a_callable_that_takes_llm_needs_no_turn(target: Callable[..., Any], uses: bool) -> None:
     assert FunctionAgent(target).uses_session is uses
-    assert FunctionAgent(target, uses_session=not uses).uses_session is not uses
 
 
 def write(folder: Path, text: str) -> None:
@@ -169,6 +168,7 @@ def test_nothing_is_imported_before_the_first_run(tmp_path: Path) -> None:
         ("def answer(message): ...", "MODULE:anser", AgentUnreachable, "did you mean 'answer'"),
         ("import no_such_thing", "MODULE:answer", AgentError, "no_such_thing"),
         ("1 / 0", "MODULE:answer", AgentError, "ZeroDivisionError"),
+        ("open('no_data')", "MODULE.py:answer", AgentError, "crashed while it was imported: FileNotFoundError"),
         ("answer = 5", "MODULE:answer", SuiteError, "neither a callable"),
     ],
 )
