@@ -76,13 +76,6 @@ class VerdictCounts:
         """Return the estimate that all of k runs pass (pass^k); None where it cannot be estimated."""
         return None if self.runs_not_made else pass_hat_k(self.passed, self.counted_runs, k)
 
-    @property
-    def all_passed(self) -> bool | None:
-        """Whether every run passed, which is what pass^n can say; None when one is missing and none failed."""
-        if self.passed < self.counted_runs:
-            return False
-        return True if self.counted_runs == self.runs else None
-
     def is_decided(self, threshold: float) -> bool:
         """Return whether no run that is left can change on which side of the threshold the rate ends."""
         bounds = self.pass_rate_bounds
@@ -122,10 +115,11 @@ class VerdictCounts:
         return "; ".join([*parts, f"all {self.counted_runs} passed: {every}"])
 
 
-def decide_verdict(found: VerdictCounts, *, allow_environment_errors: bool = False) -> Status:
+def decide_verdict(found: VerdictCounts, least: float = 1.0, *, allow_environment_errors: bool = False) -> Status:
+    """Return what runs come to together; from a share of `least` on they have passed."""
     if not found.counted_runs or (found.environment_errors and not allow_environment_errors):
         return Status.SKIPPED if found.skipped and found.skipped == found.runs else Status.ENVIRONMENT_ERROR
-    if found.passed == found.counted_runs:
+    if found.passed / found.counted_runs >= least:
         return Status.PASSED
     if found.passed:
         return Status.FLAKY

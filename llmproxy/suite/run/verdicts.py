@@ -7,7 +7,6 @@ error.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,9 +15,7 @@ from llmproxy.amounts import mean_known
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
-from llmproxy.report.scenario_rows import wilson
-from llmproxy.scenario.repeats.statistics import pass_hat_k
-from llmproxy.scenario.repeats.verdicts import COUNTED
+from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_runner import CaseResult
 
@@ -33,19 +30,20 @@ def list_axes(case: SuiteCase) -> dict[str, Any]:
 
 def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
     """Return what a scenario comes to; `least` is the share of runs that must pass."""
-    counts = Counter(each.status for each in ran)
-    passed, counted = counts[Status.PASSED], sum(counts[status] for status in COUNTED)
-    interval = wilson(passed, counted) if counted else None
-    rate = passed / counted if counted else None
-    status = _decide_row_status(counts, rate, least)
+    found = VerdictCounts.from_statuses([each.status for each in ran])
+    interval, counted = found.pass_interval, found.counted_runs
     made: dict[str, Any] = {
         "scenario": scenario,
-        "status": status.value,
+        "status": decide_verdict(found, least).value,
         "runs": len(ran),
-        **{each.value: counts[each] for each in (*COUNTED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)},
-        "rate": rate,
+        "passed": found.passed,
+        "failed": found.failed,
+        "agent_error": found.agent_errors,
+        "environment_error": found.environment_errors,
+        "skipped": found.skipped,
+        "rate": found.pass_rate,
         "interval": None if interval is None else (interval.low, interval.high),
-        "pass_all": None if rate is None else passed == counted,
+        "pass_all": found.passed == counted if counted else None,
         "min_pass_rate": least,
     }
     judged = [each for each in ran if each.status in COUNTED]
@@ -54,22 +52,10 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded
     made["latency_ms"] = mean_known([each.latency for each in judged])
     if len(ran) > 1:
-        made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
+        made["pass_hat"] = {k: found.pass_hat_k(k) for k in range(1, counted + 1)}
         made["errors"] = _list_distinct_reasons(ran)
         made["told"] = _describe_rate(made, counted) + _describe_age(ran)
     return made
-
-
-def _decide_row_status(counts: Counter[Status], rate: float | None, least: float) -> Status:
-    if counts[Status.ENVIRONMENT_ERROR]:
-        return Status.ENVIRONMENT_ERROR
-    if rate is None:
-        return Status.SKIPPED
-    if rate == 1 or rate >= least:
-        return Status.PASSED
-    if counts[Status.PASSED]:
-        return Status.FLAKY
-    return Status.AGENT_ERROR if counts[Status.AGENT_ERROR] and not counts[Status.FAILED] else Status.FAILED
 
 
 def _describe_rate(made: dict[str, Any], counted: int) -> str:
