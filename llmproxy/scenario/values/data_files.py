@@ -204,7 +204,8 @@ KINDS: dict[str, Callable[[str, str], list[DataRow]]] = {
     ".yml": _read_yaml,
 }
 """How a file is read, by its ending."""
-_SHORT = 40
+LONGEST_NAME = 40
+"""Characters of a case's name that is made of its values."""
 
 
 class Case(Mapping[str, Any]):
@@ -243,11 +244,8 @@ def cases(path: str | Path) -> list[Case]:
         rows = read_rows(_find_file(Path(path), asking))
     except RowError as error:
         raise error.with_traceback(None) from None
-    names = [_name_case(row.values) for row in rows]
-    numbered = not all(names) or len(set(names)) < len(names)
-    return [
-        Case(str(n) if numbered else name, row.values) for n, (row, name) in enumerate(zip(rows, names, strict=True), 1)
-    ]
+    names = name_sets([row.values for row in rows])
+    return [Case(name, row.values) for row, name in zip(rows, names, strict=True)]
 
 
 def _find_file(path: Path, asking: str | None) -> Path:
@@ -260,8 +258,14 @@ def _find_file(path: Path, asking: str | None) -> Path:
     return path
 
 
-def _name_case(values: Mapping[str, Any]) -> str:
-    if "id" in values:
-        return str(values["id"])
-    text = "-".join(map(str, values.values()))
-    return text if len(text) <= _SHORT and not any(isinstance(each, dict | list) for each in values.values()) else ""
+def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
+    """Return what tells sets of values apart: ids, else their values if they are short, else numbers."""
+    made = []
+    for each in sets:
+        short = all(value is None or isinstance(value, (str, int, float)) for value in each.values())
+        text = str(each[ID]) if ID in each else "-".join(map(write, each.values())) if short else ""
+        made.append(text if len(text) <= LONGEST_NAME or ID in each else "")
+    taken = [text for each, text in zip(sets, made, strict=True) if ID not in each]
+    numbered = not all(taken) or len(set(taken)) < len(taken)
+    named = enumerate(zip(sets, made, strict=True), 1)
+    return [text if ID in each or not numbered else str(number) for number, (each, text) in named]

@@ -17,10 +17,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest_name
+from llmproxy.scenario.values.data_files import name_sets
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
-from llmproxy.suite.reading.params import drop_id, expand_matrix, inline_params, name_sets, pick_by_shape, warn_of_axes
+from llmproxy.suite.reading.params import drop_id, expand_matrix, inline_params, pick_by_shape, warn_of_axes
 from llmproxy.suite.reading.shared_parts import apply_defaults, find_files, find_scenarios, include_parts, show_path
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import ToolExpect

@@ -11,40 +11,22 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data_files import ID, DataRow, RowError, read_rows
+from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataRow, RowError, name_sets, read_rows
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.name_checks import list_capture_names
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 
-_SHORT = 40
-
-
-def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
-    """Return what tells sets of parameters apart: ids, else values if they are short, else numbers."""
-    made = []
-    for each in sets:
-        values = list(drop_id(each).values())
-        short = all(value is None or isinstance(value, (str, int, float)) for value in values)
-        text = str(each["id"]) if "id" in each else "-".join(map(write, values)) if short else ""
-        made.append(text if len(text) <= _SHORT or "id" in each else "")
-    taken = [text for each, text in zip(sets, made, strict=True) if "id" not in each]
-    numbered = not all(taken) or len(set(taken)) < len(taken)
-    return [
-        text if "id" in each or not numbered else str(i + 1)
-        for i, (each, text) in enumerate(zip(sets, made, strict=True))
-    ]
-
 
 def name_axis_values(values: Sequence[object]) -> list[str]:
     """Return a name for each value of an axis: the value itself where all are short and different."""
     texts = [format_short_value(each) for each in values]
-    good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
+    good = all(text and len(text) <= LONGEST_NAME for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
 
 
