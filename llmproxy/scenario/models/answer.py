@@ -23,7 +23,6 @@ _UNPROCESSABLE = 422
 _STATUS_DIGITS = 3
 _QUOTED = 300
 """Characters of a body that an error quotes."""
-_TOKENS = ("prompt", "completion", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +37,11 @@ class Answer:
     text: str
     """Without reasoning, and without white space around it."""
     tool_calls: tuple[ModelToolCall, ...] = ()
-    finish_reason: str | None = None
-    usage: Mapping[str, int] | None = None
-    """Tokens, as far as the provider told: prompt, completion, total."""
 
     @classmethod
     def from_json_text(cls, kept: str) -> Answer:
-        value = json.loads(kept)
-        calls = tuple(ModelToolCall(**call) for call in value.pop("tool_calls"))
-        return cls(**value, tool_calls=calls)
+        value = json.loads(kept)  # earlier versions kept more members
+        return cls(value["text"], tuple(ModelToolCall(**call) for call in value["tool_calls"]))
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -72,9 +67,7 @@ def read_litellm(found: Any) -> Answer:
         for call in message.tool_calls or ()
         if call.function is not None
     )
-    usage = getattr(found, "usage", None)
-    counted = _count_tokens({f"{name}_tokens": getattr(usage, f"{name}_tokens", None) for name in _TOKENS})
-    return Answer(spoken_text(message.content), calls, choices[0].finish_reason, counted)
+    return Answer(spoken_text(message.content), calls)
 
 
 def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -105,8 +98,7 @@ def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         )
     calls = message.get("tool_calls")
     called = tuple(_read_call(each) for each in calls if _is_call(each)) if isinstance(calls, list) else ()
-    reason = "tool_calls" if called and first.get("finish_reason") == "stop" else first.get("finish_reason")
-    return Answer(spoken_text(message.get("content")), called, str(reason or "stop"), _count_tokens(value.get("usage")))
+    return Answer(spoken_text(message.get("content")), called)
 
 
 def _is_call(call: object) -> bool:
@@ -118,11 +110,6 @@ def _read_call(call: Mapping[str, Any]) -> ModelToolCall:
     arguments = function.get("arguments")
     written = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
     return ModelToolCall(str(function.get("name") or ""), written)
-
-
-def _count_tokens(usage: object) -> dict[str, int] | None:
-    numbers = {name: usage.get(f"{name}_tokens") for name in _TOKENS} if isinstance(usage, dict) else {}
-    return {name: value for name, value in numbers.items() if type(value) is int} or None
 
 
 def _format_error(error: object) -> str:
