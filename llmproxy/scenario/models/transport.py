@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import install_command
@@ -170,7 +171,7 @@ async def post_chat(request: ChatRequest) -> Answer:
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **request.headers}
     try:
         async with asyncio.timeout(request.timeout):
-            client = _CLIENTS.get_client(proxied=request.proxied)
+            client = _get_client(os.getpid(), proxied=request.proxied)
             found = await client.post(request.url, content=request.content, headers=headers)
     except TimeoutError as error:
         said = f"Request timed out: no answer within {request.timeout:g} s"
@@ -184,29 +185,16 @@ async def post_chat(request: ChatRequest) -> Answer:
     return read_openai(found.status_code, found.headers, found.content)
 
 
-class _HttpxClients:
-    """The clients of the loop of model calls: one for llmproxy, one for everybody else."""
+@cache
+def _get_client(process: int, *, proxied: bool) -> httpx.AsyncClient:  # noqa: ARG001 - a forked child has its own
+    """Return the client of the loop of model calls for llmproxy, or for everybody else."""
+    import httpx
 
-    def __init__(self) -> None:
-        self._made: dict[bool, httpx.AsyncClient] = {}
-        self._process = 0
-
-    def get_client(self, *, proxied: bool) -> httpx.AsyncClient:
-        """Return one, made when it is first needed, and again in a forked child."""
-        import httpx
-
-        if self._process != os.getpid():
-            self._made, self._process = {}, os.getpid()
-        if proxied not in self._made:
-            self._made[proxied] = httpx.AsyncClient(
-                timeout=httpx.Timeout(None, connect=CONNECT),
-                limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
-                trust_env=not proxied,
-            )
-        return self._made[proxied]
-
-
-_CLIENTS = _HttpxClients()
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(None, connect=CONNECT),
+        limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+        trust_env=not proxied,
+    )
 
 
 # -- litellm
@@ -241,25 +229,19 @@ async def _call_litellm(keywords: Mapping[str, Any]) -> Answer:
 # -- the loop of model calls
 
 
-class ModelLoop:
-    """A loop that runs in a thread of its own until the process ends."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._process = 0
-
-    def start(self) -> asyncio.AbstractEventLoop:
-        with self._guard:
-            if self._loop is None or self._process != os.getpid():  # a forked child has no threads but its own
-                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=self._loop.run_forever, name="llmproxy-models", daemon=True).start()
-            return self._loop
+_GUARD = threading.Lock()
 
 
-_LOOP = ModelLoop()
+@cache
+def _start_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - a forked child has no threads but its own
+    """Return a loop that runs in a thread of its own until the process ends."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="llmproxy-models", daemon=True).start()
+    return loop
 
 
 async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
     """Do the work there and return what comes of it; cancelled with whoever waits."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _LOOP.start()))
+    with _GUARD:
+        loop = _start_loop(os.getpid())
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
