@@ -19,20 +19,14 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Protocol, Self
 
 from llmproxy.client.child_env import find_upstreams
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
-from llmproxy.client.proxy_process import (
-    TOKEN_VARIABLE,
-    Proxy,
-    find_proxy_command,
-    read_proxy_url,
-    spawn_proxy,
-)
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_proxy_url
 from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import SettingsError
@@ -348,29 +342,23 @@ class _OwnProxy:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._process: Proxy | None = None
+        self._open = ExitStack()
+        self._started: Proxy | None = None
+        atexit.register(self.end_proxy)
 
     def proxy_url(self, env: Mapping[str, str]) -> str:
         """Return its address; started now if it does not run."""
         with self._guard:
-            if self._process is None or not self._process.is_alive:
-                self._process = spawn_proxy(find_proxy_command(env), ("--allow-live",), env)
-                atexit.register(self.end_proxy)
-                try:
-                    self._process.wait_ready()
-                except BaseException:
-                    self._process = None
-                    raise
-            return self._process.url
+            if self._started is None or not self._started.is_alive:
+                self._open.close()
+                self._started = self._open.enter_context(ensure_proxy(("--allow-live",), env)).process
+            assert self._started is not None  # noqa: S101 - the environment names no other
+            return self._started.url
 
     def end_proxy(self) -> None:
         with self._guard:
-            if self._process is not None:
-                self._process.end()
-                with suppress(OSError):
-                    self._process.log.unlink(missing_ok=True)
-                self._process = None
-        atexit.unregister(self.end_proxy)
+            self._started = None
+            self._open.close()
 
 
 _OWN = _OwnProxy()
