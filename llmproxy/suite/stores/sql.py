@@ -18,7 +18,7 @@ from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, ColumnElement, Connection, Engine, Select, delete, func, insert, inspect, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, insert, inspect, select, text
 
 from llmproxy.errors import SuiteError
 from llmproxy.sqlite_file import open_connection
@@ -81,56 +81,25 @@ def _sequence_name(connection: Connection, mapped: MappedEntity) -> str | None:
     return str(found) if found else None
 
 
-class SqliteBackup:
-    """A copy of a SQLite file, and the way back by its pages: the agent may keep the file open."""
-
-    def __init__(self, url: URL) -> None:
-        file = sqlite_file(url)
-        if file is None:
-            raise SuiteError(
-                f"store.reset: copy is for SQLite files, and the store is {mask_url(url)}",
-                hint="Write `reset: truncate` or `reset: delete`.",
-            )
-        self.file = file
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def take_copy(self) -> None:
-        """Copy the file as it is now; the first copy stays."""
-        if self._folder is not None:
-            return
-        self._folder = tempfile.TemporaryDirectory(prefix="llmproxy-store-")
-        self._copy_pages(self.file, Path(self._folder.name) / "copy.db")
-
-    def restore_copy(self) -> None:
-        """Bring every page back; StoreError if somebody holds the file too long."""
-        if self._folder is None:
-            raise StoreError(f"no copy of {self.file} was taken")
-        self._copy_pages(Path(self._folder.name) / "copy.db", self.file)
-
-    def remove_copy(self) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-    @staticmethod
-    def _copy_pages(source: Path, target: Path) -> None:
-        try:
-            with (
-                closing(open_connection(source, "mode=ro", timeout=BUSY_SECONDS)) as old,
-                closing(open_connection(target, "mode=rwc", timeout=BUSY_SECONDS)) as new,
-            ):
-                old.backup(new)
-        except sqlite3.Error as error:
-            raise StoreError(
-                f"cannot copy the database {source} to {target}: {error}",
-                hint="Does the agent hold a transaction open?",
-            ) from error
+def _copy_sqlite_pages(source: Path, target: Path) -> None:
+    """Copy a SQLite file by its pages: the agent may keep it open. Raises StoreError: somebody holds it too long."""
+    try:
+        with (
+            closing(open_connection(source, "mode=ro", timeout=BUSY_SECONDS)) as old,
+            closing(open_connection(target, "mode=rwc", timeout=BUSY_SECONDS)) as new,
+        ):
+            old.backup(new)
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"cannot copy the database {source} to {target}: {error}", hint="Does the agent hold a transaction open?"
+        ) from error
 
 
 if TYPE_CHECKING:
     # `list` is a method here, so types that name lists have names of their own.
     type Conditions = list[ColumnElement[bool]]
 
+_COPY = "copy.db"
 _BATCH = 500
 """Keys in one statement: SQLite takes 999 variables, older ones included."""
 
@@ -157,7 +126,9 @@ class SqlStore(StoreBase):
         self._known: dict[str, MappedEntity] = {}
         self._lock = threading.Lock()
         self._reset = reset
-        self._backup: SqliteBackup | None = None
+        self._file = sqlite_file(self.url)
+        self._backup: tempfile.TemporaryDirectory[str] | None = None
+        """Holds a copy of the file."""
 
     # -- what is there
 
@@ -305,10 +276,9 @@ class SqlStore(StoreBase):
             return act(connection)
 
     def _require_file(self) -> None:
-        file = sqlite_file(self.url)
-        if file is not None and not file.is_file():
+        if self._file is not None and not self._file.is_file():
             raise StoreError(
-                f"the store {file} is not there",
+                f"the store {self._file} is not there",
                 hint="Let the agent make it before the tests (`hooks: {beforeAll: [{command: ...}]}`), start it once,"
                 " or fix the path.",
             )
@@ -317,17 +287,24 @@ class SqlStore(StoreBase):
 
     def mark(self) -> None:
         """Copy the SQLite file, if that is how it is reset; once."""
-        if self._reset == "copy":
-            self._require_file()
-            self._backup = self._backup or SqliteBackup(self.url)
-            self._backup.take_copy()
+        if self._reset != "copy" or self._backup is not None:
+            return
+        if self._file is None:
+            raise SuiteError(
+                f"store.reset: copy is for SQLite files, and the store is {mask_url(self.url)}",
+                hint="Write `reset: truncate` or `reset: delete`.",
+            )
+        self._require_file()
+        folder = tempfile.TemporaryDirectory(prefix="llmproxy-store-")
+        _copy_sqlite_pages(self._file, Path(folder.name) / _COPY)
+        self._backup = folder
 
     def reset(self) -> None:
         """Empty the entities, or bring the file back."""
         if self._reset == "truncate":
             self._truncate_entities()
-        elif self._backup is not None:
-            self._backup.restore_copy()
+        elif self._backup is not None and self._file is not None:
+            _copy_sqlite_pages(Path(self._backup.name) / _COPY, self._file)
 
     def _truncate_entities(self) -> None:
         """Remove every row of the entities that the suite declares, and start their counters anew."""
@@ -373,4 +350,4 @@ class SqlStore(StoreBase):
         """Close all connections, and remove the copy."""
         self._engine.dispose()
         if self._backup is not None:
-            self._backup.remove_copy()
+            self._backup.cleanup()
