@@ -73,6 +73,14 @@ def test_no_row_is_no_pass(made: Run) -> None:
     ]
 
 
+def test_whether_there_is_any_row(made: Run) -> None:
+    """Of the run's user, where nothing selects fewer."""
+    assert verify(made, exists=False) == ["passed verify.exists"]
+    made.add("a")
+    assert verify(made, exists=True) == ["passed verify.exists"]
+    assert verify(made, exists=False)[0].startswith("failed verify.exists: there is a row of tasks")
+
+
 def test_count_shows_what_is_there(made: Run) -> None:
     made.add("a")
     said = verify(made, count=3)
@@ -92,7 +100,6 @@ def test_many_wrong_rows_are_bounded(made: Run) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"exists": True}, "says neither id, filters nor count"),
         ({"id": 1, "fields": {"tittle": {"exists": False}}}, "tasks has no column 'tittle'"),
         ({"filters": {"tittle": "x"}}, "tasks has no column 'tittle'"),
         ({"id": 1, "filters": {"tittle": "x"}}, "tasks has no column 'tittle'"),
