@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from typing import cast
 
 from llmproxy.report.events import Assertion
@@ -53,18 +52,12 @@ async def perform_step(context: StepContext, step: StepBase) -> StepResult:
 # -- talking -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _AgentAnswer:
-    text: str
-    judged: list[Assertion]
-
-
 async def _run_chat(context: StepContext, step: StepBase) -> StepResult:
     chat = cast("ChatStep", step)
     text = context.scope.interpolate_text(chat.chat)
 
-    async def send(conversation: SuiteConversation) -> _AgentAnswer:
-        return _AgentAnswer(await conversation.send_user_message(text), [])
+    async def send(conversation: SuiteConversation) -> tuple[str, list[Assertion]]:
+        return await conversation.send_user_message(text), []
 
     return await _run_conversation(context, chat, send)
 
@@ -73,17 +66,14 @@ async def _run_simulation(context: StepContext, step: StepBase) -> StepResult:
     from llmproxy.suite.run.simulate_and_judge import replay_simulation, simulate_user
 
     simulated = cast("SimulateStep", step)
-
-    async def send(conversation: SuiteConversation) -> _AgentAnswer:
-        how = simulate_user if context.recorded is None else replay_simulation
-        return _AgentAnswer(*await how(context, conversation, simulated))
-
-    return await _run_conversation(context, simulated, send)
+    how = simulate_user if context.recorded is None else replay_simulation
+    return await _run_conversation(context, simulated, lambda conversation: how(context, conversation, simulated))
 
 
 async def _run_conversation(
-    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_AgentAnswer]]
+    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
 ) -> StepResult:
+    """Talk with the agent and check all; `send` gives its answer, and what a simulation asserts of the talk."""
     if context.recorded is not None:
         context.recorded.begin_step(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
@@ -93,8 +83,8 @@ async def _run_conversation(
     done = StepResult()
     context.limit_answer_time(step.timeout)
     async with inject_step_faults(context, step.faults if context.recorded is None else None, done):
-        answer = await send(conversation)
-    context.scope.record_answer(answer.text)
+        answer, judged = await send(conversation)
+    context.scope.record_answer(answer)
     if conversation.name:
         context.scope.record_conversation(conversation.name, conversation.thread_id)
     strays = (
@@ -102,9 +92,9 @@ async def _run_conversation(
         if step.wire_keys and not context.wire.build_step(window.after).request_count
         else 0
     )
-    done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
+    done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*judged, *done.rest]
     done.recheck_traffic()
-    if _DONE.search(answer.text) and any(
+    if _DONE.search(answer) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
         said = "the answer says that something was done, and an expected tool was not called"
@@ -122,7 +112,7 @@ async def _run_conversation(
     if step.observe != "none" and (differing := _describe_wire_mismatches(context, window)):
         context.labels.append(f"step {context.index + 1}: {'; '.join(differing)}")
     if step.response is not None:
-        done.rest += check_response(context, step, step.response, answer.text)
+        done.rest += check_response(context, step, step.response, answer)
         if step.response.judge is not None:
             from llmproxy.suite.run.simulate_and_judge import run_judge
 
