@@ -60,8 +60,6 @@ class AdapterAttributes:
     """What it judges; None if it does not say, empty if it has nothing to decide."""
     declared_processing: Any = None
     """What its last answer said about its history, as JSON; None for nothing."""
-    waited: float = 0.0
-    """Seconds that it waited for others before it could begin."""
     notes: Sequence[str] = ()
     """What is told with the run."""
     silence_hint: str = ""

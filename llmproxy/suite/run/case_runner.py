@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from llmproxy.client.session_reports import Report
@@ -86,15 +86,6 @@ class CaseResult:
     """Milliseconds that the agent's calls of models took, as recorded; None if one is not known."""
 
 
-@dataclass(slots=True)
-class _CaseProgress:
-    statuses: list[Status] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-    pending: list[tuple[Step, StepResult]] = field(default_factory=list)
-    """A chat step, evaluated once more before the next one, and the quiet steps since: told when that is over."""
-    next: int = 0
-
-
 async def run_case_once(
     run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
 ) -> CaseResult:
@@ -129,7 +120,11 @@ class _CaseRun:
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter = run_context, case, emitter
-        self.progress = _CaseProgress()
+        self._statuses: list[Status] = []
+        self._reasons: list[str] = []
+        self._pending: list[tuple[Step, StepResult]] = []
+        """A chat step, evaluated once more before the next one, and the quiet steps since: told when that is over."""
+        self._next = 0
         self.since = run_context.clock()
         self.steps = list_steps_until(case, run_context.options.label)
         limit = case.scenario.timeout
@@ -193,7 +188,7 @@ class _CaseRun:
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
         """Take a step; one that does not pass is the last."""
         context = self.opening.require_context()
-        context.index = self.progress.next = number
+        context.index = self._next = number
         if isinstance(step, Talk):
             await self._recheck_late_calls(context)
         await context.declare_new_ids()
@@ -206,7 +201,7 @@ class _CaseRun:
         await self._recheck_late_calls(context)
         self._check_total_usage(context)
         self._skip_rest("an earlier step did not pass")
-        status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
+        status = next((each for each in _WORST if each in self._statuses), Status.PASSED)
         self._concluded = self._build_result(status)
         return self._concluded
 
@@ -218,13 +213,13 @@ class _CaseRun:
             done = await perform_step(context, step)
         except LLMProxyError as error:
             failed = StepResult(message=describe_error(error), status=classify_run_error(error, None))
-            self.progress.pending.append((replace(told_as, ms=self._elapsed_ms(since)), failed))
+            self._pending.append((replace(told_as, ms=self._elapsed_ms(since)), failed))
             if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
             raise
         told_as = replace(told_as, ms=self._elapsed_ms(since))
-        if self.progress.pending or (done.again is not None and done.wire):
-            self.progress.pending.append((told_as, done))
+        if self._pending or (done.again is not None and done.wire):
+            self._pending.append((told_as, done))
         else:
             self._emit_step(told_as, done)
         return all_hold(done.assertions)
@@ -236,24 +231,22 @@ class _CaseRun:
     async def _recheck_late_calls(self, context: StepContext) -> None:
         """Recheck the last chat step, and those after it; calls after its answer are its own, and judged with it."""
         try:
-            if self.progress.pending and await context.read_new_calls():
-                self.progress.pending[0][1].recheck_traffic()
+            if self._pending and await context.read_new_calls():
+                self._pending[0][1].recheck_traffic()
         finally:
             self._emit_pending()
 
     def _emit_pending(self) -> None:
-        pending, self.progress.pending = self.progress.pending, []
+        pending, self._pending = self._pending, []
         for told_as, done in pending:
             self._emit_step(told_as, done)
 
     def _emit_step(self, step: Step, done: StepResult) -> None:
         status = decide_step_status(done)
-        self.progress.statuses.append(status)
-        self.progress.next = step.index + 1
+        self._statuses.append(status)
+        self._next = step.index + 1
         name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")
-        self.progress.reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][
-            :3
-        ]
+        self._reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][:3]
         self.emitter.emit(
             replace(
                 step,
@@ -286,8 +279,8 @@ class _CaseRun:
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error of a run that took longer than it may."""
         limit = (self.case.scenario.timeout or 0) / 1000
-        at = f"step {self.progress.next + 1}" if self.context else "before its first step"
-        step = self.steps[min(self.progress.next, len(self.steps) - 1)]
+        at = f"step {self._next + 1}" if self.context else "before its first step"
+        step = self.steps[min(self._next, len(self.steps) - 1)]
         kind = AgentError if self.context and step.kind in ("chat", "simulate") else MachineError
         return kind(
             f"{self.case.id} did not end within {limit:g} s; it was at {at}.",
@@ -296,7 +289,7 @@ class _CaseRun:
 
     def _skip_rest(self, why: str) -> None:
         """Emit the steps that come no more."""
-        first, self.progress.next = self.progress.next, len(self.steps)
+        first, self._next = self._next, len(self.steps)
         for index, step in enumerate(self.steps[first:], first):
             self.emitter.emit(
                 replace(self._build_step_event(index, step), status=Status.SKIPPED, message=why, place="")
@@ -327,8 +320,8 @@ class _CaseRun:
         self.emitter.emit_end(
             status=result.status, reasoning=result.reasoning, xfail=result.xfail,
             total_seconds=self.run_context.clock() - self.since,
-            agent_seconds=None if context is None else context.agent_seconds, waited_seconds=None if context is None
-            else lifecycle.caller.waited + AdapterAttributes.of_adapter(context.agent).waited,
+            agent_seconds=None if context is None else context.agent_seconds,
+            waited_seconds=None if context is None else lifecycle.caller.waited,
             live=None if report is None else report.live, **({} if context is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),
             error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
@@ -349,7 +342,7 @@ class _CaseRun:
 
     def _build_result(self, status: Status, error: BaseException | None = None) -> CaseResult:
         status, reason = self._apply_xfail(status)
-        reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
+        reasons = [reason, *self._reasons] if reason else self._reasons
         return CaseResult(status, error, "\n".join(reasons), xfail=bool(reason))
 
     def _apply_xfail(self, status: Status) -> tuple[Status, str]:
