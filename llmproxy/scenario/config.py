@@ -55,12 +55,6 @@ class UnsetParameter:
     def __bool__(self) -> bool:
         return False
 
-    def __copy__(self) -> UnsetParameter:
-        return self
-
-    def __deepcopy__(self, memo: object) -> UnsetParameter:
-        return self
-
 
 UNSET: Any = UnsetParameter(None)
 """A parameter that is documented as ``=None`` and was not given."""

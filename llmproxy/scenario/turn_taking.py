@@ -121,7 +121,6 @@ async def process_turn(
     key_names: Sequence[str] | None = None,
     party: str = AGENT,
     env: MutableMapping[str, str] = os.environ,
-    patience: float = PATIENCE,
 ) -> AsyncIterator[float]:
     """Have the process's turn, its calls bound to `session` as those of `party`; gives the seconds waited.
 
@@ -136,7 +135,7 @@ async def process_turn(
         since = time.monotonic()
         sources = env_sessions(env, control.url) or (pid_session(),)
         for source in sources if session is not None else ():
-            await steps.bind_process(source, patience)
+            await steps.bind_process(source, PATIENCE)
         made = plan_env(control.url, sources[0], env, replay=replay, key_names=key_names)
         changes = made.changes | dict.fromkeys(made.dropped)
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy

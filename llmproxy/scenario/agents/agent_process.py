@@ -44,7 +44,6 @@ class LineTooLong(Exception):
 class AgentProcess:
     def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> None:
         """Start it. Raises AgentUnreachable if there is no such program, or it may not be executed."""
-        self.words = tuple(words)
         found = shutil.which(words[0], path=env.get("PATH"))
         if found is None and cwd is not None and os.sep in words[0]:
             found = shutil.which(str(cwd / words[0]))

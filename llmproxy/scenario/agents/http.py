@@ -73,7 +73,7 @@ class HttpReply:
             raise AgentError(f"{who} answered with what is no JSON ({error}):\n{tail(self.text, 500)}") from error
 
 
-def check_agent_url(url: str, what: str = "url") -> str:
+def check_agent_url(url: str) -> str:
     """Check an agent's address. Raises SuiteError, saying what it should look like."""
     try:
         parts = urlsplit(url.strip())
@@ -84,7 +84,7 @@ def check_agent_url(url: str, what: str = "url") -> str:
         hint = "It is like http://127.0.0.1:8000/chat"
         if "$" in url:
             hint += "; a variable of the environment is written ${env:NAME}"
-        raise SuiteError(f"{what}: {url!r} is no address of an agent.", hint=hint)
+        raise SuiteError(f"url: {url!r} is no address of an agent.", hint=hint)
     return url.strip()
 
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 
 from llmproxy.amounts import dollars, format_count, number
 from llmproxy.report.scenario_rows import Interval, wilson
-from llmproxy.scenario.repeats.statistics import mean, mean_interval
+from llmproxy.scenario.repeats.statistics import bootstrap, mean
 from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, BehaviorRun, compare_behaviors, count_tools
 
 _SEED = 7
@@ -170,7 +170,7 @@ def _format_x_of_n(times: int, many: int) -> str:
 
 
 def _interval(values: Sequence[float]) -> Interval | None:
-    return mean_interval(values, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
+    return bootstrap(values, mean, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
 
 
 def _interval_ends(interval: Interval | None) -> list[float] | None:

@@ -67,11 +67,6 @@ def bootstrap[T](
     return Interval(_interpolate_quantile(found, 0.025), _interpolate_quantile(found, 0.975))
 
 
-def mean_interval(values: Sequence[float], rng: random.Random, resamples: int = RESAMPLES) -> Interval | None:
-    """Return the bootstrap interval of a mean: of a suite over its scenarios, whose runs are never pooled."""
-    return bootstrap(values, mean, rng, resamples)
-
-
 def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
     """Return a quantile, linear between neighbours."""
     place = share * (len(ordered) - 1)

@@ -11,6 +11,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,19 +129,16 @@ def run_to_end(make: Callable[[], Coroutine[Any, Any, ScenarioResult]]) -> Scena
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(make())
-    box: list[Any] = []
+    done: Future[ScenarioResult] = Future()
 
     def work() -> None:
         try:
-            box.append((asyncio.run(make()), None))
+            done.set_result(asyncio.run(make()))
         except BaseException as error:  # noqa: BLE001 (raised again below)
-            box.append((None, error))
+            done.set_exception(error)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(0.1)  # in pieces, so that Ctrl-C is heard
-    result, error = box[0]
-    if error is not None:
-        raise error
-    return result  # type: ignore[no-any-return]  # a box of one pair
+    return done.result()

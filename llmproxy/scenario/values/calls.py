@@ -9,7 +9,7 @@ A call that both show is one call; where the messages have no result of it, the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -51,9 +51,6 @@ class ToolCalls(Sequence[ToolCall]):
 
     def __len__(self) -> int:
         return len(self._calls)
-
-    def __iter__(self) -> Iterator[ToolCall]:
-        return iter(self._calls)
 
     def __repr__(self) -> str:
         return f"ToolCalls({list(self._calls)!r})"

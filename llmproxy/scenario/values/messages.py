@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+
+from pydantic import BaseModel
 
 from llmproxy.core.traffic.json_diff import clip_json
 from llmproxy.errors import AgentError, SuiteError, printable
@@ -89,9 +90,8 @@ def _to_dict(message: object) -> Message:
         if "role" not in message:
             raise ValueError("no role")
         found: dict[str, Any] = message
-    elif _is_model(message) and hasattr(message, "role"):
-        dump = cast("Any", message).model_dump
-        found = dump(exclude_unset=True, exclude_none=True, exclude_defaults=True, warnings=False)
+    elif isinstance(message, BaseModel) and hasattr(message, "role"):
+        found = message.model_dump(exclude_unset=True, exclude_none=True, exclude_defaults=True, warnings=False)
         for name in _KEPT:
             value = getattr(message, name, None)
             if name not in found and value is not None:
@@ -102,17 +102,11 @@ def _to_dict(message: object) -> Message:
 
 
 def _encode_value(value: object) -> object:
-    if _is_model(value):
-        return cast("Any", value).model_dump(exclude_unset=True)
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
     if isinstance(value, Iterator):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _is_model(value: object) -> bool:
-    """Return whether it is a pydantic object; nobody has one who has not imported pydantic."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(value, pydantic.BaseModel)
 
 
 def _explain_wrong_return(returned: object, author: str) -> str:

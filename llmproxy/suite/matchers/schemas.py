@@ -16,9 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from llmproxy.advice import install_command
 from llmproxy.did_you_mean import nearest_word
-from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_values import ABSENT, name_kind, parse_time, quote
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
@@ -220,11 +218,9 @@ def _build_format_checker() -> Any:
 )
 def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
-    try:
-        import jsonschema
-        from referencing import Registry
-    except ImportError as error:  # pragma: no cover (the extra brings it)
-        raise MachineError("`jsonSchema` needs the package jsonschema", hint=install_command("runner")) from error
+    import jsonschema
+    from referencing import Registry
+
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:

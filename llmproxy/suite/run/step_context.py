@@ -310,8 +310,6 @@ class StepContext:
     labels: list[str] = field(default_factory=list)
     remarks: Sequence[Sequence[str]] = ()
     """What the checks of rows, and the clean-up, say beside the result; known at the end."""
-    judged: dict[str, Any] = field(default_factory=dict)
-    """What judges found, for the end of the run."""
     asking: SuiteAgentCaller = field(default_factory=SuiteAgentCaller)
     _start: int = 0
     """Number of the session's last call before the agent was asked."""

@@ -157,12 +157,6 @@ def _read_mock(value: object) -> object:
     return value
 
 
-def _require_value(value: object) -> object:
-    if value is None:
-        raise bad_kind("takes a value, not null")
-    return value
-
-
 Text = Annotated[str, BeforeValidator(_read_text)]
 """Not empty."""
 Texts = Annotated[
@@ -189,7 +183,7 @@ Capture = Annotated[
     str, BeforeValidator(_read_capture_name), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
 ]
 """A name, stored without its dollar sign."""
-Value = Annotated[Any, BeforeValidator(_require_value), WithJsonSchema({"$comment": "Json"})]
+Value = Annotated[Any, WithJsonSchema({"$comment": "Json"})]
 """A literal, ``{ref: $name.field}``, or a text with references."""
 Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
 """As written; `llmproxy.suite.matchers.apply.check_value` evaluates it."""

@@ -79,8 +79,6 @@ class Column:
     kind: Kind = Kind.UNKNOWN
     source: str = ""
     """As the store says it."""
-    optional: bool = True
-    """Whether it may be null or left out on insert."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from llmproxy.suite.stores.protocol import Column, EntityInfo, Kind, unknown_col
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, TableClause
-    from sqlalchemy.engine.interfaces import ReflectedColumn
     from sqlalchemy.engine.reflection import Inspector
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
@@ -103,7 +102,7 @@ def map_entity(
         )
     reflected = {str(each["name"]): each for each in inspector.get_columns(mapping.table, mapping.schema)}
     back = _rename_columns(name, mapping, reflected)
-    columns = {back[each]: _build_column(back[each], each, spec) for each, spec in reflected.items()}
+    columns = {back[each]: Column(back[each], get_column_kind(spec["type"]), each) for each, spec in reflected.items()}
     key = _find_key(inspector, name, mapping, back, columns)
     owner = _find_user_column(name, mapping, back, columns)
     serial = _find_serial_column(columns[key], reflected)
@@ -127,11 +126,6 @@ def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) 
     if doubled:
         raise SuiteError(f"store.entities.{name}: two columns would be called {doubled[0]!r}")
     return back
-
-
-def _build_column(name: str, source: str, spec: ReflectedColumn) -> Column:
-    optional = bool(spec.get("nullable", True) or spec.get("default") is not None or spec.get("autoincrement") is True)
-    return Column(name, get_column_kind(spec["type"]), source, optional)
 
 
 def get_column_kind(type_: Any) -> Kind:

@@ -17,7 +17,6 @@ from llmproxy.scenario.repeats.statistics import (
     judge_spread,
     kappa,
     mean,
-    mean_interval,
     pass_at_k,
     pass_hat_k,
     spread_intervals,
@@ -112,13 +111,13 @@ def test_kappa_is_undefined_with_a_single_class_on_a_side(pairs: list[tuple[str,
 def test_the_bootstrap_repeats_itself_and_agrees_with_theory() -> None:
     """Same generator, same interval; of 200 values about mean +- 1.96 standard errors; one value has none."""
     values = [float(n % 10) for n in range(200)]
-    found = mean_interval(values, random.Random(7))
-    assert found == mean_interval(values, random.Random(7))
+    found = bootstrap(values, mean, random.Random(7))
+    assert found == bootstrap(values, mean, random.Random(7))
     assert found is not None
     error = 2.8794 / 200**0.5  # the sample's standard deviation, by hand
     assert isclose(found.low, 4.5 - 1.96 * error, abs_tol=0.06)
     assert isclose(found.high, 4.5 + 1.96 * error, abs_tol=0.06)
-    assert mean_interval([1.0], random.Random(7)) is None
+    assert bootstrap([1.0], mean, random.Random(7)) is None
     assert mean([]) is None
 
 
