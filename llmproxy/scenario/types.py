@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
@@ -78,11 +78,11 @@ class LLM:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for an agent that is told in a message."""
-        urls, env = _list_base_urls(self.proxy, self._resolve_session_name())
+        env = plan_env(self.proxy, self._resolve_session_name(), {}, replay=False).base_urls
         return {
             "proxy": self.proxy,
             "session": self.session,
-            "base_urls": dict(urls),
+            "base_urls": {name: self.base_url(name) for name in _provider_paths()},
             "headers": self.headers,
             "env": {**env, URL_VARIABLE: self.proxy},
         }
@@ -92,15 +92,6 @@ class LLM:
 
     def _resolve_session_name(self) -> str:
         return self.session if self.named is None else self.named()
-
-
-@lru_cache(maxsize=64)
-def _list_base_urls(proxy: str, session: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return base URLs by provider and by variable; an agent is told them with every message."""
-    llm = LLM(proxy, session)
-    return {name: llm.base_url(name) for name in _provider_paths()}, plan_env(
-        proxy, session, {}, replay=False
-    ).base_urls
 
 
 @cache

@@ -215,7 +215,6 @@ class UserSimulatorAgent(AgentAdapter):
         return (self.config,) if self.config else ()
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)
-        """Begin with the first line again."""
         self._said = 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)

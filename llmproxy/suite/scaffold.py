@@ -191,7 +191,6 @@ def _quote_text(text: str) -> str:
 
 
 def write_flow_value(value: Any) -> str:
-    """Write a value as YAML on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_write_key(name)}: {write_flow_value(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):

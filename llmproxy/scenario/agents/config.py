@@ -82,7 +82,6 @@ def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, str], where: s
 
 
 def _check_keys(given: Mapping[str, Any], kind: str, where: str) -> None:
-    """Refuse unknown keys and values of another type."""
     _refuse_unknown(given, KEYS[kind], where)
     first = _FIRST.get(kind, kind)
     if first not in given:

@@ -272,7 +272,6 @@ class HttpAgent(HttpAdapter):
         self._ids = {}
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Send one message and return the agent's answer."""
         values = build_values(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
         self.url = self._fill_url(values)
@@ -339,7 +338,6 @@ class OpenAIAgent(HttpAdapter):
         self.stream = stream
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Send the conversation and return the agent's answer."""
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
         return self._read_reply(await self.send_request("POST", body, build_values(input)))
 

@@ -147,8 +147,6 @@ def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
 
 
 class RemoteRunner:
-    """Makes runs on a cluster that is open."""
-
     def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:
         """Nothing runs yet; `rates` of providers hold for all nodes together; `tries` is what connecting took."""
         self._ray, self._tries = ray, tries

@@ -86,8 +86,6 @@ def on(
 
 
 class _ClusterRunner:
-    """Runs plans on a cluster that is open."""
-
     def __init__(
         self,
         runner: RemoteRunner,

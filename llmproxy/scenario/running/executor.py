@@ -358,7 +358,6 @@ class ScenarioExecutor:
         return self.conversation.fill_result(prepend_checkpoints(self.verbs.checkpoints, result))
 
     async def begin(self) -> None:
-        """Begin with what was said before."""
         if self.options.history:
             begin_with_history(self.conversation, self.options.history)
 

@@ -267,7 +267,6 @@ class _CallCheck:
         ]
 
     def _check_status(self) -> Assertion:
-        """Check how far the calls came."""
         name, wanted = f"tools.{self.name}.status", self.wanted.status
         wrong = [use for use in self.all if _reached_status(use, wanted) is False]
         made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_get_label(self.with_status))
@@ -294,7 +293,6 @@ class _CallCheck:
         return build_unclear(f"tools.{self.name}{suffix}", message, where=_get_label(uses))
 
     def _describe_count(self, message: str) -> str:
-        """Describe how often, and what was called instead."""
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
         verb = {"requested": "called", "executed": "executed", "errored": "answered with an error"}[self.wanted.status]
         told = f"{self.name} was {f'{times} {verb}' if times == 'never' else f'{verb} {times}'}: {message}"
@@ -358,11 +356,9 @@ class _CallCheck:
         return check_paths(name, use.arguments, wanted, self.scope, where=use.label)
 
     def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
-        """Check what one call returned."""
         return check_value(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.label)
 
     def _check_error(self, use: ToolUse, wanted: object) -> list[Assertion]:
-        """Check whether one call failed, and how."""
         name = f"tools.{self.name}.error"
         if use.errored and not isinstance(wanted, bool):
             return check_value(name, use.output, wanted, self.scope, where=use.label)
@@ -444,7 +440,6 @@ def _get_label(uses: Sequence[ToolUse]) -> str:
 
 
 def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
-    """Check how many tools were called in all."""
     if step.unreadable:
         return [_build_unread_answer_error("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]

@@ -165,7 +165,6 @@ def _combine_findings(seen: HistoryEditFinding, said: HistoryEditFinding | None)
 
 
 def check_processing(wanted: MessageProcessing, found: HistoryEditFindings, scope: VariableScope) -> list[Assertion]:
-    """Check every processor that the step speaks of."""
     made: list[Assertion] = []
     parts = (
         ("condenser", wanted.condenser, found.condenser),

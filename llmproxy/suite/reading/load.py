@@ -293,7 +293,6 @@ class SuiteLoader:
         return made if len(self.problems) == before else None
 
     def expand_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
-        """Make a case for each set of parameters."""
         names = frozenset(list_capture_names(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize

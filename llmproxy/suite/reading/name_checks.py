@@ -78,7 +78,6 @@ class KnownNames:
     # -- values that may name them
 
     def check_fields(self, fields: object) -> None:
-        """Go through columns with their matchers."""
         if isinstance(fields, Mapping):
             for column, value in fields.items():
                 self.check_matcher(value, place_of(fields, column))
@@ -246,7 +245,6 @@ class ScenarioNameChecker:
         """Name of the conversation of the last chat step; None if it has none."""
 
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
-        """Go through setup, steps and teardown."""
         self.names.later = list_capture_names(scenario)
         self.names.check_text(
             scenario.get("mock"), place_of(scenario, "mock"), sure=True
@@ -349,7 +347,6 @@ class ScenarioNameChecker:
             self.current = None
 
     def check_response(self, response: object) -> None:
-        """Go through what is expected of an answer."""
         if not isinstance(response, Mapping):
             return
         self.names.check_text(response.get("judge"), place_of(response, "judge"), sure=True)

@@ -137,7 +137,6 @@ class CaseResources:
         """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
 
     def require_context(self) -> StepContext:
-        """Return the context of a run that was opened."""
         assert self.context is not None  # noqa: S101 - for who reads types
         return self.context
 

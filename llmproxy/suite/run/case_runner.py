@@ -100,7 +100,6 @@ async def run_case_once(
 def build_emitter(
     run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
 ) -> EventEmitter:
-    """Return who tells what happens in a run."""
     about = Started(
         run_id=make_run_id(), scenario=case.id, name=case.title or case.id, description=case.description,
         suite=case.suite.name, set_id=case.suite.name, sample=sample, runs=runs, tags=tuple(case.scenario.tags),

@@ -166,7 +166,6 @@ class RunContext:
         return (said, folder) if said is not None else (self.defaults.get(key), self.defaults_folder)
 
     def save_snapshots(self) -> list[Path]:
-        """Write the snapshots that changed; return their files."""
         return [each.path for each in self._snapshots.values() if each.save_changes()]
 
     def close(self) -> None:

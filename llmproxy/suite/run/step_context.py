@@ -258,7 +258,6 @@ class StepResult:
         return [*self.wire, *self.rest]
 
     def recheck_traffic(self) -> None:
-        """Evaluate once more what is about traffic."""
         if self.again is not None:
             self.wire, measured = self.again()
             self.interactions, self.recordings = measured.interactions, measured.recordings

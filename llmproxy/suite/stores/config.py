@@ -116,7 +116,7 @@ RESETS = {
 }
 _CHOICES = {"ids": ("database", "deterministic"), "counters": ("restore", "keep", "unused")}
 """Other keys with the names that they take, the usual one first."""
-_DURATION = re.compile(r"([0-9.]+)\s*(ms|s|m)?")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
 
 Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 

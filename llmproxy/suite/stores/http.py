@@ -174,7 +174,6 @@ class HttpStore(StoreBase):
     # -- what is there
 
     def describe(self, entity: str) -> EntityInfo:
-        """Describe what was declared, or seen in rows."""
         shape = self._find_entity(entity).shape
         names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
         names |= {} if shape.columns else self._seen.get(entity, {})

@@ -67,7 +67,6 @@ class MemoryStore(StoreBase):
         self._lock = threading.Lock()
 
     def describe(self, entity: str) -> EntityInfo:
-        """Describe what was declared, or seen."""
         if not self._open and entity not in self._shapes:
             raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
         shape = self._shapes.get(entity, EntityShape())
@@ -137,6 +136,5 @@ class MemoryStore(StoreBase):
             return table is not None and table.rows.pop(id, None) is not None
 
     def reset(self) -> None:
-        """Forget every row and every counter."""
         with self._lock:
             self._tables.clear()

@@ -144,7 +144,6 @@ class SqlStore(StoreBase):
             return self._known[entity]
 
     def describe(self, entity: str) -> EntityInfo:
-        """Describe which table, key and columns an entity has."""
         return self.find_table(entity).info
 
     # -- reading
@@ -154,7 +153,6 @@ class SqlStore(StoreBase):
         return rows[0] if rows else None
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """Return the rows whose columns equal these values."""
         mapped = self.find_table(entity)
         mapped.info.check(filters or {}, "filters")
         where = self._build_conditions(mapped, filters or {})

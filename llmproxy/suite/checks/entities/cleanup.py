@@ -27,8 +27,6 @@ _SHOWN = 5
 
 
 class RowCleaner:
-    """Cleans up after one run."""
-
     def __init__(
         self,
         store: StoreAdapter,
