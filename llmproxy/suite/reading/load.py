@@ -214,13 +214,16 @@ class SuiteLoader:
                         place_of(entries, i), "a scenario is a mapping with `id` and `steps`, or the name of a file"
                     )
             for given, where in found:
+                before = len(self.problems)
                 raw, data = inline_params(given, where, variables, self.problems, self.doubts)
                 if data is not None:
                     self.record_file(data)
                 warn_of_axes(raw, variables, self.doubts)
-                raw = expand_matrix(raw, self.problems)
+                expanded = expand_matrix(raw, self.problems)
+                known = expanded is not None and len(self.problems) == before
+                raw = expanded or raw
                 filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
-                scenario = self.validate_scenario(filled, variables)
+                scenario = self.validate_scenario(filled, variables, known=known)
                 if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
                     self.require_unique_id(raw["id"], place_of(raw, "id"))
                 if scenario is not None:
@@ -266,12 +269,12 @@ class SuiteLoader:
             return None
         return given if isinstance(given, Map) and not quiet else None
 
-    def validate_scenario(self, raw: Map, variables: object) -> Scenario | None:
-        """Validate a scenario, and follow its steps with every set of its parameters."""
+    def validate_scenario(self, raw: Map, variables: object, *, known: bool = True) -> Scenario | None:
+        """Validate a scenario; where its sets of parameters are `known`, follow its steps with each of them."""
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
-        for parameters in pick_by_shape(usable) or [Map(raw.place)]:
+        for parameters in (pick_by_shape(usable) or [Map(raw.place)]) if known else ():
             flow = ScenarioNameChecker(self.problems, self.doubts)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):

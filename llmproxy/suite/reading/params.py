@@ -17,8 +17,6 @@ from typing import Any
 
 from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataRow, RowError, name_sets, read_rows
 from llmproxy.suite.matchers.json_values import quote
-from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.reading.name_checks import list_capture_names
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 
@@ -50,8 +48,8 @@ MOST = 1_000
 """Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""
 
 
-def expand_matrix(raw: Map, problems: Problems) -> Map:
-    """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; as it is without a right one."""
+def expand_matrix(raw: Map, problems: Problems) -> Map | None:
+    """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; None where that is wrong."""
     matrix = raw.get("matrix")
     if matrix is None:
         return raw
@@ -65,10 +63,8 @@ def expand_matrix(raw: Map, problems: Problems) -> Map:
         if isinstance(sets, list)
         else []
     )
-    if not known or (sets is not None and len(known) < len(sets)):
-        return raw  # the schema says why
-    if not axes:
-        return _fill_invalid_axes(raw, matrix, known)
+    if not axes or not known or (sets is not None and len(known) < len(sets)):
+        return None  # the schema says why
     names = [name_axis_values(values) for _, values in axes]
     own = name_sets(known, format_short_value) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
@@ -80,31 +76,17 @@ def expand_matrix(raw: Map, problems: Problems) -> Map:
             f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
             "take fewer values, or make several scenarios that have some of them each",
         )
-        return _fill_invalid_axes(raw, matrix, known)
+        return None
     made, cells = raw.copy_with_places(), List(at)
     for name_of_set, given in zip(own, known, strict=True):
         if clash := next((name for name, _ in axes if name in given), None):
             problems.add(
                 at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
             )
-            return _fill_invalid_axes(raw, matrix, known)
+            return None
         for chosen in itertools.product(*(range(len(values)) for values in names)):
             cells.put(_build_cell(given, name_of_set, axes, names, chosen), given.place)
     made.put("parametrize", cells, at, at)
-    return made
-
-
-def _fill_invalid_axes(raw: Map, matrix: object, known: Sequence[Map]) -> Map:
-    """Return a scenario that will not run, with every axis in its sets: what names one is not wrong as well."""
-    at = place_of(raw, "matrix") or raw.place
-    made, sets = raw.copy_with_places(), List(at)
-    for given in known:
-        cell = given.copy_with_places()
-        for name, values in matrix.items() if isinstance(matrix, Map) else ():
-            if name not in cell:
-                cell.put(name, values[0] if isinstance(values, List) and values else None, at, at)
-        sets.put(cell, given.place)
-    made.put("parametrize", sets, at, at)
     return made
 
 
@@ -144,24 +126,27 @@ _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 def inline_params(
     raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
 ) -> tuple[Map, Path | None]:
-    """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is."""
+    """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is.
+
+    Without sets where the file is wrong, which is added to `problems`.
+    """
     said = raw.get("parametrize")
     if not isinstance(said, str):
         return raw, None
     at, file = place_of(raw, "parametrize") or raw.place, path.parent / said
     made, rows = raw.copy_with_places(), List(at)
+    del made["parametrize"]
     try:
         found = read_rows(file)
     except RowError as error:
         place = YamlPlace(show_path(file), error.line, 1) if error.line else at
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
-        found = []
-    for each in [_row_to_map(row, file) for row in found] or [_accept_all_names(made, at)]:
-        rows.put(each, each.place)
-    del made["parametrize"]
+        return made, file
+    for each in found:
+        row = _row_to_map(each, file)
+        rows.put(row, row.place)
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
-    if found:
-        _doubt_unused_columns(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
+    _doubt_unused_columns(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
     return made, file
 
 
@@ -181,15 +166,6 @@ def _row_to_map(row: DataRow, file: Path) -> Map:
     made = Map(place)
     for name, value in row.values.items():
         made.put(name, value, place, place)
-    return made
-
-
-def _accept_all_names(scenario: Map, at: YamlPlace) -> Map:
-    """Return a set with whatever a scenario names: one whose file is wrong has nothing wrong beside that."""
-    made, matrix = Map(at), scenario.get("matrix")
-    known = {*list_capture_names(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
-    for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):
-        made.put(name, "", at, at)
     return made
 
 
