@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from llmproxy.scenario.running.executor import ScenarioExecutor
@@ -32,28 +33,23 @@ class _RunThread:
     """A thread, its loop and the task in it."""
 
     executor: ScenarioExecutor
-    done: asyncio.Future[None]
-    outer: asyncio.AbstractEventLoop
+    ended: Future[ScenarioResult] = field(default_factory=Future)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     task: asyncio.Task[ScenarioResult] | None = None
-    result: ScenarioResult | None = None
-    error: BaseException | None = None
 
     def run_thread(self) -> None:
         """Run the scenario to its end; the body of the thread."""
         asyncio.set_event_loop(self.loop)
         try:
             self.task = self.loop.create_task(self.executor.run())
-            self.result = self.loop.run_until_complete(self.task)
+            end = partial(self.ended.set_result, self.loop.run_until_complete(self.task))
         except BaseException as error:  # noqa: BLE001 (raised again where somebody waits)
-            self.error = error
-        finally:
+            end = partial(self.ended.set_exception, error)
+        try:
             _close_loop(self.loop)
             self.executor.event_bus.drain()
-            try:
-                self.outer.call_soon_threadsafe(lambda: None if self.done.done() else self.done.set_result(None))
-            except RuntimeError:
-                _log.debug("scenario %r ended after everybody had left", self.executor.name)
+        finally:
+            end()
 
     def cancel_run(self) -> None:
         """Ask the run to end; from another thread."""
@@ -65,33 +61,33 @@ class _RunThread:
 
 async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
     """Run a scenario on a thread of its own. Raises what it raises, for a blocked thread what its time limits say."""
-    outer = asyncio.get_running_loop()
-    worker = _RunThread(executor, outer.create_future(), outer)
+    worker = _RunThread(executor)
+    worker.ended.set_running_or_notify_cancel()
+    done = asyncio.wrap_future(worker.ended)
     context = contextvars.copy_context()
     name = f"scenario {executor.name}"[:40]
     threading.Thread(target=context.run, args=(worker.run_thread,), name=name, daemon=True).start()
     try:
-        await _wait_for_thread(worker)
+        await _wait_for_thread(worker, done)
     except asyncio.CancelledError:
         worker.cancel_run()
-        await asyncio.wait((worker.done,), timeout=GRACE)
-        if not worker.done.done():
+        await asyncio.wait((done,), timeout=GRACE)
+        if not done.done():
             _abandon_thread(executor, asyncio.CancelledError("cancelled"))
         raise
-    if worker.error is not None:
-        raise worker.error
-    if worker.result is None:
-        raise RuntimeError(f"scenario {executor.name!r} ended without a result")
-    return worker.result
+    finally:
+        if not done.cancel():  # nobody waits for a thread that was given up
+            done.exception()  # it was looked at
+    return worker.ended.result()  # `done` has a copy of some errors, without their traceback
 
 
-async def _wait_for_thread(worker: _RunThread) -> None:
+async def _wait_for_thread(worker: _RunThread, done: asyncio.Future[ScenarioResult]) -> None:
     """Wait for the end. Raises the error of a time limit that has passed and that the blocked thread cannot notice."""
-    while not worker.done.done():
+    while not done.done():
         left = worker.executor.lifecycle.time_left()
-        await asyncio.wait((worker.done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
+        await asyncio.wait((done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
         left = worker.executor.lifecycle.time_left()
-        if not worker.done.done() and left is not None and left < -_SLACK / 2:
+        if not done.done() and left is not None and left < -_SLACK / 2:
             error = worker.executor.lifecycle.build_passed_limit_error()
             worker.cancel_run()
             _abandon_thread(worker.executor, error)
