@@ -67,11 +67,14 @@ def test_tool_calls_on_the_wire_are_seen_too() -> None:
 
 
 def test_what_cannot_be_known_is_an_error() -> None:
-    """Calls that belong to nobody may be the one: neither yes nor no."""
+    """Calls that belong to nobody may be the one, and so may those of an answer that nobody could read."""
     found = state(wire=[seen("look")], unattributed=2)
     assert found.has_tool_call("look")
     with pytest.raises(MachineError, match="nobody can tell whether 'delete' was called: 2 calls"):
         found.has_tool_call("delete")
+    found.executor.wire_unread = "call 2 broke off"
+    with pytest.raises(MachineError, match="nobody can tell what 'look' was called with: the answer of call 2 broke"):
+        found.tool_calls("look")
 
 
 def test_adding_a_message_lets_all_hear_it() -> None:

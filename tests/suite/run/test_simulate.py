@@ -84,6 +84,16 @@ def test_who_gives_up_has_not_reached_the_goal(
     assert (found.statuses, words in found.why) == ([status], True), found.why
 
 
+def test_who_leaves_before_the_agent_answers_says_nothing_of_it(tmp_path: Path, agent: str) -> None:
+    """In a conversation that goes on: an error, whatever the user says of the goal."""
+    end = step(call=[{"name": "end_conversation", "arguments": {"message": "Thanks", "goal_reached": True}}])
+    steps = "{chat: hi}", "{simulate: {goal: g, model: openai/gpt-4o-mini}, continueConversation: true}"
+    with Provider([end], check=False) as p, near("record", tmp_path / "x.db", upstreams={"openai": p.url}) as px:
+        found = rig.run(rig.cases_of(tmp_path, text(agent, *steps)), proxy=px.url)
+    said = "ended the conversation before the agent had said anything"
+    assert (found.statuses, said in found.why) == (["environment_error"], True), found.why
+
+
 def test_a_judge_needs_a_conversation(tmp_path: Path, agent: str) -> None:
     """A model that is not said is an error that says so, never a pass."""
     found = rig.run(rig.cases_of(tmp_path, text(agent, "{chat: x}", '{judge: "It was polite"}')))
