@@ -2,9 +2,9 @@
 
 --tags, --id, --last-failed    a selection of the cases that were read
 cassette_name                  the recording of a case
-not_recorded_error, advice     what is said where a recording is missing, with the command that makes it: whoever
-runs ``llmproxy test`` has a shorter way than a proxy that misses a request tells, which is told first refuse_costs
-what a live run may spend (``--max-cost``), estimated from the last recording before anything is asked
+not_recorded_error, advice     what is said where a recording is missing, with the command that makes it: whoever runs
+                               ``llmproxy test`` has a shorter way than a proxy that misses a request tells
+check_costs                    what a live run may spend (``--max-cost``), estimated from the last recording
 """
 
 from __future__ import annotations

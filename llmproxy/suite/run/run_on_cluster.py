@@ -1,10 +1,9 @@
 """Suites on the machines of a Ray cluster: the same engine, one step of it somewhere else (`scenario.cluster`).
 
-    pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the
-    selected scenarios ·
-                    what `--send` names
+    pack_suites            what travels: suites and what they include, the files that their agents name, cassettes of
+                           the selected scenarios, what `--send` names
     open_suite_cluster     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
-    OrderedEvents         reports in the order of the suites, whatever ends first
+    OrderedEvents          reports in the order of the suites, whatever ends first
 
 `runner.run_cases` knows none of it: selection, hooks, the scheduler, verdicts and exit codes are those of one machine.
 """
