@@ -143,16 +143,17 @@ def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: AgentS
     made: list[Assertion] = []
     for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
-            if found := _find_misspelt_path(path, known):
-                said, meant = found
-                made.append(
-                    build_unclear(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?")
-                )
-            elif key == "input" and uses and wanted.count in (0, {"eq": 0}):
-                said, there = _find_undeclared_path(path, schema, known)
-                if said:
-                    told = f"{name} has no argument {said!r}; it has {there}, so no call could have this input"
-                    made.append(build_unclear(f"tools.{name}.{key}", told))
+            if (unknown := _find_unknown_name(path, known)) is None:
+                continue
+            *place, last = unknown
+            said, there = ".".join(unknown), sorted(schema.get(tuple(place), ()))
+            if meant := find_near_name(last, known.get(tuple(place), ())):
+                told = f"{name} has no argument {said!r}; did you mean {'.'.join((*place, meant))!r}?"
+                made.append(build_unclear(f"tools.{name}.{key}", told))
+            elif there and key == "input" and uses and wanted.count in (0, {"eq": 0}):
+                others = ", ".join(".".join((*place, each)) for each in there)
+                told = f"{name} has no argument {said!r}; it has {others}, so no call could have this input"
+                made.append(build_unclear(f"tools.{name}.{key}", told))
     return made
 
 
@@ -169,28 +170,13 @@ def _add_given_names(known: dict[tuple[str, ...], frozenset[str]], value: object
                 _add_given_names(known, inner, (*place, str(name)))
 
 
-def _find_misspelt_path(path: str, known: _Names) -> tuple[str, str] | None:
-    """Return the beginning of a path that is nearly another, and that one; None where it may be meant as it is."""
-    if path in known.get((), ()):
-        return None
+def _find_unknown_name(path: str, known: _Names) -> tuple[str, ...] | None:
+    """Return the beginning of a path up to the first name that is not known; None where all are."""
     place: tuple[str, ...] = ()
-    for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
-        names = known.get(place, frozenset())
-        if name not in names:
-            meant = find_near_name(name, names)
-            return (".".join((*place, name)), ".".join((*place, meant))) if meant else None
+    for name in _NAME.findall(path) if path not in known.get((), ()) else ():
+        if name.isdecimal():
+            continue
+        if name not in known.get(place, ()):
+            return (*place, name)
         place = (*place, name)
     return None
-
-
-def _find_undeclared_path(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
-    """Return a path's undeclared beginning that no call gave, and what there is instead; empty without a schema."""
-    place: tuple[str, ...] = ()
-    if path in known.get((), ()):
-        return "", ""
-    for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
-        if name not in known.get(place, ()):
-            there = sorted(".".join((*place, each)) for each in schema.get(place, ()))
-            return (".".join((*place, name)), ", ".join(there)) if there else ("", "")
-        place = (*place, name)
-    return "", ""

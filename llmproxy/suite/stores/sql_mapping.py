@@ -145,11 +145,7 @@ def _find_key(
     inspector: Inspector, name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
 ) -> str:
     if mapping.key is not None:
-        if mapping.key in columns:
-            return mapping.key
-        if mapping.key in back:
-            return back[mapping.key]
-        raise unknown_column(EntityInfo(name, columns=columns), mapping.key, f"store.entities.{name}.id")
+        return _find_column(mapping.key, back, EntityInfo(name, columns=columns), "id")
     primary = inspector.get_pk_constraint(mapping.table, mapping.schema)["constrained_columns"]
     if len(primary) == 1:
         return back[primary[0]]
@@ -167,13 +163,16 @@ def _find_user_column(
 ) -> str | None:
     if mapping.user is None:
         return next((back[each] for each in USER_COLUMNS if each in back), None)
-    if not mapping.user:
-        return None
-    if mapping.user in columns:
-        return mapping.user
-    if mapping.user in back:
-        return back[mapping.user]
-    raise unknown_column(EntityInfo(name, columns=columns), mapping.user, f"store.entities.{name}.user")
+    return _find_column(mapping.user, back, EntityInfo(name, columns=columns), "user") if mapping.user else None
+
+
+def _find_column(said: str, back: Mapping[str, str], info: EntityInfo, key: str) -> str:
+    """Return the suite's name of a column that is named by either side. Raises UnknownColumn."""
+    if said in info.columns:
+        return said
+    if said not in back:
+        raise unknown_column(info, said, f"store.entities.{info.name}.{key}")
+    return back[said]
 
 
 def _find_serial_column(key: Column, reflected: Mapping[str, Any]) -> str | None:

@@ -145,14 +145,11 @@ def apply_filters(
 
 def _list_unicode_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
     """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
-    ways = [_list_normal_forms(value) for value in exact.values()]
+    ways: list[Iterable[str | int]] = [
+        dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value))) if isinstance(value, str) else (value,)
+        for value in exact.values()
+    ]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
-
-
-def _list_normal_forms(value: str | int) -> Sequence[str | int]:
-    if not isinstance(value, str) or value.isascii():
-        return [value]
-    return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
 
 
 def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
