@@ -20,7 +20,6 @@ from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.protocol import DEFAULT_SESSION
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.function import FunctionAgent
@@ -128,7 +127,7 @@ def _build_http_agent(given: dict[str, Any], _folder: Path) -> HttpAdapter:
 
 def _build_service_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
     own = {key: given.pop(key) for key in _SERVICE if key in given}
-    return ServiceAgent(_build_http_agent(given, folder), **({"session": DEFAULT_SESSION} | own))
+    return ServiceAgent(_build_http_agent(given, folder), **own)
 
 
 def _build_command_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:

@@ -52,8 +52,6 @@ class StepError(LLMProxyError):
 class Reference:
     text: str
     """As written."""
-    start: int
-    end: int
     name: str = ""
     path: tuple[str | int, ...] = ()
     env: str = ""
@@ -89,14 +87,13 @@ def strip_dollar(text: str) -> str:
 
 
 def _build_reference(found: re.Match[str]) -> Reference:
-    place = (found[0], found.start(), found.end())
     if found["braced"] is None:
-        return Reference(*place, name=found["name"], path=_parse_path(found["path"]))
+        return Reference(found[0], name=found["name"], path=_parse_path(found["path"]))
     if env := _ENV.fullmatch(found["braced"]):
-        return Reference(*place, env=env[1], braced=True)
+        return Reference(found[0], env=env[1], braced=True)
     if inside := _INSIDE.fullmatch(found["braced"]):
-        return Reference(*place, name=inside["name"], path=_parse_path(inside["path"]), braced=True)
-    return Reference(*place, braced=True)
+        return Reference(found[0], name=inside["name"], path=_parse_path(inside["path"]), braced=True)
+    return Reference(found[0], braced=True)
 
 
 def _parse_path(path: str) -> tuple[str | int, ...]:

@@ -146,7 +146,8 @@ def inline_params(
         row = _row_to_map(each, file)
         rows.put(row, row.place)
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
-    _doubt_unused_columns(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
+    columns = dict.fromkeys((name for name in found[0].values if name != ID), YamlPlace(show_path(file), 1, 1))
+    _doubt_unused(made, columns, "column", variables, doubts)
     return made, file
 
 
@@ -172,29 +173,20 @@ def _row_to_map(row: DataRow, file: Path) -> Map:
 def warn_of_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
     """Doubt an axis that nothing of the scenario names: its cells are equal."""
     matrix = scenario.get("matrix")
-    used = _find_used_names(scenario, variables)
-    for name in matrix if isinstance(matrix, Map) else ():
-        if name not in used:
-            at = place_of(matrix, name, key=True) or place_of(scenario, "matrix")
-            doubts.add(
-                at, f"no step of `{scenario.get('id')}` uses the axis `{name}`", f"write ${name} where it is wanted"
-            )
+    at = place_of(scenario, "matrix")
+    axes = {name: place_of(matrix, name, key=True) or at for name in matrix} if isinstance(matrix, Map) else {}
+    _doubt_unused(scenario, axes, "axis", variables, doubts)
 
 
-def _find_used_names(scenario: Mapping[str, Any], variables: object) -> set[str]:
-    text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
-    return {*_NAMED.findall(text + repr(variables))}
-
-
-def _doubt_unused_columns(
-    scenario: Mapping[str, Any], row: DataRow, variables: object, at: YamlPlace, doubts: Problems
+def _doubt_unused(
+    scenario: Mapping[str, Any], names: Mapping[str, YamlPlace | None], what: str, variables: object, doubts: Problems
 ) -> None:
-    used = _find_used_names(scenario, variables)
-    for name in row.values:
-        if name != ID and name not in used:
-            doubts.add(
-                at, f"no step of `{scenario.get('id')}` uses the column `{name}`", f"write ${name} where it is wanted"
-            )
+    """Doubt names, each with its place, that no step and no variable refers to."""
+    text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
+    used = {*_NAMED.findall(text + repr(variables))}
+    for name in (each for each in names if each not in used):
+        said = f"no step of `{scenario.get('id')}` uses the {what} `{name}`"
+        doubts.add(names[name], said, f"write ${name} where it is wanted")
 
 
 def _get_shape(value: object) -> object:

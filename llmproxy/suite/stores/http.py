@@ -178,9 +178,7 @@ class HttpStore(StoreBase):
         names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
         names |= {} if shape.columns else self._seen.get(entity, {})
         columns = {name: Column(name) for name in names}
-        return EntityInfo(
-            entity, shape.key, shape.user, columns, closed=bool(shape.columns), source=self._base, reuses=shape.reuses
-        )
+        return EntityInfo(entity, shape.key, shape.user, columns, closed=bool(shape.columns), reuses=shape.reuses)
 
     def _find_entity(self, name: str) -> HttpEntity:
         if name not in self._entities:

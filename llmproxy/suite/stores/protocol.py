@@ -91,8 +91,6 @@ class EntityInfo:
     columns: Mapping[str, Column] = field(default_factory=dict)
     closed: bool = True
     """Whether `columns` are all there are. A store without a schema (HTTP, memory) only knows what it saw."""
-    source: str = ""
-    """Table, or path, behind it."""
     reuses: bool = False
     """Whether the number of a row that was deleted may be given to a new one."""
     counted: bool = False

@@ -107,7 +107,7 @@ def map_entity(
     owner = _find_user_column(name, mapping, back, columns)
     serial = _find_serial_column(columns[key], reflected)
     info = EntityInfo(
-        name, key, owner, columns, closed=True, source=mapping.table, counted=serial is not None,
+        name, key, owner, columns, closed=True, counted=serial is not None,
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
     )  # fmt: skip
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
@@ -116,7 +116,7 @@ def map_entity(
 
 def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
     back = {each: each for each in reflected}
-    known = EntityInfo(name, columns={each: Column(each) for each in reflected}, source=mapping.table)
+    known = EntityInfo(name, columns={each: Column(each) for each in reflected})
     for suite, source in (mapping.columns or {}).items():
         if source not in reflected:
             near = did_you_mean(suite, RESERVED)

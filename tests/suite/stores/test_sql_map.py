@@ -57,7 +57,7 @@ def test_an_entity_is_mapped(opened: Opened) -> None:
     }  # fmt: skip
     assert store.list("tasks", {"title": "Buy milk"}) == [row]
     info = store.describe("tasks")
-    assert (info.key, info.user, info.source) == ("task_id", "owner", "app_tasks")
+    assert (info.key, info.user) == ("task_id", "owner")
     with pytest.raises(UnknownColumn):
         store.list("tasks", {"heading": "Buy milk"})
 
