@@ -1,1 +1,1 @@
-"""The control API as pure functions: a table of calls, what each takes and gives. The proxy brings the bytes."""
+"""The control API as pure functions: a table of endpoints with their inputs and outputs. The proxy does the I/O."""

@@ -1,4 +1,4 @@
-"""Answer one control request: may the peer ask it, which row of `endpoints.TABLE` is it, its value or error as JSON."""
+"""Answering of control requests: permission of the peer, row of `endpoints.TABLE`, value or error as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NoSuchPath(RefusedError):
 
 
 class WrongMethod(RefusedError):
-    """The path is there, but not for this method."""
+    """The path exists, but not for this method."""
 
     code = "llmproxy_method"
     status = 405
@@ -43,11 +43,11 @@ class ControlRequest:
     loopback: bool
     """Whether the peer is on this machine, and that is enough to trust it."""
     guard: OriginGuard = field(default_factory=OriginGuard)
-    """Knows our names."""
+    """Guard with the proxy's own names."""
     scheme: str = "http"
-    """Of the way to us."""
+    """Scheme of the connection to the proxy."""
     connection: str = ""
-    """Which connection it came by: some clients are gone when that is."""
+    """Id of its connection: some clients end with it."""
 
 
 NOBODYS = {
@@ -55,7 +55,7 @@ NOBODYS = {
     "no-test": "llmproxy: this call was made outside of any test, and was refused: make it in a test, a hook or a"
     " fixture; a handler that something else calls: AsyncResource.bind(handler), of node:async_hooks.",
 }
-"""What the npm package asks for in the place of a call that belongs to no running test (data/node/attribution.js)."""
+"""Errors for paths that the npm package requests for calls outside any running test (data/node/attribution.js)."""
 
 
 def answer_control_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
@@ -83,7 +83,7 @@ def _dump_json(value: Json) -> bytes:
 
 
 def find_session_to_await(engine: Engine, asked: ControlRequest) -> Session | None:
-    """Return the session whose sums a request asks for, whose open exchanges may end first; None: answer at once."""
+    """Return the session of a request for totals, whose open exchanges may end first; None: answer at once."""
     try:
         words, shape = _parse_control_path(asked.target)
         name = words[1] if shape in COUNTED else _parse_query(asked.target).get("session", "") if shape in TOLD else ""
@@ -93,7 +93,7 @@ def find_session_to_await(engine: Engine, asked: ControlRequest) -> Session | No
 
 
 def _parse_control_path(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
+    """Return the decoded segments of a control path, and its key in TABLE. Raises BadControl."""
     path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
     try:
         words = tuple(unquote(word, errors="strict") for word in path.split("/"))
@@ -128,10 +128,10 @@ def _serve_request(engine: Engine, asked: ControlRequest, proxy: ControlledProxy
 
 
 def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> ControlForbidden | None:
-    """Return why a peer may not do this; `token` opens it to all who have it, `page_token` to our own page alone."""
+    """Return the error for a peer without permission; `token` permits all peers, `page_token` only our own page."""
     given = header(asked.headers, TOKEN_HEADER) or ""
     if _is_same_token(given, token):
-        return None  # no page knows it
+        return None  # no web page has the token
     if not asked.loopback:
         return ControlForbidden(
             f"llmproxy: a proxy that other machines reach is driven only by who sends its token, as {TOKEN_HEADER}.",
@@ -148,6 +148,6 @@ def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> Con
 
 
 def _is_same_token(given: str, token: str) -> bool:
-    """Compare a token; an empty one is none."""
+    """Return whether the tokens are equal; an empty one never is."""
     sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
     return bool(token) and hmac.compare_digest(*sides)

@@ -1,14 +1,13 @@
-"""The control API under ``/_llmproxy/``: how a test in any language opens, resets, binds and closes sessions.
+"""The control API under ``/_llmproxy/``: tests in any language open, reset, bind and close sessions with it.
 
-A pure table of (method, path) -> function over the engine; the layer carries the bytes. It answers loopback peers only
-(or whoever has the token), and nobody who came by a foreign Host or from a web page: a page must not be able to drive
-it, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by a name of its own that points
-here (Host). `data/openapi.json` is made of the table, of its handlers' docstrings and of `models`
+A pure table of (method, path) -> function over the engine; the layer above does the I/O. Only loopback peers (or peers
+with the token) get answers, and no request with a foreign Host or from a web page: a page must not be able to control
+the proxy, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by its own domain that
+points here (Host). `data/openapi.json` is generated from the table, its handlers' docstrings and `models`
 (`scripts/api-document`).
 
-What a session's calls were is told while it is open: `report` adds them up, `calls` gives every recording, `spans` what
-they said. Recordings are read from the store when they are asked for. What was not recorded (passed through, refused,
-lost) has none.
+A session's calls are available while it is open: `report` has totals, `calls` every recording, `spans` their contents.
+Recordings are read from the store on request. Calls that were not recorded (passed through, refused, lost) have none.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from llmproxy.protocol import AGENT, BindScope, Exhausted, Mode
 from llmproxy.proxy_calls import Call
 
 LISTED = 100
-"""Rows of a listing unless `limit` says otherwise."""
+"""Default number of rows in a listing."""
 SpansOf = Callable[[Sequence[Interaction]], list[Json]]
-"""Makes spans of the interactions of a session; the floor above knows how."""
+"""Builds spans from the interactions of a session; implemented in a higher layer."""
 
 
 def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
-    """Return what a session comes to so far. `unused` lists the first; None where recordings are not looked at."""
+    """Return a session's report so far. `unused` lists the first rows; None if recordings are not used."""
     unused, opened = engine.questions.list_unused(session) if session.policy.uses_store else None, session.settings
     rows = [
         {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
@@ -70,14 +69,14 @@ def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
 
 
 def parse_call_number(text: str) -> int:
-    """Return the number of a call, as a query says it. Raises BadControl."""
+    """Return the number of a call in a query. Raises BadControl."""
     if not text.isdecimal() or not text.isascii() or len(text) > len("1000000000000"):
         raise BadControl(f"llmproxy: after is {text[:20]!r}; it can be the number of a call, or 0.")
     return int(text)
 
 
 def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str, Json]:
-    """Return the calls that arrived after the `after`-th and have ended, and how many are open. Raises CallsNotKept."""
+    """Return ended calls that arrived after the `after`-th, and the number of open ones. Raises CallsNotKept."""
     calls = session.calls
     return {
         "session": session.name,
@@ -94,7 +93,7 @@ def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]
 
 
 def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | None) -> dict[str, Json]:
-    """Return the spans of a party's calls so far; `party` empty for the agent, ``*`` for everybody."""
+    """Return the spans of a party's calls so far; `party` empty for the agent, ``*`` for all parties."""
     if make is None:
         raise BadControl("llmproxy: this proxy makes no spans.")
     wanted = None if party == "*" else parse_party(party or AGENT)
@@ -112,58 +111,58 @@ MOST_LISTED = 10_000
 
 @dataclass(slots=True, kw_only=True)
 class ControlledProxy:
-    """What a proxy says of itself over this API, and what it is able to."""
+    """Facts about a proxy for this API, and its abilities."""
 
     token: str = ""
-    """Opens the API to peers that are not on this machine; empty: closed to them."""
+    """Permits this API to peers on other machines; empty: they get no answers."""
     page_token: str = ""
-    """Comes with our own page in a browser, and lets it ask this API."""
+    """Permits this API to our own page in a browser."""
     ca: str = ""
-    """Path of the certificate authority for https, where that is served."""
+    """Path of the certificate authority for https; empty if https is not served."""
     ca_bundle: str = ""
-    """Likewise, with everything else that is trusted."""
+    """Path of a file with it and all other trusted certificates."""
     spans_of: SpansOf | None = None
-    """Makes the spans of a session."""
+    """Builds the spans of a session."""
     stop: Callable[[], int] | None = None
-    """Ends the program soon, and returns the exit code that it would have now; None where we are part of another."""
+    """Ends the program soon, and returns its exit code as of now; None if the proxy is part of another program."""
     lines: StdioClients | None = None
-    """The clients of servers of tools over stdio."""
+    """Clients of tool servers over stdio."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """One call of a row: what stands in path, body and query, and whom it asks."""
+    """One request to an endpoint: values of path, body and query, and the proxy."""
 
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
     proxy: ControlledProxy
     trusted: bool
-    """Whether who asks may use this API: health is answered to everybody."""
+    """Whether the client may use this API: health is answered to all."""
     connection: str
 
     def get_limit(self) -> int:
-        """Return how many rows are wanted."""
+        """Return the requested number of rows. Raises BadControl."""
         text = self.query.get("limit", str(LISTED))
         if not text.isdecimal() or len(text) > len(str(MOST_LISTED)) or not 0 < int(text) <= MOST_LISTED:
             raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
         return int(text)
 
     def get_queried_session(self) -> str | None:
-        """Return the name of the session that a listing is limited to."""
+        """Return the name of the session to which a listing is limited, None for all."""
         return canonical_name(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
-        """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
+        """Return the open session in the query. Raises BadControl, SessionUnknown."""
         if (name := self.get_queried_session()) is None:
             raise BadControl("llmproxy: say which session: ?session=NAME.")
         return engine.sessions.get_session(name)
 
 
 def _report_health(engine: Engine, call: RoutedRequest) -> Json:
-    """Is it there?
+    """Check that the proxy is running.
 
-    Open to everybody.
+    Permitted to all clients.
     """
     ca, bundle = (call.proxy.ca, call.proxy.ca_bundle) if call.trusted else ("", "")
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
@@ -171,7 +170,7 @@ def _report_health(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _list_sessions(engine: Engine, _call: RoutedRequest) -> Json:
-    """All open sessions."""
+    """List all open sessions."""
     return {"sessions": [build_session_report(engine, each) for each in engine.sessions.open_sessions.values()]}
 
 
@@ -184,7 +183,7 @@ OPEN_MEMBERS = (
 def _open_session(engine: Engine, call: RoutedRequest) -> Json:
     """Open a session.
 
-    Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It walks its cassette from
+    Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It replays its cassette from
     the start until it is closed or reset.
     """
     body = call.body
@@ -222,10 +221,10 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
-    """Declare what is true of this run only.
+    """Declare run variables.
 
-    At any time while the session is open; it counts from the next request on. One of a name that was declared takes
-    its place. A captured id is declared as soon as it is known, on the recorded run and on the replayed one.
+    At any time while the session is open; it takes effect from the next request on, and replaces a variable of the same
+    name. Declare a captured id as soon as it is known, in the recorded run and in the replayed one.
     """
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
@@ -235,10 +234,10 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
-    """Let a session meet injected faults.
+    """Set a session's injected faults.
 
-    From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
-    faulty call is not sent to the provider, not stored and not counted: its retry gets the recorded answer.
+    From its next call on, counted anew; they replace its earlier ones. An empty list removes them. A faulty call is not
+    sent to the provider, not stored and not counted: its retry gets the recorded answer.
     """
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
@@ -250,9 +249,9 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
-    """List which injected faults a session meets, and how often each was injected.
+    """List a session's injected faults, with the number of injections.
 
-    `idle` says of each rule that met no call why.
+    `idle` has the reason for each rule that met no call.
     """
     session = engine.sessions.get_session(call.name)
     known = session.find_interceptor(FaultInterceptor)
@@ -262,7 +261,7 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
-    """Return what is told of faults, with why each rule that met no call did not: beside the rule, and in a list."""
+    """Return the report on faults with the reasons why rules met no call, in their rows and in a list."""
     rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
     return told | {"faults": rows, "idle": list(idle.values())}
 
@@ -270,17 +269,17 @@ def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[st
 def _enable_learning(engine: Engine, call: RoutedRequest) -> Json:
     """Make a session a trial.
 
-    `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
-    exactly one differs only in values that tools make, it is answered, and what varies is told here.
+    `replay` only. From now on a request that misses is compared with the unused recordings. If exactly one differs only
+    in values that tools created, it is answered, and these values are listed here.
     """
     engine.features.get_feature(BindingFeature).enable_learning(engine.sessions.get_session(call.name))
     return _list_learned_fields(engine, call)
 
 
 def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
-    """What a trial taught.
+    """List what a trial has learned.
 
-    Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
+    For a session that is a trial: the values in tools' results that vary from run to run, each as a volatile field.
     """
     known = engine.sessions.get_session(call.name).find_interceptor(BindingInterceptor)
     trial = None if known is None else known.bound.trial
@@ -301,14 +300,14 @@ def _list_learned_fields(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _report_session(engine: Engine, call: RoutedRequest) -> Json:
-    """What a session comes to so far."""
+    """Get a session's report so far."""
     return build_session_report(engine, engine.sessions.get_session(call.name))
 
 
 def _reset_session(engine: Engine, call: RoutedRequest) -> Json:
-    """Walk from the start again.
+    """Restart a session.
 
-    What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
+    Its counts stay. In `record`, new recordings replace those that it has made so far.
     """
     return build_session_report(engine, engine.sessions.reset_session(call.name))
 
@@ -316,8 +315,8 @@ def _reset_session(engine: Engine, call: RoutedRequest) -> Json:
 def _close_session(engine: Engine, call: RoutedRequest) -> Json:
     """End a session.
 
-    Calls that are still open are waited for, a few seconds at most. Its recording is then complete (`once` replays
-    it from now on), unless the body says otherwise; names bound to it are free again. Assert on the answer.
+    It waits for open calls, a few seconds at most. Its recording is then complete (`once` replays it from now on),
+    unless the body says otherwise; names bound to it are free again. Assert on the answer.
     """
     complete, after = parse_optional_flag(call.body.get("complete"), "complete"), call.body.get("after")
     session = engine.sessions.get_session(call.name)
@@ -333,7 +332,7 @@ def _close_session(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _bind_name(engine: Engine, call: RoutedRequest) -> Json:
-    """Send what arrives under a name to a session.
+    """Route requests under a name to a session.
 
     For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
     name to its own session. Looked up once, never in a chain; ends with `unbind`, or when the session is closed.
@@ -345,13 +344,13 @@ def _bind_name(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
-    """Let what arrives under a name be its own again."""
+    """Route requests under a name to their own session again."""
     engine.sessions.unbind_name(call.name)
     return {"name": call.name, "session": None}
 
 
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
-    """What is recorded."""
+    """List recorded interactions."""
     rows = engine.questions.list_rows(call.get_queried_session(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
@@ -361,7 +360,7 @@ def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
-    """What was asked and never recorded."""
+    """List requests that missed."""
     wanted = call.get_queried_session()
     found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
@@ -378,38 +377,38 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _list_refused(engine: Engine, call: RoutedRequest) -> Json:
-    """What was refused before it belonged to a session: hosts, web pages, requests that are none."""
+    """List requests that were refused before a session was found: unknown hosts, web pages, invalid requests."""
     return {"refused": [each._asdict() for each in engine.strays][-call.get_limit() :]}
 
 
 def _list_calls(engine: Engine, call: RoutedRequest) -> Json:
-    """Every call of a session, with its recording.
+    """List every call of a session, with its recording.
 
-    In order of arrival. Calls that are still open are waited for, a few seconds at most; `open` says how many there
-    are then. The last 20,000 calls of a session are kept.
+    In order of arrival. It waits for open calls, a few seconds at most; `open` is the number of those that remain. The
+    last 20,000 calls of a session are kept.
     """
     return list_session_calls(engine, call.find_open_session(engine), parse_call_number(call.query.get("after", "0")))
 
 
 def _list_spans(engine: Engine, call: RoutedRequest) -> Json:
-    """What a session's calls said, as spans.
+    """Get a session's calls as spans.
 
-    As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
-    still open are waited for, a few seconds at most.
+    In the form of `llmproxy export --format spans`: requests, answers, tool calls and their results. It waits for open
+    calls, a few seconds at most.
     """
     return build_spans(engine, call.find_open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
 
 
 def _serve_document(_engine: Engine, _call: RoutedRequest) -> Json:
-    """This document."""
+    """Get this document."""
     return (DATA / "openapi.json").read_bytes()
 
 
 def _stop_proxy(_engine: Engine, call: RoutedRequest) -> Json:
     """End the proxy.
 
-    As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
-    part of another program (mitmdump).
+    Like SIGTERM: open answers may finish, recordings are kept, the summary is printed. 400 if the proxy is part of
+    another program (mitmdump).
     """
     if call.proxy.stop is None:
         raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
@@ -417,12 +416,12 @@ def _stop_proxy(_engine: Engine, call: RoutedRequest) -> Json:
 
 
 def _handle_tool_lines(engine: Engine, call: RoutedRequest) -> Json:
-    """Carry a server of tools that speaks over stdio.
+    """Proxy a tool server over stdio.
 
-    What `llmproxy mcp -- server` asks, for a client of an MCP server over stdio. `line`: what the client said; the
-    answer's `out` is for the client, and with a `forward` the line goes to the real server. `number` and `lines`:
-    what that answered, as pairs of microseconds and text. `number` and `lost`: that it did not, and why. `end`: the
-    client has gone; its `lines` are what the server said unasked, as pairs of the message that it followed and
+    Used by `llmproxy mcp -- server`, for a client of an MCP server over stdio. `line`: the client's message; the
+    answer's `out` is for the client, and with `forward` the line goes to the real server. `number` and `lines`: the
+    server's answer to that, as pairs of microseconds and text. `number` and `lost`: why there is none. `end`: the
+    client has left; its `lines` are the server's unsolicited messages, as pairs of the message that they followed and
     text.
     """
     if call.proxy.lines is None:
@@ -435,21 +434,21 @@ Handler = Callable[[Engine, RoutedRequest], Json]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One row: who serves it, and what `data/openapi.json` says of it beside its docstring."""
+    """One row: its handler, and the data for `data/openapi.json` that its docstring does not have."""
 
     handler: Handler
     operation: str
-    """Its name for generators of clients."""
+    """Name for generators of clients."""
     gives: str = ""
-    """Name of a model (`models`)."""
+    """Name of the answer's model (`models`)."""
     takes: str = ""
-    """Likewise, of the body; with a question mark where it may be left out."""
+    """Name of the body's model; with a question mark if the body is optional."""
     query: str = ""
-    """Likewise, of the query."""
+    """Name of the query's model."""
     errors: tuple[str, ...] = ("Bad", "Forbidden", "Unknown")
     """Names of `models.ERRORS`."""
     status: int = 200
-    """Of its answer."""
+    """Status of its answer."""
 
 
 _LISTED = ("Bad", "Forbidden")
@@ -493,8 +492,8 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
 }
 
 OPEN = {("health",)}
-"""Answered to everybody, so that a container's health check needs no token; without the path of the CA."""
+"""Endpoints without a token, so that a container's health check needs none; their answers omit the path of the CA."""
 COUNTED = {("sessions", "*"), ("sessions", "*", "reset"), ("sessions", "*", "close")}
-"""Answered with a session's sums."""
+"""Endpoints whose answers have a session's totals."""
 TOLD = {("calls",), ("spans",)}
-"""Answered with what happened in a session that the query names."""
+"""Endpoints whose answers have the calls of the session in the query."""

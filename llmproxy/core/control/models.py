@@ -1,7 +1,7 @@
-"""What the control API takes and gives: a model for each body, query and answer, named in rows of `endpoints.TABLE`.
+"""Models of the control API's bodies, queries and answers, named in rows of `endpoints.TABLE`.
 
-`scripts/api-document` makes `data/openapi.json` of them, for readers and for generators of clients; a test holds real
-answers against it. Nothing else imports this. What a model does not name is refused; constraints stand in `Annotated`.
+`scripts/api-document` generates `data/openapi.json` from them, for readers and for generators of clients; a test checks
+real answers against it. Nothing else imports this. Unknown members are refused; constraints are in `Annotated`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ class Health(TypedDict):
     version: str
     mode: Mode
     ca: str | None
-    """Path of the certificate authority (PEM) where https is served; null otherwise, and for whoever may not use this
-    API.
-    """
+    """Path of the certificate authority (PEM) if https is served; else null, and for clients without permission for
+    this API."""
     ca_bundle: str | None
-    """Path of that authority together with all that is usually trusted (PEM), for variables that replace what is
-    trusted.
-    """
+    """Path of that authority together with all usually trusted ones (PEM), for variables that replace the trusted
+    ones."""
 
 
 Fork = TypedDict(
@@ -42,72 +40,66 @@ Fork = TypedDict(
 
 
 class Open(TypedDict):
-    """Everything but the name is the proxy's own unless given."""
+    """Every member but the name defaults to the proxy's setting."""
 
     name: Annotated[str, {"minLength": 1, "maxLength": 300}]
     """Any printable text. `weather~2` is the second sample of the cassette `weather`."""
     cassette: NotRequired[Annotated[str | None, {"minLength": 1, "maxLength": 300}]]
-    """For replay, where several sessions replay one cassette; otherwise that of the name."""
+    """For replay, where several sessions replay one cassette; by default that of the name."""
     under: NotRequired[Annotated[str | None, {"minLength": 1, "maxLength": 300}]]
-    """What arrives under this name belongs to the session, as `bind` would say it."""
+    """Requests under this name belong to the session, as with `bind`."""
     mode: NotRequired[Literal["replay", "auto", "record", "once", "passthrough", "none", "new_episodes", "all"] | None]
-    """VCR's none, new_episodes and all are replay, auto and record. Anything but replay needs --allow-live on a proxy
-    that was started in replay.
-    """
+    """VCR's none, new_episodes and all are replay, auto and record. Other modes than replay need --allow-live on a
+    proxy that was started in replay."""
     speed: NotRequired[Annotated[float | None, {"minimum": 0, "maximum": 1000000}]]
     """0: at once; 1: as recorded; N: N times as fast."""
     exhausted: NotRequired[Exhausted | None]
     """Answer to a request that is sent more often than it was recorded."""
     sample: NotRequired[Annotated[int | None, {"minimum": 1, "maximum": 999999}]]
-    """Which recorded trial of the cassette; the session is then called `name~sample` (`name` for the first)."""
+    """Number of the cassette's sample; the session is then called `name~sample` (`name` for the first)."""
     upstreams: NotRequired[dict[str, Annotated[str, {"format": "uri"}]] | None]
     """Base URLs of providers, for this session only."""
     overrides: NotRequired[Overrides | None]
-    """What is to be different; for mode replay."""
+    """Overridden results and answers; for mode replay."""
     fork: NotRequired[Fork | None]
     """For mode replay."""
     mocks: NotRequired[Annotated[dict[str, Any] | None, {"minProperties": 1}]]
-    """Tool -> what the agent's model reads instead of its results, in whatever mode, or a list of rules of `when`
-    (arguments), `nth` and `returns`. The recording is one with them. Not together with overrides or fork.
-    """
+    """Tool -> result that the agent's model reads instead of the tool's, in any mode, or a list of rules of `when`
+    (arguments), `nth` and `returns`. The recording contains these results. Not together with overrides or fork."""
     run_variables: NotRequired[dict[str, str | int] | list[RunVariable] | None]
-    """What is declared of the run: its folder, its day, ids that were captured. Recordings of a run that declared the
-    same names fit.
-    """
+    """Run variables: the run's folder, its day, captured ids. Recordings of a run with the same declared names fit."""
     bind: NotRequired[BindScope | None]
-    """What may be bound; none: only equal requests are hits."""
+    """Kinds of values that may be bound; none: only equal requests are hits."""
     faults: NotRequired[
         Annotated[str, {"minLength": 1}]
         | Annotated[list[Annotated[str, {"minLength": 1}] | FaultRule], {"maxItems": 1000}]
         | Faults
         | None
     ]
-    """Injected faults, as `setFaults` takes them; an empty list is none, null the proxy's."""
+    """Injected faults, in the form of `setFaults`; an empty list is none, null the proxy's."""
     live: NotRequired[Annotated[list[Channel] | None, {"maxItems": 3}]]
     """Channels that go to their real providers or tools; the others are served from the recording. For mode replay.
-    What is live is kept in a cassette of its own, `NAME@live-1`, `-2` ...; an empty list is none, null the proxy's.
-    """
+    Live calls are recorded in a cassette of their own, `NAME@live-1`, `-2` ...; an empty list is none, null the
+    proxy's."""
     unknown_tool: NotRequired[UnknownTool | None]
-    """With `live`: what becomes of a tool's call that no recording answers in this state. `error`: the model reads
-    that it failed; `fail`: it is a miss, too; `live`: it goes to the real tool.
-    """
+    """With `live`: answer to a tool's call that no recording answers in this state. `error`: the model reads that it
+    failed; `fail`: it is also a miss; `live`: it goes to the real tool."""
     read_only: NotRequired[Annotated[list[Annotated[str, {"minLength": 1}]] | None, {"maxItems": 1000}]]
-    """With `live`: names of tools, or of requests (`POST api.example.com/search*`), that change nothing; `*` stands
-    for any characters.
-    """
+    """With `live`: names of tools, or of requests (`POST api.example.com/search*`), that change nothing; `*` matches
+    any characters."""
     trial: NotRequired[bool | None]
-    """A request that misses is answered by the recording at its place, and what changed is noted. For mode replay."""
+    """A request that misses is answered by the recording at its place; changes are reported. For mode replay."""
     carry: NotRequired[bool | None]
     """Whether accepted changes count; true unless given."""
 
 
 class Replacement(TypedDict):
-    """Of a session whose recordings take the place of older ones when it is closed."""
+    """The replacement of older recordings when the session is closed."""
 
     cassette: str
-    """Where they are kept meanwhile, and stay if they do not."""
+    """Cassette of the new recordings until then, and afterwards if they replace nothing."""
     why_not: str
-    """Why they do not take it, as far as is known; empty if they do."""
+    """Reason why they will replace nothing, as far as known; else empty."""
 
 
 class Sum(TypedDict):
@@ -127,7 +119,7 @@ class Unused(TypedDict):
 
 
 class Live(TypedDict):
-    """What is live in a session, and what became of its tools."""
+    """Live channels of a session, and the outcome of its tools' calls."""
 
     channels: list[Channel]
     unknown_tool: UnknownTool
@@ -136,9 +128,9 @@ class Live(TypedDict):
     """Cassette whose tools are served."""
     parent_sample: int
     cassette: str
-    """Where the run is kept."""
+    """Cassette that records the run."""
     served: int
-    """Calls that were answered from the recording."""
+    """Number of calls answered from the recording."""
     unknown: list[str]
     """Names of calls that no recording answers in the state in which they came, 100 at most."""
 
@@ -149,7 +141,7 @@ class Tokens(TypedDict):
 
 
 class Report(TypedDict):
-    """What a session comes to. Counts go on over a reset."""
+    """A session's report. Its counts include those before a reset."""
 
     served_failures: NotRequired[int]
     dealt: NotRequired[int]
@@ -158,12 +150,12 @@ class Report(TypedDict):
     stale: NotRequired[int]
     stubs: NotRequired[int]
     stub_names: NotRequired[list[str]]
-    """Their kinds."""
+    """Kinds of these stubs."""
     trial: NotRequired[list[dict[str, Any]]]
-    """Of a session on trial: what became of each call that had no recording of its own."""
+    """For a session on trial: the outcome of each call that had no recording of its own."""
     replacement: NotRequired[Replacement]
     key_names: NotRequired[list[str]]
-    """When it is opened: variables of keys that the recorded run needed, of which only the names were kept."""
+    """When it is opened: variables of API keys that the recorded run needed; only their names were stored."""
     name: str
     cassette: str
     sample: int
@@ -171,10 +163,10 @@ class Report(TypedDict):
     speed: float
     exhausted: Exhausted
     opened: bool
-    """By this API; false: by the first request under its name."""
+    """Whether this API opened it; false: the first request under its name did."""
     bind: BindScope
     run_variables: list[RunVariable]
-    """What was declared of this run."""
+    """Run variables of this run."""
     arrived: int
     """Number of the last call that arrived; `calls` lists them."""
     hits: int
@@ -191,25 +183,24 @@ class Report(TypedDict):
     live_calls: int
     tokens: Tokens
     cost_not_spent: float | None
-    """What the replayed calls would have cost, in US dollars. Null while no price is known."""
+    """Cost of the replayed calls if they had been sent, in US dollars. Null while no price is known."""
     cost_spent: float | None
-    """What the live calls cost, in US dollars. Null while no price is known."""
+    """Cost of the live calls, in US dollars. Null while no price is known."""
     unpriced: int
     parties: dict[str, Sum]
-    """By who called: `agent`, or what a request's x-llmproxy-party said (`user`, `judge`, `judge.2`)."""
+    """Totals by party: `agent`, or the value of a request's x-llmproxy-party (`user`, `judge`, `judge.2`)."""
     miss_texts: list[str]
-    """What the first misses were told: the nearest recording, and what differs."""
+    """Texts of the first misses: the nearest recording, and its differences."""
     unused: list[Unused] | None
-    """Recordings of the cassette that were neither played nor made by this session, the first 100; null where
-    recordings are not looked at.
-    """
+    """Recordings of the cassette that this session neither played nor made, the first 100; null if recordings are not
+    used."""
     unused_total: int | None
     overrides: Overridden | None
     injected: NotRequired[int]
     faults: NotRequired[SessionFaults]
-    """Absent where the session has none."""
+    """Absent if the session has none."""
     live: NotRequired[Live]
-    """Absent where no channel is live."""
+    """Absent if no channel is live."""
 
 
 class Sessions(TypedDict):
@@ -219,7 +210,7 @@ class Sessions(TypedDict):
 class Bind(TypedDict):
     session: Annotated[str, {"minLength": 1, "maxLength": 300}]
     party: NotRequired[Annotated[str, {"pattern": "^(agent|(user|judge)(\\.[0-9]{1,4})?)$", "default": "agent"}]]
-    """Whose calls they are, where a request names nobody."""
+    """Party of these calls, if a request does not name one."""
 
 
 class Bound(TypedDict):
@@ -258,7 +249,7 @@ class Miss(TypedDict):
     starts: dict[str, str]
     numbers_only: bool
     to_model: bool
-    """It was an answer to the model: the run went on."""
+    """Whether it was an answer to the model: the run continued."""
 
 
 class Misses(TypedDict):
@@ -274,7 +265,7 @@ class Refused(TypedDict):
     """Unix time, seconds."""
     method: str
     target: str
-    """As it was asked for, redacted; at most 200 characters."""
+    """As requested, redacted; at most 200 characters."""
     status: int
     text: str
 
@@ -285,7 +276,7 @@ class ErrorBody(TypedDict):
     hint: str
     """What to do next; may be empty."""
     bound_to: NotRequired[str]
-    """The session that a name is bound to, which therefore cannot be bound."""
+    """Session to which a name is bound, so that it cannot be bound."""
 
 
 class Error(TypedDict):
@@ -305,7 +296,7 @@ class Recording(TypedDict):
     url: str
     headers: list[tuple[str, str]]
     body: str | Base64
-    """Text, or base64 where it is not UTF-8."""
+    """Text, or base64 if it is not UTF-8."""
     status: int
     reason: NotRequired[str]
     response_headers: list[tuple[str, str]]
@@ -330,7 +321,7 @@ class Call(TypedDict):
     carried: NotRequired[list[str]]
     stale: NotRequired[bool]
     stub: NotRequired[str]
-    """Kind of an auxiliary call that was answered without a recording; absent else."""
+    """Kind of an auxiliary call that was answered without a recording; else absent."""
     key: str | None
     occurrence: int | None
     provider: str
@@ -339,16 +330,16 @@ class Call(TypedDict):
     interaction: int | None
     attempt: int | None
     recording: Recording | None
-    """null where nothing is recorded: passed through, refused, lost."""
+    """null if nothing is recorded: passed through, refused, lost."""
     fault: str | None
 
 
 class SessionCalls(TypedDict):
     session: str
     arrived: int
-    """Calls that have begun."""
+    """Number of calls that have begun."""
     open: int
-    """Calls that have not ended, so that they are not told yet."""
+    """Number of calls that have not ended, so that they are not listed yet."""
     calls: list[Call]
 
 
@@ -360,11 +351,11 @@ class Spans(TypedDict):
 class ToolOverride(TypedDict):
     tool: Annotated[str, {"minLength": 1}]
     nth: NotRequired[Annotated[int | None, {"minimum": 1}]]
-    """Which call of the tool in a conversation; null: every one."""
+    """Number of the tool's call in a conversation; null: every call."""
     when: NotRequired[Annotated[dict[str, Any] | None, {"minProperties": 1}]]
-    """Arguments that the call has, each equal; null: whatever it has."""
+    """Arguments that the call must have, each equal; null: any arguments."""
     result: Any
-    """A text is taken as it is; anything else is written as JSON."""
+    """A text is used as it is; any other value is written as JSON."""
 
 
 class CalledTool(TypedDict):
@@ -375,13 +366,13 @@ class CalledTool(TypedDict):
 
 class AnswerOverride(TypedDict):
     call: Annotated[int, {"minimum": 0}]
-    """The agent's calls of a model count from 0."""
+    """Number of the agent's call to a model, from 0."""
     text: NotRequired[str | None]
     tool_calls: NotRequired[list[CalledTool] | None]
 
 
 class Overrides(TypedDict, total=False):
-    """What is to be different when a recording is replayed to a living agent."""
+    """Overrides for a recording that is replayed to a live agent."""
 
     tools: list[ToolOverride] | None
     answers: list[AnswerOverride] | None
@@ -391,12 +382,12 @@ class OverriddenTool(TypedDict):
     tool: str
     nth: int | None
     when: NotRequired[dict[str, Any]]
-    """Arguments that it is for; absent where it is for all."""
+    """Arguments to which it applies; absent if it applies to all."""
     result: str
     used: int
-    """How many results in requests it replaced."""
+    """Number of results in requests that it replaced."""
     inherited: bool
-    """The cassette brought it: it was recorded with it."""
+    """Whether it comes from the cassette, which was recorded with it."""
 
 
 class OverriddenAnswer(TypedDict):
@@ -406,16 +397,16 @@ class OverriddenAnswer(TypedDict):
 
 class Forked(TypedDict):
     cassette: str | None
-    """What is recorded since; null: the run stopped there."""
+    """Cassette that has been recorded since; null: the run stopped there."""
     step: int
-    """The agent's request with which it forked."""
+    """Number of the agent's request at which it forked."""
     why: str
     path: str | None
     """The first JSON path of that request that differs."""
 
 
 class Overridden(TypedDict):
-    """What was overridden so far, and where the run forked."""
+    """Overrides used so far, and the fork of the run."""
 
     tools: list[OverriddenTool]
     answers: list[OverriddenAnswer]
@@ -429,8 +420,8 @@ class Overridden(TypedDict):
 
 
 class RunVariable(TypedDict):
-    """A value that stands for the same thing all through a run: recorded and present ones of one name are exchanged.
-    Paths, dates and long ids are found in texts; short values only at members of tools' JSON that name them.
+    """A value with the same meaning all through a run: recorded and present values of one name are exchanged. Paths,
+    dates and long ids are found in texts; short values only in members of tools' JSON that name them.
     """
 
     name: Annotated[str, {"minLength": 1, "maxLength": 100}]
@@ -439,21 +430,21 @@ class RunVariable(TypedDict):
     """
     value: str | int
     other: NotRequired[str]
-    """A second way to say it: what a folder's links resolve to, the day in UTC."""
+    """A second form of the value: a folder with its links resolved, the day in UTC."""
     tool: NotRequired[str]
-    """The tool in whose arguments or results a short value stands."""
+    """Tool whose arguments or results contain a short value."""
     path: NotRequired[str]
-    """Where in that JSON: `$.items[*].id`."""
+    """Path in that JSON: `$.items[*].id`."""
 
 
 class RunVariables(TypedDict):
     run_variables: dict[str, str | int] | list[RunVariable]
-    """Names and values, or a list with everything that a run variable has."""
+    """Names and values, or a list of objects with all members of a run variable."""
 
 
 class Faults(TypedDict):
-    """Injected faults: the first rule that fits a call counts. `llmproxy faults` and docs/faults.md say what each
-    kind does and takes.
+    """Injected faults: the first rule that matches a call applies. `llmproxy faults` and docs/faults.md describe the
+    kinds and their members.
     """
 
     faults: (
@@ -463,22 +454,20 @@ class Faults(TypedDict):
     )
     """Rules; or the name of a preset, a kind, `http-429@2`. Null: the proxy's own."""
     seed: NotRequired[int]
-    """What chance is drawn from; 0 unless given."""
+    """Random seed; 0 by default."""
     again: NotRequired[Annotated[bool, {"default": False}]]
-    """Whether a set that the session met before goes on where it stood, as if those between had only stood in for it.
-    """
+    """Whether a set that the session had before continues at its state, as after a temporary replacement."""
 
 
 class FaultRule(TypedDict):
-    """Which call meets which fault. What is left out chooses every call of the agent. Further members are what the kind
-    takes.
+    """A rule of injected faults. Without conditions a rule matches every call of the agent. Further members are
+    those of the kind.
     """
 
     kind: str
     call: NotRequired[Annotated[int, {"minimum": 1}] | list[Annotated[int, {"minimum": 1}]]]
-    """Which call of the session among those that the other members choose, from 1; a retry is the call that it
-    retries.
-    """
+    """Number of the call among those that the other members match, from 1; a retry counts as the call that it
+    retries."""
     recording: NotRequired[Annotated[int, {"minimum": 1}] | list[Annotated[int, {"minimum": 1}]]]
     """Row of the recording that would answer."""
     provider: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
@@ -488,7 +477,7 @@ class FaultRule(TypedDict):
     operation: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
     """As provider: `chat.completions`, `messages`."""
     party: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
-    """As provider; `agent` unless given."""
+    """As provider; `agent` by default."""
     channel: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
     """As provider: `llm`, `mcp`, `http`; without it `mcp` for kinds named `mcp-...`, `llm` and `http` for all others.
     """
@@ -497,48 +486,48 @@ class FaultRule(TypedDict):
     tool: NotRequired[Annotated[str, {"minLength": 1}] | list[Annotated[str, {"minLength": 1}]]]
     """A tool that the recorded answer calls."""
     probability: NotRequired[Annotated[float, {"minimum": 0, "maximum": 1}]]
-    """Of the calls that the other members choose; drawn from seed, session, key, occurrence and attempt."""
+    """Probability for calls that the other members match; drawn from seed, session, key, occurrence and attempt."""
     times: NotRequired[Annotated[int, {"minimum": 1, "maximum": 1000}] | Literal["always"]]
-    """How many attempts of one request meet a fault before it gets its recorded answer; 1 unless given."""
+    """Number of attempts of one request that meet a fault before it gets its recorded answer; 1 by default."""
 
 
 class FaultCount(TypedDict):
-    """The rule, and how often it was used."""
+    """A rule, and the number of its injections."""
 
     kind: str
     injected: int
     idle: NotRequired[str]
-    """Why it met no call, where it did not; absent otherwise."""
+    """Reason why it met no call; else absent."""
 
 
 class SessionFaults(TypedDict):
     name: str
-    """As they were asked for; empty for rules."""
+    """Name of the preset or kind that was given; empty for rules."""
     seed: int
     injected: int
-    """Calls that met a fault, by all rules."""
+    """Number of calls that met a fault, of all rules."""
     faults: list[FaultCount]
     idle: NotRequired[list[str]]
-    """For each rule that met no call, why; in a report with the session's close only."""
+    """Reasons of all rules that met no call; in a report only at the session's close."""
 
 
 class ToolLine(TypedDict):
     connection: str
-    """Names one client."""
+    """Id of one client."""
     server: NotRequired[str]
     """Name of the server in recordings; with `line`."""
     line: NotRequired[str]
-    """One message of the client's; empty to ask `again`."""
+    """One message of the client; empty to request the rest after `again`."""
     secrets: NotRequired[list[str]]
-    """Values that must not be kept; with `line`."""
+    """Values that must not be stored; with `line`."""
     held: NotRequired[bool]
-    """The client keeps this connection, and is gone when it ends; with the first `line`."""
+    """The client keeps this connection open and ends with it; with the first `line`."""
     known: NotRequired[bool]
-    """The client was here before: a proxy that does not know it refuses; with every other `line`."""
+    """The client was connected before: a proxy that does not know it refuses; with every other `line`."""
     number: NotRequired[int]
     lines: NotRequired[list[tuple[int, str]]]
     left: NotRequired[bool]
-    """The client has cancelled it: `lines` are what it heard until then."""
+    """The client has cancelled it: `lines` are those it received until then."""
     lost: NotRequired[str]
     end: NotRequired[bool]
 
@@ -547,33 +536,31 @@ class ToolLineAnswer(TypedDict, total=False):
     out: str
     """Lines for the client; with `line`."""
     forward: int | None
-    """The number under which the server's answer is told; null where no server is needed."""
+    """Number for sending the server's answer; null if no server is needed."""
     late: float
-    """An injected fault: seconds after which `out` goes to the client; absent for at once."""
+    """An injected fault: seconds until `out` goes to the client; absent for none."""
     gone: bool
-    """An injected fault: the server ends, as far as its client can see; absent otherwise."""
+    """An injected fault: the server ends, from its client's view; else absent."""
     again: float
-    """An answer waits for others that ended before it: seconds after which an empty `line` asks for it."""
+    """An answer waits for others that ended before it: seconds until an empty `line` requests it."""
 
 
 class Close(TypedDict, total=False):
     complete: bool
-    """Whether the cassette holds all that it should: mode `once` adds nothing to it then. `false`: the run failed or
-    was interrupted; mode `once` then replays what is whole and records the rest. Left out: it is complete unless an
-    answer in it is cut, or failed and no good one came after it.
-    """
+    """Whether the cassette is complete: mode `once` then adds nothing to it. `false`: the run failed or was
+    interrupted; mode `once` then replays complete recordings and records the rest. By default it is complete unless an
+    answer in it is cut, or failed without a later good one."""
     after: Annotated[int, {"minimum": 0}]
-    """The number of a call of the session: the answer then has the calls that arrived after it, as `calls`, in the form
-    of the session.
-    """
+    """Number of a call of the session: the answer then has `calls` with the calls that arrived after it, in the
+    session's form."""
     interrupted: bool
-    """What ran in it was ended from outside: what it recorded does not take the place of older recordings."""
+    """The run in it was ended from outside: its recordings do not replace older ones."""
 
 
 class Stopping(TypedDict):
     stopping: bool
     exit_code: int
-    """What it ends with if nothing more comes: 0, 3 or 4."""
+    """Exit code if no further call comes: 0, 3 or 4."""
 
 
 class LessonReport(TypedDict):
@@ -587,7 +574,7 @@ class LessonReport(TypedDict):
 
 class Lessons(TypedDict):
     served: int
-    """Requests that were answered on trial."""
+    """Number of requests that were answered on trial."""
     lessons: list[LessonReport]
 
 
@@ -595,12 +582,12 @@ class ListQuery(TypedDict, total=False):
     session: str
     """Only of this session."""
     limit: Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}]
-    """How many at most; the last ones."""
+    """Maximum number; the last ones."""
 
 
 class LimitQuery(TypedDict, total=False):
     limit: Annotated[int, {"minimum": 1, "maximum": 10000, "default": 100}]
-    """How many at most; the last ones."""
+    """Maximum number; the last ones."""
 
 
 class CallsQuery(TypedDict):
@@ -614,7 +601,7 @@ class SpansQuery(TypedDict):
     session: Annotated[str, {"minLength": 1}]
     """An open session."""
     party: NotRequired[Annotated[str, {"default": "agent"}]]
-    """Whose calls; `*` for everybody's."""
+    """Party of the calls; `*` for all."""
 
 
 class DocumentedError(NamedTuple):
@@ -652,4 +639,4 @@ ERRORS: Mapping[str, DocumentedError] = {
         "Ask for those after 10000, ask more often, or close the session.",
     ),
 }  # fmt: skip
-"""What goes wrong, each with an example."""
+"""Errors, each with an example."""

@@ -1,4 +1,4 @@
-"""Read strictly what a control request says: nothing is guessed; refusals say what was given and what can be."""
+"""Strict parsing of control requests: nothing is guessed; errors name the given value and the valid ones."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Json = Any
 """Plain JSON values."""
 
 LAST_SAMPLE = 999_999
-"""More digits at the end of a name are part of the cassette's."""
+"""Largest sample; more digits at the end of a name are part of the cassette's name."""
 FASTEST = 1e6
 
 
 class BadControl(RefusedError):
-    """A control request that makes no sense."""
+    """An invalid control request."""
 
     code = "llmproxy_control"
     status = 400
 
 
 def parse_body(body: bytes) -> dict[str, Json]:
-    """Read a body; an empty one is an empty object. Raises BadControl, as all of these."""
+    """Return a body; an empty one is an empty object. Raises BadControl, like all of these."""
     if not body.strip():
         return {}
     try:
@@ -50,14 +50,14 @@ def parse_body(body: bytes) -> dict[str, Json]:
 
 
 def show_given(value: Json) -> str:
-    """Describe what was given, in a few characters, whatever it is."""
+    """Return a short description of any given value."""
     if isinstance(value, str):
         return repr(value[:40])
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]
 
 
 def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what: str) -> E | None:
-    """Return a mode (VCR's names too) or an exhausted rule; None is the proxy's."""
+    """Return a mode (VCR's names too) or an exhausted rule; None for the proxy's."""
     if value is None:
         return None
     if kind is Mode and isinstance(value, str):
@@ -69,19 +69,19 @@ def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what
 
 
 def parse_flag(value: Json, what: str) -> bool:
-    """Read a member that is true, false or, which is the same, left out. Raises BadControl."""
+    """Return a boolean member, False if it is absent. Raises BadControl."""
     if not isinstance(value, bool | None):
         raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
     return bool(value)
 
 
 def parse_optional_flag(value: Json, what: str) -> bool | None:
-    """Read a member that is true, false or left out, which is a third thing. Raises BadControl."""
+    """Return a boolean member, None if it is absent. Raises BadControl."""
     return None if value is None else parse_flag(value, what)
 
 
 def parse_name(value: Json, otherwise: str) -> str:
-    """Return a name that a URL can say too."""
+    """Return a name that is valid in a URL."""
     if not isinstance(value, str):
         raise BadControl(f"llmproxy: {otherwise}.")
     try:
@@ -103,7 +103,7 @@ def join_name_and_sample(name: str, sample: Json) -> str:
 
 
 def parse_speed(value: Json) -> float | None:
-    """Return a pace of replay: 0 is at once, 1 as recorded; None is the proxy's."""
+    """Return a speed of replay: 0 is at once, 1 as recorded; None for the proxy's."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= FASTEST:
@@ -136,7 +136,7 @@ FORK_MEMBERS = ("live", "from", "as")
 
 
 def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[ForkState | None, str | None]:
-    """Return what a session is to override, and the name of the cassette to fork to. Raises OverrideError too."""
+    """Return a session's overrides, and the name of the cassette to fork to. Raises OverrideError too."""
     if mocks is not None:
         if overrides is not None or fork is not None:
             raise BadControl(
@@ -163,7 +163,7 @@ def parse_overrides(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Fo
 
 
 def parse_live_channels(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChannels | None:
-    """Return which channels a session wants live, an empty list for none; None: the proxy's. Raises BadControl."""
+    """Return a session's live channels, without any for an empty list; None for the proxy's. Raises BadControl."""
     if (named := [name for name in ("unknown_tool", "read_only") if body.get(name) is not None]) and not (
         body.get("live") or (body.get("live") is None and default is not None)
     ):
@@ -184,7 +184,7 @@ def parse_live_channels(body: Mapping[str, Json], default: LiveChannels | None) 
 
 
 def parse_control_faults(value: Json, seed: Json = None) -> Faults | None:
-    """Return faults: rules, a preset's name, ``http-429@2``, what a file holds; none of our files. Raises BadFaults."""
+    """Return faults: rules, a preset's name, ``http-429@2``, a file's content; no file names. Raises BadFaults."""
     if value is None:
         return None
     found = parse_session_faults(value)

@@ -1,17 +1,16 @@
-"""A server of tools that speaks over stdio, as the proxy sees it: lines of its client in, what to do with each out.
+"""The proxy's side of a tool server over stdio: lines of its client in, actions for each out.
 
-The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing. It hands over each line
-of the client and obeys:
+The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing. It sends each line of the
+client and obeys the result:
 
-    Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
-                           what that answers is told under the number (`on_server_answer`); both are empty for a message
-                           that needs no answer
-          (again)          an answer waits for others, recorded at once: an empty line asks for it so many seconds later
-          (late, gone)     what an injected fault makes of it: `out` goes out so many seconds later, or the client's
-                           server ends
+    ToolLineOutcome(out, forward)   `out` goes to the client; with `forward`, a number, the line goes to the real
+                                    server, whose answer is sent with the number (`on_server_answer`); both are empty
+                                    for a message that needs no answer
+                   (again)          an answer waits for concurrent ones: an empty line requests it after so many seconds
+                   (late, gone)     an injected fault: `out` is sent after so many seconds, or the client's server ends
 
-A message is kept as a request to ``http://stdio.invalid/``, its answers as lines; what a server says while nobody waits
-for an answer is kept as one stream.
+A message is stored as a request to ``http://stdio.invalid/``, its answers as lines; unsolicited messages of a server
+are stored as one stream.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ UNKNOWN = (
     "Start the server's client again."
 )
 MOST_OPEN = 10_000
-"""Messages of one client that wait for something."""
+"""Maximum pending messages of one client."""
 
 
 class StdioExchangeRecorder(Protocol):
-    """Whoever carries out what the engine decides."""
+    """Executor of the engine's decisions."""
 
     def record_begin(self, exchange: Exchange) -> None: ...
 
@@ -51,22 +50,22 @@ class StdioExchangeRecorder(Protocol):
         """Report an exchange that is over."""
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store the answer of an exchange, soon, and report it; one that is not `proper` came only in part."""
+        """Store the answer of an exchange, soon, and report it; one that is not `proper` is incomplete."""
 
 
 @dataclass(slots=True)
 class _PendingPlayback:
-    """A recorded answer that has not been told whole."""
+    """A recorded answer that has not been sent completely."""
 
     exchange: Exchange
     playback: Playback | None
-    """None for one that waits for nothing but its turn."""
+    """None if it waits only for its turn."""
     turns: deque[AnswerPart]
 
 
 @dataclass(slots=True)
 class StdioClient:
-    """One client of one server, for as long as it is connected."""
+    """One client of one server, while it is connected."""
 
     engine: Engine
     proxy: StdioExchangeRecorder
@@ -74,10 +73,10 @@ class StdioClient:
     server: str
     """Name of the server, without prefix."""
     held: str = ""
-    """The one connection that the client keeps to us, and is gone when that is; empty: it may leave without a word."""
+    """Connection that the client keeps open and ends with; empty: it may leave without notice."""
     _open: dict[int, Exchange] = field(default_factory=dict)
     _begun: dict[int, float] = field(default_factory=dict)
-    """When each forwarded message came, Unix seconds: what the server says unasked follows one of them."""
+    """Unix seconds of each forwarded message: an unsolicited message of the server follows one of them."""
     _waiting: list[_PendingPlayback] = field(default_factory=list)
     _stream: Exchange | None = None
     _number: int = 0
@@ -87,7 +86,7 @@ class StdioClient:
         return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
     def on_line(self, line: bytes) -> ToolLineOutcome:
-        """Return what becomes of a client's line; an empty one asks for what may go out now. Raises LLMProxyError."""
+        """Return the outcome of a client's line; an empty one requests ready lines. Raises LLMProxyError."""
         if not line:
             out, again = self._take_ready_lines()
             return ToolLineOutcome(out, again=again)
@@ -137,7 +136,7 @@ class StdioClient:
         return b""
 
     def _begin_unasked_messages(self) -> None:
-        """Find out whether what the server says unasked is to be told, or kept."""
+        """Decide whether the server's unsolicited messages are replayed or recorded."""
         exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
         self.engine.identify(exchange, b"")
         if exchange.decision is Decision.REPLAY:
@@ -147,7 +146,7 @@ class StdioClient:
             self._stream = exchange
 
     def _take_ready_lines(self) -> tuple[bytes, float]:
-        """Return what may be told by now of all that waits, and when to ask for the rest, in seconds."""
+        """Return the lines of pending answers that are ready, and the seconds until the next check."""
         out, again = b"", 0.0
         for each in list(self._waiting):
             while each.turns and (ready := each.playback is None or each.playback.check_ready(each.turns[0])):
@@ -167,11 +166,10 @@ class StdioClient:
         return out, again
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Handle the server's answer to a forwarded message: (microseconds, line), in order; nothing where none was to
-        come.
+        """Handle the server's answer to a forwarded message: (microseconds, line), in order; empty if none was due.
 
-        `left`: the client has cancelled it, and these are what it heard until then. Raises LLMProxyError: it cannot be
-        kept.
+        `left`: the client has cancelled it, and these are the lines that it received until then. Raises LLMProxyError:
+        it cannot be stored.
         """
         if (exchange := self._open.pop(number, None)) is None:
             raise BadControl(f"llmproxy: nothing of {self.server} waits for an answer under the number {number}.")
@@ -180,20 +178,20 @@ class StdioClient:
         exchange.recording.on_head(0, status, reason, headers)
         for offset, line in lines:
             exchange.recording.on_data(offset, line + b"\n")
-        if exchange.progress.released is not None:  # the shim's clock began later, by how long its call took
+        if exchange.progress.released is not None:  # the shim's clock started later, by the duration of its call
             exchange.recording.postpone_last_offset(
                 round((self.engine.clock() - exchange.progress.released) * MICROSECONDS)
             )
         self.proxy.store_later(exchange, proper=not left)
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Handle that the server did not answer: nothing of that is kept."""
+        """Handle that the server did not answer: nothing of that is stored."""
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
             self.proxy.report_exchange_end(exchange, 0)
 
     def on_client_end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Handle a client's end; `unasked` is what the server said meanwhile: (message followed or 0, line)."""
+        """Handle a client's end; `unasked` are unsolicited messages of the server: (message followed or 0, line)."""
         for number in list(self._open):
             self.on_server_loss(number, "the client left before the server answered")
         for each in self._waiting:
@@ -213,19 +211,19 @@ class StdioClient:
 
 
 class StdioClients:
-    """Every client of the proxy's that speaks over stdio, as the control API knows it."""
+    """All stdio clients of the proxy, for the control API."""
 
     def __init__(self, proxy: StdioExchangeRecorder) -> None:
         self._proxy = proxy
         self._lines: dict[tuple[str, str], StdioClient] = {}
 
     def on_connection_end(self, connection: str) -> None:
-        """Handle the end of a connection: a shim that ends without a word, killed perhaps, loses what it waited for."""
+        """Handle the end of a connection: a shim that ends without notice (killed) loses its pending answers."""
         for which in [which for which, each in self._lines.items() if each.held == connection]:
             self._lines.pop(which).on_client_end()
 
     def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
-        """Serve one call of a shim by `connection`: a client's line, a server's answer, the end. Raises BadControl."""
+        """Serve one request of a shim: a client's line, a server's answer, the end. Raises BadControl."""
         which = session, read_text(body, "connection")
         if "line" in body:
             if (line := self._lines.get(which)) is None:
@@ -260,7 +258,7 @@ class StdioClients:
 
 
 def read_text(body: Mapping[str, Json], name: str) -> str:
-    """Read a member that is a text. Raises BadControl."""
+    """Return a member that must be a text. Raises BadControl."""
     value = body.get(name)
     if not isinstance(value, str) or not value:
         raise BadControl(f"llmproxy: {name} must be a text.")
@@ -268,7 +266,7 @@ def read_text(body: Mapping[str, Json], name: str) -> str:
 
 
 def read_lines(body: Mapping[str, Json]) -> list[tuple[int, bytes]]:
-    """Read lines, [[number, text], ...]. Raises BadControl."""
+    """Return lines, [[number, text], ...]. Raises BadControl."""
     found = body.get("lines") or []
     if not isinstance(found, list):
         raise BadControl("llmproxy: lines must be pairs of a number and a text.")

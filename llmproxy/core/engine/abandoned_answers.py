@@ -1,9 +1,9 @@
-"""An answer that its recorded client left, in a session that may write: who reads on today gets it live the next time.
+"""Recorded answers that their client abandoned, in sessions that may write.
 
-Leaving once may be an interrupt or a timeout; twice it is the agent's way (`core.store.reader.was_left_twice`). So what
-was left is served as far as it goes, and its client gets `LEAVING` microseconds to leave as well. One that is still
-there then wants all of it: the recording counts as left once again, so that the next run asks for it live. A part is
-never repeated: what asks once more than was recorded gets it live, also where the cassette was complete.
+Leaving once may be an interrupt or a timeout; twice is the agent's habit (`core.store.reader.was_left_twice`). So it is
+served as far as it was recorded, and its client gets `LEAVING` microseconds to leave as well. A client that stays needs
+the whole answer: the recording then counts as left once again, so that the next run requests it live. A part is never
+repeated: a request beyond the recorded occurrences goes live, even if the cassette was complete.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from llmproxy.protocol import Channel, Decision, Exhausted
 log = logging.getLogger(__name__)
 
 LEAVING = 1_000_000
-"""Microseconds that a client has to leave where the recorded one left, before it gets to see the break."""
+"""Microseconds that a client has to leave where the recorded one left, before the connection breaks."""
 _HOLDER = "llmproxy, late"
-"""Names whoever marks a recording, in the lease of its cassette."""
+"""Name of the holder of a cassette's lease while a recording is marked."""
 
 
 class AbandonedAnswerInterceptor(Interceptor[Exchange]):
@@ -36,14 +36,14 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
         self._sessions = parts.state.sessions
 
     def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
-        """Send it as far as its client read, then wait for this one to leave."""
+        """Send the answer as far as the recorded client read it, then wait for this client to leave."""
         if not _is_abandoned(call):
             return laid
         last = laid.pieces[-1][0] if call.session.settings.speed or not call.answer.held else 0
         return laid._replace(pieces=(*laid.pieces, (last + LEAVING, b"")))
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Ask for it live rather than repeat it."""
+        """Request it live instead of repeating it."""
         left = decided.recording is not None and decided.recording.was_left and call.channel is not Channel.MCP
         repeated = call.nth > len(found.recordings) and call.session.settings.exhausted is Exhausted.LAST
         return Decided(Decision.RECORD) if left and repeated else decided
@@ -55,7 +55,7 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
         return self._build_ask_live_again_job(call.session, call.slot.id)
 
     def _build_ask_live_again_job(self, session: Session, recording: int) -> Callable[[], None]:
-        """Return what makes a recording count as left once; it blocks."""
+        """Return a job that marks a recording as left once; the job blocks."""
         store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []
         mine = next((each for each in rows if each.id == recording), None)
@@ -83,7 +83,7 @@ def _is_abandoned(call: Exchange) -> bool:
 
 
 class AbandonedFeature(Feature):
-    """Cassettes that hold such answers, in modes that can ask for them live."""
+    """Handling of abandoned answers, for cassettes with some in modes that can request them live."""
 
     kind = AbandonedAnswerInterceptor
 

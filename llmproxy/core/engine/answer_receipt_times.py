@@ -1,13 +1,13 @@
-"""When a client heard the ends of concurrent answers, by the evidence of what it asked next.
+"""Inference of when a client processed the ends of concurrent answers, from its later requests.
 
-What reaches a client is not yet heard: one that is busy may take two ends in another order than they came, or have
-built its next request when the second of them came. The recorded times say nothing of that; its requests do:
+An answer that has reached a client is not yet processed: a busy client may process two ends in another order than they
+arrived, or may have built its next request when the second one arrived. Recorded times do not show that; requests do:
 
-    B's end, A's end, X says "A's answer ... B's answer"         A was heard before B, where their ends lie close
-    A's end, B's end, X says "A's answer", a later one both      B was heard after X was built: it waits for X
+    B's end, A's end, X cites "A's answer ... B's answer"       A was processed before B, if their ends are close
+    A's end, B's end, X cites "A's answer", a later one both    B was processed after X was built: it waits for X
 
-An answer is *cited* where a request holds the first line of its text, or the id of its call of a tool, and no request
-of before did. A guess that is wrong costs a little time and no more: `EndOrder` waits for X a short while.
+A request *cites* an answer if it holds the first line of its text, or the id of its tool call, and no earlier request
+did. A wrong guess only costs a little time: `EndOrder` waits for X a short while.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 
 CLOSE = 0.1
-"""Seconds between two ends that a busy client may hear in the other order."""
+"""Seconds between two ends that a busy client may process in the other order."""
 REACTION = 1.0
-"""Seconds in which a client asks what an end brought about."""
+"""Maximum seconds between an end and the request that it causes."""
 LONGEST = 200
-"""Characters of an answer that are looked for."""
+"""Characters of an answer that are searched for in requests."""
 MOST, MOST_BYTES = 400, 16 << 20
-"""Calls that are read, and bytes of their requests (0.2 s); of more nothing is corrected."""
+"""Maximum calls that are read, and bytes of their requests (0.2 s); above that, no times are corrected."""
 
 
 class RecordedCall(NamedTuple):
     id: int
-    """Of the recording."""
+    """Id of the recording."""
     began: float
-    """When it was released to its upstream, Unix seconds."""
+    """Time when it was forwarded to its upstream, Unix seconds."""
     ended: float
-    """When its client heard the last of its answer, as far as that is known."""
+    """Time when its client processed the last of its answer, as far as known."""
     party: str = ""
     key: str = ""
     answer: int = 0
     """Equal for equal answers."""
     grace: float = 0.0
-    """Seconds that its end waits at most for what was asked before it was heard; 0 where nothing is known of that."""
+    """Maximum seconds that its end waits for requests built before the client processed it; 0 if unknown."""
     late: bool = False
-    """Whether it was heard later than it came."""
+    """Whether it was processed later than it arrived."""
     together: bool = False
-    """Whether a client that does not wait for all of them was still busy with the end before when it heard this."""
+    """Whether a client that does not wait for all was still busy with the previous end when this one arrived."""
 
 
 Cites = Callable[[int, int], int]
-"""Where in a call's request another call's answer stands; -1 if it does not."""
+"""Position in a call's request at which it cites another call's answer; -1 if it does not."""
 
 
 class _RequestsTooLong(Exception):
-    """The requests are too long to be read all."""
+    """The requests are too long to be read in full."""
 
 
 def infer_receipt_times(calls: Sequence[RecordedCall], cites: Cites) -> list[RecordedCall]:
-    """Return calls with their ends when they were heard, in the order of their begins."""
+    """Return the calls with the times when their ends were processed, in the order of their begins."""
     try:
         return _infer_receipt_times(calls, cites)
     except _RequestsTooLong:
@@ -97,16 +97,16 @@ def _infer_receipt_times(calls: Sequence[RecordedCall], cites: Cites) -> list[Re
 
 
 def _is_first_cited_later(made: Sequence[RecordedCall], n: int, m: int, heard: Sequence[int], cites: Cites) -> bool:
-    """Return whether who first cites an answer comes after the n-th request, and goes on from what that had heard."""
+    """Return whether the first request that cites answer `m` follows the n-th, and cites one of `heard`."""
     behind = (k for k in range(len(made)) if made[m].ended < made[k].began < made[n].began + 30 * REACTION)
     first = next((k for k in behind if cites(made[k].id, made[m].id) >= 0), -1)
     return first > n and any(cites(made[first].id, made[each].id) >= 0 for each in heard)
 
 
 def _mark_joint_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cites: Cites) -> None:
-    """Mark ends that a client took together because it was slow: it asks when some of them are there, not all.
+    """Mark ends that a slow client processed together: it sends requests when some of them are there, not all.
 
-    Its next request cites both; another one that says what this says cites an end of the same crowd that was later.
+    Its next request cites both. Another request that cites one of them also cites a later end of the same group.
     """
     by_end = sorted(heard, key=lambda m: made[m].ended)
     slow = made[n].began - made[by_end[-1]].ended if by_end else 0.0
@@ -119,7 +119,7 @@ def _mark_joint_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cit
 
 
 def _order_ends(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
-    """Put ends that lie close in the order in which a request cites them; none where something was asked between."""
+    """Order ends that are close by where a request cites them; not if a request was sent between them."""
     runs: list[list[int]] = []
     for m in heard:
         before = made[runs[-1][-1]].ended if runs else 0.0
@@ -135,7 +135,7 @@ def _order_ends(made: list[RecordedCall], heard: Sequence[int], at: dict[int, in
 
 
 def build_citation_finder(store: Store) -> Cites:
-    """Return what says where a recorded request cites a recorded answer; each is read once."""
+    """Return the function that finds where a recorded request cites a recorded answer; it reads each once."""
     requests: dict[int, bytes] = {}
     answers: dict[int, re.Pattern[bytes] | None] = {}
     size = 0
@@ -154,7 +154,7 @@ def build_citation_finder(store: Store) -> Cites:
 
 
 def _build_answer_pattern(made: Interaction) -> re.Pattern[bytes] | None:
-    """Return what finds the beginning of an answer in JSON, or the id of its first call of a tool."""
+    """Return a pattern that matches the beginning of an answer in JSON, or the id of its first tool call."""
     if (said := read_interaction_answer(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:LONGEST]

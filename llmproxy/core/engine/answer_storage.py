@@ -1,4 +1,4 @@
-"""The answer of a provider is here: into the store with it, before its client sees its end."""
+"""Storing of providers' answers, before their clients see the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STALE = (
 
 
 class AnswerWriter:
-    """Writes what the exchanges of one engine recorded. All of it blocks: it is called from a writer's thread."""
+    """Writer of one engine's recorded exchanges. All methods block: they are called from a writer's thread."""
 
     def __init__(self, state: EngineState, keying: KeyDeriver, builder: InteractionBuilder) -> None:
         self._state, self._keying, self._builder = state, keying, builder
@@ -36,7 +36,7 @@ class AnswerWriter:
         return self.store_answers([(exchange, proper)])[0]
 
     def store_answers(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
-        """Store several answers in one transaction: all or, if this raises, none. Else as `store_answer`."""
+        """Store several answers in one transaction: all or, if this raises, none. Otherwise like `store_answer`."""
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [extract_texts_and_cost(one) for _, one in kept]
@@ -59,7 +59,7 @@ class AnswerWriter:
         return [Usage() if one is None else one.usage for one in made]
 
     def _build_interaction(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
-        """Return what is to be stored of an exchange, None if nothing is. Raises RecordingError."""
+        """Return the interaction to store for an exchange, None if nothing is stored. Raises RecordingError."""
         if self._state.stores.opened is None or exchange.key is None or exchange.request.body is None:
             raise RecordingError("the request's body never came to its end")
         if exchange.recording.damaged:
@@ -91,14 +91,14 @@ class AnswerWriter:
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
     def _names_replayed_id(self, exchange: Exchange) -> bool:
-        """Return whether a request names an id served from a recording, which the provider may have forgotten."""
+        """Return whether a request names an id from a replayed answer, which the provider may have forgotten."""
         if exchange.session.policy.plays is PlayScope.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.build_origin_finder(exchange.session), exchange.identity.refs)
         return any(origin is not None and not exchange.session.has_recorded_key(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
-        """Read what an answer used that is not stored."""
+        """Return the usage of an answer that is not stored."""
         if exchange.route.not_llm:
             return Usage()
         response = exchange.build_recorded_response(proper=proper)
@@ -109,13 +109,13 @@ class AnswerWriter:
 
 
 class InteractionBuilder:
-    """Makes interactions of one engine's exchanges, and finds them again."""
+    """Builds the interactions of one engine's exchanges, and finds them again."""
 
     def __init__(self, state: EngineState, keying: KeyDeriver) -> None:
         self._state, self._keying = state, keying
 
     def build(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
-        """Return an exchange as it is stored; the response is redacted already."""
+        """Return an exchange as an interaction; `response` is redacted already."""
         kind, body = response.mime_type, response.body
         request = self._keying.redact(exchange, exchange.request.data)
         if exchange.kept.has_twin:
@@ -139,21 +139,21 @@ class InteractionBuilder:
 
     @staticmethod
     def _find_model(exchange: Exchange, kind: str, body: bytes) -> str | None:
-        """Return the model's name. Azure's path names a deployment, only the answer the model (and so the price)."""
+        """Return the model's name. Azure's path names a deployment; the answer names the model (and the price)."""
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
         return read_model(kind, body) or named
 
     def load_call_interaction(self, session: Session, call: Call) -> Interaction | None:
-        """Return what was said in a call that has ended; None where nothing is recorded of it."""
+        """Return the interaction of an ended call; None if nothing is recorded of it."""
         for one in session.interceptors:
             if (told := one.find_unstored_call(call.seq)) is not None:
                 return told
         return self.load_recording(call.interaction)
 
     def load_recording(self, interaction: int | None) -> Interaction | None:
-        """Return a recording; None where there is none, or it is gone meanwhile. Raises CassetteCorrupt."""
+        """Return a recording; None if there is none, or it was deleted meanwhile. Raises CassetteCorrupt."""
         store = self._state.stores.current
         if store is None or interaction is None:
             return None
@@ -164,7 +164,7 @@ class InteractionBuilder:
 
 
 def _restore_upstream_host(upstream: str, request: Request) -> Request:
-    """Return a request with its upstream's host: the client's names our port, another one in each run."""
+    """Return a request with its upstream's host: the client's names our port, which differs in each run."""
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):
         return request

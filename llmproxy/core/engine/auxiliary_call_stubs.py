@@ -1,9 +1,9 @@
-"""Auxiliary calls, such as sign-ins: answered by a stub where nothing may leave the machine, else let through.
+"""Auxiliary calls, such as sign-ins: answered by a stub in offline sessions, otherwise forwarded.
 
-Which calls these are, and what is said to them: `core.providers.stubs`. They get no key, count neither as hit nor as
-miss, and where they are let through nothing of them is stored. One that is recorded as everything is, a list of models,
-is asked for here only when its cassette lacks it: then a recording of the same question in another cassette answers it
-(the first test asked, and its program remembered), else a stub.
+`core.providers.stubs` defines these calls and their answers. They get no key, count neither as hit nor as miss, and are
+not stored when they are forwarded. Lists of models are recorded like any call; a stub handles them only if the cassette
+has none. Then a recording of the same request in another cassette answers it (the first test requested it, and its
+program cached it), otherwise a stub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 
 _OTHERS = 20
-"""Places of a key that are looked at."""
+"""Maximum places of a key that are searched."""
 
 
 class StubInterceptor(Interceptor[Exchange]):
@@ -33,7 +33,7 @@ class StubInterceptor(Interceptor[Exchange]):
         self._state, self._session = parts.state, session
 
     def _may_stub(self, stub: Stub | None) -> bool:
-        """Return whether a call is not sent; where a channel is live, or a fork may be, sign-ins are."""
+        """Return whether a call is not sent. In a session with live channels or a fork, sign-ins are sent."""
         offline = self._session.policy.on_miss is Decision.REFUSE
         return offline and (self._session.leased_cassette is None or (stub is not None and not stub.is_sign_in))
 
@@ -69,7 +69,7 @@ class StubInterceptor(Interceptor[Exchange]):
         return self._answer_from_other_cassette(call, stub) or self._answer_with_stub(call, stub, asked)
 
     def _answer_from_other_cassette(self, call: Exchange, stub: Stub) -> bool:
-        """Answer by a recording of another cassette, if one has the very same question."""
+        """Answer with a recording of another cassette that has an equal request, if there is one."""
         store, key = self._state.stores.current, call.key
         if store is None or key is None or call.method != "GET":
             return False
@@ -87,7 +87,7 @@ class StubInterceptor(Interceptor[Exchange]):
         if made is None:
             return False
         call.decision, call.answer.made, call.note = Decision.REPLAY, made, f"{stub.name}: {stub.why}"
-        call.answer.told = tuple(each for each in made.headers if each[0] == "location")  # back to the client itself
+        call.answer.told = tuple(each for each in made.headers if each[0] == "location")  # redirect to the client
         call.state.put(stub)
         return True
 
@@ -111,7 +111,7 @@ class StubInterceptor(Interceptor[Exchange]):
 
 
 class StubFeature(Feature):
-    """Auxiliary calls are answered without a recording."""
+    """Stubs for auxiliary calls without a recording."""
 
     kind = StubInterceptor
 

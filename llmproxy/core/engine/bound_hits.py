@@ -1,11 +1,11 @@
-"""Bound hits: a request without a recording of its own is held against those that it may be, in this run's words.
+"""Bound hits: a request without its own recording is compared with candidate recordings, with this run's values.
 
     call, canonical request -> the recording that fits (`BoundRecording`), or why none does
     the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
 
-The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`).
-Where two fit, their answers are compared after binding; if they still differ, the walk's order decides or nobody does:
-never is one of two guessed.
+The exact key is always looked up first. Candidates have the same bound key; each is compared (`bindings.fit_request`).
+If two fit, their answers are compared after binding. If those still differ, the replay position decides, else nothing
+is served: the proxy never guesses one of two.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ from llmproxy.proxy_calls import Call
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
 REMEMBERED_BYTES = 32 << 20
-"""Bodies of the recorded requests that are kept ready to be compared."""
+"""Bytes of recorded requests' bodies that are cached for comparisons."""
 _MOST_COMPARED = 20_000
-"""Recordings that one request is compared with."""
+"""Maximum recordings that one request is compared with."""
 _LOOKED_AT = 50
-"""Recordings of a session in which a captured value is looked for."""
+"""Maximum recordings of a session in which a captured value is searched for."""
 _MOST_ADVISED = 3
-"""Recordings that a miss is held against to say what would make it a hit, and values that are named."""
+"""Maximum recordings that a miss is compared with to advise on volatile fields, and values that are named."""
 
 
 RESTATED = 4 << 20
-"""Bytes of a canonical body above which it is not told in this run's words."""
+"""Bytes of a canonical body above which it is not rewritten with this run's values."""
 
 _MOST_KINDS = 64
 _Kind = tuple[str, int, str, str, str, bool]
 """Cassette, sample, party, provider, operation, whether it streams."""
 _Index = dict[str, dict[Key, list[int]]]
-"""By bound key, and by exact key: ids, in the order in which they were requested."""
+"""Recordings' ids by bound key, then by exact key, in the order in which they were requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,12 @@ def _explain_unlearned(teaching: Sequence[int], outside: Sequence[tuple[int, Mis
 
 
 class RecordedRequestCache:
-    """What is remembered of the recorded requests of one store."""
+    """Cache of the recorded requests of one store."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self.declared_of = lru_cache(REMEMBERED_KEYS)(Store.read_run_variables)
-        """Returns what was declared of the run that made a recording: the same text for the same run variables."""
+        """Returns the run variables declared for the run that made a recording: equal text for equal run variables."""
         self._bound_key = lru_cache(REMEMBERED_KEYS)(self._read_bound_key)
         self._requests = RowCache[Canonical](REMEMBERED_BYTES)
         self.find_cached = self._requests.get
@@ -119,17 +119,17 @@ class RecordedRequestCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; ids are another store's from now on."""
+        """Drop everything; ids belong to another store from now on."""
         self.declared_of.cache_clear()
         self._bound_key.cache_clear()
         self._requests.clear()
         self._shared: dict[tuple[str, bytes], object] = {}
-        """Messages by their list and their canonical writing."""
+        """Messages by the name of their list and their canonical JSON."""
         self._shared_bytes = 0
         self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
 
     def index_by_bound_key(self, store: Store, kind: _Kind) -> _Index:
-        """Return the recordings of one kind of request by their bound keys; remembered until anybody commits."""
+        """Return the recordings of one kind of request by their bound keys; cached until the next commit."""
         generation = store.generation
         if (known := self._indexes.get(kind)) is not None and known[0] == generation:
             return known[1]
@@ -148,7 +148,7 @@ class RecordedRequestCache:
         return "" if canonical is None else build_bound_key(canonical)
 
     def load_canonical(self, store: Store, id_: int) -> Canonical | None:
-        """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""
+        """Return the canonical request of a recording; None if it is damaged, or no route matches it today."""
         if (known := self._requests.get(id_)) is not None:
             return known
         try:
@@ -160,7 +160,7 @@ class RecordedRequestCache:
         return made
 
     def _share_equal_messages(self, tree: object) -> None:
-        """Let a conversation's requests hold the same objects for the messages in common, which are compared once."""
+        """Let a conversation's requests share equal message objects, so that these are compared once."""
         for name, messages in tree.items() if isinstance(tree, dict) else ():
             for n, message in enumerate(messages if isinstance(messages, list) else ()):
                 written = dump(message)
@@ -171,7 +171,7 @@ class RecordedRequestCache:
             self._shared_bytes = 0
 
     def save_volatile_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
-        """Keep volatile fields where captured values stood in what this session recorded before they were declared."""
+        """Store volatile fields for captured values in recordings of this session that precede their declaration."""
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
@@ -183,16 +183,15 @@ class RecordedRequestCache:
 
 
 class _RecordingRestater(RecordingRewriter):
-    """Recordings with this run's run variables for their own, which are no difference."""
+    """Rewriter of recordings with this run's values, so that run variables are no difference."""
 
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
         self._renamers: dict[int, RequestRewriter] = {}
-        """By table: recordings of one run share theirs."""
+        """Rewriters by id of the bindings, which recordings of one run share."""
         self._messages: dict[tuple[int, int], tuple[object, object]] = {}
-        """By table and message, as recordings of a conversation share it: the message, kept in memory, and how it is
-        told.
-        """
+        """Messages by ids of bindings and message (shared within a conversation): the message, kept alive, and its
+        rewritten form."""
 
     def find_cached_request(self, id_: int) -> Canonical | None:
         return self._requests.find_cached(id_)
@@ -208,7 +207,7 @@ class _RecordingRestater(RecordingRewriter):
         return self._messages[which][1]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
-        """As it is where nothing else would differ."""
+        """Return the rewritten recording; unchanged if it would then equal the request."""
         table = self._find_bindings(id_)
         if not table.changed or recorded.tree is None:
             return recorded
@@ -216,7 +215,7 @@ class _RecordingRestater(RecordingRewriter):
         return recorded if renamed == self._wanted.tree else replace(recorded, tree=renamed)
 
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
-        """Return the whole of a recording, its messages as they were told already."""
+        """Return the whole rewritten recording; rewritten messages are reused."""
         member, said = get_messages(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
             return self._get_rewriter(table).rewrite_tree(recorded.tree)
@@ -225,7 +224,7 @@ class _RecordingRestater(RecordingRewriter):
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
-        """What fits is no difference, and what varies is not the first that is told."""
+        """Return the rewritten candidate: values that fit are no difference; volatile ones are listed apart."""
         table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not BindScope.ALL or len(wanted.body) > RESTATED:
             return CandidateInRunValues(whole)
@@ -238,7 +237,7 @@ class _RecordingRestater(RecordingRewriter):
         return CandidateInRunValues(replace(whole, tree=said.tree), said.bound, varying)
 
     def _find_bindings(self, id_: int) -> Bindings:
-        """Return what binds a recording in this session."""
+        """Return the bindings of a recording in this session."""
         return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
 
     def _get_rewriter(self, table: Bindings) -> RequestRewriter:
@@ -247,22 +246,22 @@ class _RecordingRestater(RecordingRewriter):
 
 @dataclass(slots=True)
 class _UnboundReason:
-    """How recordings were held against a call."""
+    """Result of comparing a call with recordings that do not fit."""
 
     why: str = ""
-    """Why the nearest one does not fit."""
+    """Reason why the nearest one does not fit."""
     at: str = ""
-    """JSON path where it says something else, if that is all."""
+    """JSON path of the different value, if that is the only reason."""
 
 
 class BindingInterceptor(Interceptor[Exchange]):
-    """What one session binds: run variables, the volatile fields of its cassette, what tools made in it so far."""
+    """Bindings of one session: run variables, the cassette's volatile fields, ids that tools created so far."""
 
     def __init__(self, parts: EngineParts, requests: RecordedRequestCache, bound: SessionBindings) -> None:
         self._parts, self._requests, self.bound = parts, requests, bound
         self._said: tuple[str, int, str] = ("", 0, "")
-        """Run variables, credentials learned when they were redacted, and as they are kept: the same all through a run.
-        """
+        """Run variables, the number of credentials known when they were redacted, and their redacted form, constant in
+        a run."""
 
     # -- the session
 
@@ -270,7 +269,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         self.bound.forget_id_pairs()
 
     def build_report(self) -> Mapping[str, Any]:
-        """Return the run variables, too; one that is a secret without its value."""
+        """Return the scope and the run variables, with secrets redacted."""
         text = self._parts.state.redactor.text
         declared = [
             {name: text(said) for name, said in each.to_dict().items()} for each in self.bound.declared.values()
@@ -280,7 +279,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     # -- a call
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Look for a recording that a request without one of its own fits."""
+        """Look for a recording that fits a request without its own."""
         store = self._parts.state.stores.current
         if (
             found.recordings
@@ -292,7 +291,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return found._replace(key=other.key, recordings=other.slots)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Write a hit's answer in this run's words; where that cannot be written it is a miss."""
+        """Rewrite a hit's answer with this run's values; if that is impossible, it is a miss."""
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:
             return decided
@@ -313,14 +312,14 @@ class BindingInterceptor(Interceptor[Exchange]):
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
-        """Note what a served answer's pair of requests said."""
+        """Record the pairs of ids in a served answer and its request."""
         if (answer := call.state.get(BoundAnswer)) is not None:
             self.bound.add_id_pairs(answer.identities, answer.below)
         return response
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
-        """Keep the run variables under which the session records, without what is secret."""
+        """Add the session's run variables to a recording, with secrets redacted."""
         said, redactor = self.bound.dump_variables, self._parts.state.redactor
         if self._said[:2] != (said, redactor.epoch.count):
             self._said = said, redactor.epoch.count, redactor.text(said)
@@ -348,7 +347,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _find_fitting_recording(
         self, call: Exchange, store: Store, canonical: Callable[[], Canonical]
     ) -> BoundRecording | None:
-        """Return the recording that fits a request without its own. Else `_UnboundReason` says why none does."""
+        """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
         if session.policy.plays is PlayScope.NOTHING or call.route.not_llm:
             return None
@@ -401,7 +400,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _learn_from_miss(
         self, call: Exchange, store: Store, wanted: Canonical, trial: LearningTrial
     ) -> BoundRecording | None:
-        """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
+        """Learn which values vary, if exactly one unused recording would fit with these as volatile fields."""
         session, bound = call.session, self.bound
         teaching = []
         typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
@@ -446,7 +445,7 @@ class BindingInterceptor(Interceptor[Exchange]):
                 yield key, id_, recorded
 
     def _choose_fitting(self, call: Exchange, store: Store, fitting: Sequence[BoundRecording]) -> BoundRecording | None:
-        """Return the one that fits; of several whose answers differ after binding, the next in the walk."""
+        """Return the recording that fits; of several with different answers, the next in recorded order."""
         if len(fitting) == 1:
             return fitting[0]
         session = call.session
@@ -464,7 +463,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     @staticmethod
     def _find_next_recorded_key(call: Exchange, store: Store) -> Key | None:
-        """Return the key of the recording that comes after what this walk was served last."""
+        """Return the key of the recording after the last one that this session was served."""
         session = call.session
         order = list_party_keys(store, (session.cassette, session.sample), call.party)
         last = session.get_last_asked_key(call.party)
@@ -483,10 +482,10 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _bind_exact_hit(
         self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
-        """Return an exact hit's answer if it names a recorded folder, or tool's value, the request lacks; else None."""
+        """Return an exact hit's rewritten answer if it has a recorded folder or tool value that the request lacks."""
         bound = self.bound
         if slot.id in bound.untouched or slot.status == SWITCHING:
-            return None  # a WebSocket's frames are held against what its client sends
+            return None  # a WebSocket's frames are compared with its client's
         table = bound.build_bindings(self._requests.declared_of(store, slot.id))
         if not table.limited_to_own_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
@@ -507,7 +506,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
 
 class BindingFeature(Feature):
-    """Requests of another run (folder, day, id) are answered by the recordings of this one."""
+    """Bound hits: requests of another run (folder, day, id) are answered by this cassette's recordings."""
 
     kind = BindingInterceptor
 
@@ -519,7 +518,7 @@ class BindingFeature(Feature):
         self._requests.clear()
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
-        """Return one where the cassette has volatile fields, something is declared, or the scope is not the proxy's."""
+        """Return one if the cassette has volatile fields, variables are declared, or the scope is not the proxy's."""
         ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
         scope: BindScope = asked.get("bind") or ours
         fields = self._list_fields(session) if scope in {BindScope.ALL, ours} else ()
@@ -551,7 +550,7 @@ class BindingFeature(Feature):
             self._requests.save_volatile_fields(session, store, run_variables)
 
     def enable_learning(self, session: Session) -> None:
-        """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
+        """Let a session learn from its misses. Raises RefusedError if it does not replay, or binds no fields."""
         if session.settings.mode not in OFFLINE:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
         if (bound := self._get_or_create_bindings(session)).scope is not BindScope.ALL:

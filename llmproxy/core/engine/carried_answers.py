@@ -1,12 +1,12 @@
-"""Carried answers: a request whose segments have changed gets the answer that stands at its place.
+"""Carried answers: a request with changed segments gets the answer that was recorded at its place.
 
     call without a recording -> the recording at its place, and the changes between the two (`core.changes`)
 
-In a session whose cassette has accepted changes, the answer is given if every change is accepted, to the letter. In a
-session on trial it is given under any changes that may be offered, and noted (`report()["trial"]`); what follows a
-refusal in its thread is not looked at, since the program went another way there. The question is never carried.
+In a session whose cassette has accepted changes, the answer is served if every change is accepted, literally. In a
+session on trial it is served under any changes that may be offered, and reported (`report()["trial"]`). Calls that
+follow a refusal in its thread are skipped, since the program diverged there. The request itself is never carried.
 
-One recording answers one question of a run: where another request had it already, it is not given again.
+One recording answers one request of a run: if another request got it already, it is not served again.
 """
 
 from __future__ import annotations
@@ -67,39 +67,39 @@ from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, De
 from llmproxy.proxy_calls import Call
 
 _KEPT = 10_000
-"""Calls of a trial that are reported."""
+"""Maximum calls of a trial that are reported."""
 
 
 class CarryOutcome(NamedTuple):
-    """What became of a call that has no recording of its own."""
+    """Result for a call that has no recording of its own."""
 
     standing: PlacedRecording | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
-    """Those that nobody accepted, or not for today; only in a session on trial."""
+    """Changes that nobody accepted, or whose acceptance has expired; only in a session on trial."""
     refusal: Refusal | None = None
     bindings: Bindings | None = None
-    """Under which the request was restated in the recorded run's words."""
+    """Bindings with which the request was rewritten to the recorded run's values."""
 
 
 @dataclass(slots=True)
 class CarryRunState:
     results: dict[str, set[str]] = field(default_factory=dict)
-    """What each tool answered."""
+    """Results by tool."""
     given: dict[Key, Key] = field(default_factory=dict)
-    """By the key of a recording that was carried: whose request got it."""
+    """Key of the request that got a carried recording, by the recording's key."""
     refused: dict[tuple[str, ...], Key] = field(default_factory=dict)
-    """By thread: the request that was refused there."""
+    """Key of the request that was refused, by thread."""
 
 
 class CarryInterceptor(Interceptor[Exchange]):
     def __init__(
         self, parts: EngineParts, accepted: Sequence[AcceptedChange], *, trial: bool, barred: str = ""
     ) -> None:
-        """`barred`: why this session carries nothing, which its misses say."""
+        """`barred`: reason why this session carries nothing, for its misses."""
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, CallPositions]] = {}
-        """By party: the store's generation, and the recordings."""
+        """The store's generation and the recordings, by party."""
         self._run = CarryRunState()
         self._told: list[UnrecordedTrialCall] = []
 
@@ -151,13 +151,13 @@ class CarryInterceptor(Interceptor[Exchange]):
             call.answer.made = answer
         if call.key is not None:
             self._run.given[found.key] = call.key
-        call.state.drop(BoundAnswer)  # folders in it may have been exchanged; it is no bound hit all the same
+        call.state.drop(BoundAnswer)  # its folders may have been rewritten, but it is no bound hit
         call.answer.told = ((CARRIED_HEADER, ", ".join(_list_distinct_names(looked.changes))),)
         return decided
 
     @override
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Record under which changes an answer was served; on trial note the call."""
+        """Record under which changes an answer was served; on trial, also record the call."""
         looked = call.state.get(CarryOutcome)
         if looked is None:
             return record
@@ -219,7 +219,7 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     @staticmethod
     def _restate_request(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
-        """Return a request in the recorded run's words, and the binding; None if it has a recorded value already."""
+        """Return a request with the recorded run's values, and bindings; None if it has a recorded value already."""
         binding = call.session.find_interceptor(BindingInterceptor)
         if binding is None or not (said := read_newest_variables(store, call.session.cassette)):
             return wanted, None
@@ -266,7 +266,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         return looked or _refuse_to_carry(NotCarried.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
-        """Return which change nobody accepted, or not for today."""
+        """Return a refusal for the first change that nobody accepted, or whose acceptance has expired."""
         today = datetime.fromtimestamp(self._parts.state.now(), UTC).date()
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
@@ -282,7 +282,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         generation = (
             opened,
             written if call.session.settings.mode in OFFLINE else 0,
-        )  # what it records itself has no place
+        )  # the session's own recordings have no place
         known = self._places.get(call.party)
         if known is not None and known[0] == generation:
             return known[1]
@@ -311,7 +311,7 @@ def list_calls(
 def find_conflicting_recordings(
     store: Store, cassette: str, accepted: Sequence[AcceptedChange], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[tuple[int, int]]:
-    """Yield recordings with different answers to one request under accepted changes, which are refused then."""
+    """Yield pairs of recordings with different answers to a request that accepted changes make equal: refused."""
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
@@ -323,7 +323,7 @@ def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
 
 
 def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
-    """Return what a recording answered; None where it failed or broke off."""
+    """Return a recording's answer; None if it failed or broke off."""
     response = each.response
     if not is_success(response.status) or response.ending is not Ending.COMPLETE:
         return None
@@ -331,7 +331,7 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
 
 
 def _bind_carried(call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response) -> Response | Mismatch:
-    """Return a recorded answer as it would be for the recorded request in this run's words: with its folders."""
+    """Return a recorded answer as it would be for the recorded request with this run's values (folders)."""
     binding = call.session.find_interceptor(BindingInterceptor)
     if binding is None or looked.standing is None:
         return response
@@ -341,7 +341,7 @@ def _bind_carried(call: Exchange, looked: CarryOutcome, bindings: Bindings, resp
 
 
 def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadVolatile | None:
-    """Return what finds the volatile fields of a session in results; None where it has no bindings."""
+    """Return a function that finds a session's volatile fields in results; None if it has no bindings."""
     if (binding := session.find_interceptor(BindingInterceptor)) is None:
         return None
     declared = [*binding.bound.declared.values()]
@@ -357,7 +357,7 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
 
 
 def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
-    """Return which value of the recorded run an answer names; folders are exchanged where answers are bound."""
+    """Return the name of a changed run variable in an answer, except folders, which are rewritten; empty if none."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
     found = (form.name for text in said for spot in bindings.agent_forms.find_matches(text) for form in spot.forms)
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
@@ -372,7 +372,7 @@ def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 class CarryFeature(Feature):
-    """Answers outlive changes that somebody accepted; a trial finds out which."""
+    """Carried answers for accepted changes, and trials that find the changes."""
 
     kind = CarryInterceptor
 

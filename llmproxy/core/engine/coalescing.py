@@ -1,12 +1,12 @@
-"""Equal requests to models that are in flight at the same time share one answer, while it is recorded (`--coalesce`).
+"""Coalescing of equal concurrent requests to models: they share one answer while it is recorded (`--coalesce`).
 
-    first     asked ------------------- answer, stored
-    second         waits -------------- the same answer, stored as its own
-    third                waits -------- likewise
+    first     sent ------------------- answer, stored
+    second         waits ------------- the same answer, stored as its own
+    third                waits ------- likewise
 
-Each keeps a recording of its own, so that a replay, which may ask them one after the other, has one for each. An answer
-that failed, was cut or left is not shared: then the next one asks. What is not a question to a model (a tool, an
-upload) is never shared.
+Each keeps a recording of its own, so that a replay that sends them one after the other has one for each. An answer that
+failed, was cut or left is not shared: the next request is then sent. Only requests to models are shared (no tools, no
+uploads).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._state = parts.state
         self._open: dict[PartyKey, list[Exchange]] = {}
-        """What asks, and what waits for its answer; the writer's thread ends it, too."""
+        """The open request and those that wait for its answer; the writer's thread ends it, too."""
         self._lock = Lock()
 
     @override
@@ -60,7 +60,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
             for other, stored in zip(others, store.add_interactions(copies) if copies else (), strict=True):
                 other.slot = KeyedRecording(stored, other.kept.occurrence, got.status, got.ending)
                 other.decision, other.note = Decision.REPLAY, "shares the answer to the same request at the same time"
-        finally:  # what could not be stored asks itself
+        finally:  # if it could not be stored, each waiter sends its own request
             for other in others:
                 other.answer.awaited = False
 
@@ -75,7 +75,7 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
 
 class CoalesceFeature(Feature):
-    """Equal requests that are recorded at the same time share one answer."""
+    """One shared answer for equal requests that are recorded at the same time."""
 
     kind = CoalesceInterceptor
 

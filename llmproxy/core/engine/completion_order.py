@@ -1,23 +1,23 @@
 """The order in which concurrent calls of a recording ended, kept in replay.
 
-A program that asks several things at once may go by who answered first. So what was recorded *after* something is sent
-after it:
+The behaviour of a program with concurrent requests may depend on which answer ends first. So an event that was recorded
+*after* another one is sent after it:
 
-    recorded    A |--------------------|            replayed    A, B asked; B's end; C asked; C's end; then A's end
+    recorded    A |--------------------|            replayed    A, B sent; B's end; C sent; C's end; then A's end
                 B    |------|  C |--|
 
-    A's end waits until B's and C's ends went out, and so until C is asked, which only B's end may bring about.
+    A's end waits until B's and C's ends were sent, and so until C is requested, which only B's end may cause.
 
-The rule: a piece of an answer goes out when everything that was recorded between its call's begin and that piece has
-happened: begins of other calls, and their ends. It never waits for what may depend on it, since that was recorded
-later. What it waits for may never come all the same (another program, another branch): after `patience` seconds without
-progress, and the time that the recorded program took, it goes on, and says so. After an end that went out while this
-call was under way it waits until its client has read that and has nothing left to do, as far as anybody knows, and then
-for a pause, so that a client with several threads or a loop hears the two in their order.
+The rule: a piece of an answer is sent when everything that was recorded between its call's begin and that piece has
+happened: begins of other calls, and their ends. It never waits for an event that may depend on it, since that was
+recorded later. An awaited event may never happen (another program, another branch): after `patience` seconds without
+progress, plus the time that the recorded program took, the answer continues and notes it. After an end that was sent
+while this call was open, it waits until that client has read it and is idle, as far as known, and then for a pause, so
+that a client with several threads or a loop processes the two in their order.
 
-A call that overlapped nothing waits only for what is under way although it ended before it; where none of a cassette
-overlapped (`group_concurrent`), nothing is ordered. `now` is handed in, in monotonic seconds; recorded times are Unix
-seconds.
+A call that overlapped nothing waits only for open calls that were recorded as ended before it. If no calls of a
+cassette overlapped (`group_concurrent`), nothing is ordered. `now` is a parameter, in monotonic seconds; recorded times
+are Unix seconds.
 """
 
 from __future__ import annotations
@@ -46,19 +46,18 @@ from llmproxy.protocol import AFTER_HEADER
 from llmproxy.proxy_calls import Call
 
 LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.2
-"""Seconds between two ends, as long as all of a group stay within the last; measured with `scripts/lab/parallel`: a
-program that has just started still imports while it reads its first answers.
-"""
+"""Seconds between two ends (minimum, maximum), and for all ends of a group together; measured with
+`scripts/lab/parallel`: a program that has just started still imports while it reads its first answers."""
 LOOK = 0.002
-"""Seconds between two looks at a call that is awaited."""
+"""Seconds between two checks of an awaited call."""
 MOST_GUESSED = 2
-"""How often what was asked before an end was heard may not come; then no end waits for the like any more."""
+"""Maximum times that a request expected before an end may fail to come; then no end waits for one any more."""
 MOST_EXPIRED = 5
-"""How often calls that never came are waited for in one run; then for none any more."""
+"""Maximum waits for calls that never come in one run; then none is awaited any more."""
 
 
 def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
-    """Return all calls in groups that hang together by overlaps, in the order of their begins; nothing if none does."""
+    """Return all calls in groups connected by overlaps, in the order of their begins; empty if none overlap."""
     groups: list[list[RecordedCall]] = []
     latest = -math.inf
     for each in sorted(calls, key=attrgetter("began", "id")):
@@ -71,7 +70,7 @@ def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
 
 
 def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
-    """Return recordings overlapped by another answer to the same question: only arrival tells which one is dealt."""
+    """Return recordings that overlap a different answer to an equal request: only arrival order tells them apart."""
     found = set[int]()
     for group in groups:
         equal: dict[tuple[str, str], list[RecordedCall]] = {}
@@ -87,12 +86,12 @@ def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> fro
 class _ConcurrentCall:
     call: RecordedCall
     lead: float
-    """Seconds that the recorded program took, after what happened before, until it asked this."""
+    """Seconds that the recorded program took from the previous event to this request."""
     asked_at: float | None = None
     is_over: bool = False
-    """Its end went out, or nobody waits for it any more."""
+    """Whether its end was sent, or nothing waits for it any more."""
     is_free: bool = False
-    """It waited in vain for what was asked before its end was heard."""
+    """Whether it waited in vain for the requests expected before its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,29 +102,29 @@ class _ConcurrentGroup:
     pause: float
     """Seconds between two ends."""
     first: int = 0
-    """Those before it are over."""
+    """Index of the first member that is not over."""
 
 
 @dataclass(slots=True)
 class EndOrder:
-    """How far one replay of a cassette has come, as far as calls of it overlapped."""
+    """Progress of one replay of a cassette, as far as its calls overlapped."""
 
     calls: Sequence[Sequence[RecordedCall]]
-    """As `group_concurrent` returns them."""
+    """Groups as returned by `group_concurrent`."""
     patience: float
-    """Seconds."""
+    """Seconds to wait for an event without progress."""
     expired: int = 0
-    """How often it went on without a call that did not come."""
+    """Number of times that an answer continued without an awaited call."""
     guessed: int = 0
-    """How often what was asked before an end was heard did not come."""
+    """Number of times that a request expected before an end did not come."""
     dealt: frozenset[int] = frozenset()
-    """As `find_overlapping_duplicates` returns them."""
+    """Recordings as returned by `find_overlapping_duplicates`."""
     _last_end: float = -math.inf
-    """When an end went out last, or was still not read by its client."""
+    """Monotonic time when an end was last sent, or was still unread by its client."""
     _last_client: ClientEnds = None
-    """Who got it."""
+    """Client that got it."""
     _moved: float = -math.inf
-    """When something happened last."""
+    """Monotonic time of the last event."""
     _unfinished: list[_ConcurrentCall] = field(default_factory=list)
     _by_id: dict[int, tuple[_ConcurrentGroup, _ConcurrentCall]] = field(default_factory=dict)
 
@@ -147,7 +146,7 @@ class EndOrder:
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
     def on_call_begin(self, recording: int, now: float) -> bool:
-        """Note a recording's begin; return whether it has a place in the order: not without overlap, nor again."""
+        """Handle a recording's begin. Return whether it is ordered: not without overlap, nor if repeated."""
         group, progress = self._by_id.get(recording, (None, None))
         if group is None or progress is None or progress.asked_at is not None:
             return progress in self._unfinished
@@ -159,7 +158,7 @@ class EndOrder:
         return True
 
     def on_call_end(self, recording: int, now: float, client: ClientEnds = None) -> None:
-        """Note that the end of an answer went out, or that its client left."""
+        """Handle that the end of an answer was sent, or that its client left."""
         group, progress = self._by_id[recording]
         progress.is_over, self._last_end, self._last_client, self._moved = True, now, client, now
         if progress in self._unfinished:
@@ -167,7 +166,7 @@ class EndOrder:
         self._skip_ended(group)
 
     def stop_waiting_for(self, recording: int) -> None:
-        """Wait no more for a call: something else was asked in its stead."""
+        """Stop waiting for a call: another request came in its place."""
         if (found := self._by_id.get(recording)) is not None and found[1].asked_at is None:
             found[1].is_over = True
             self._skip_ended(found[0])
@@ -180,10 +179,10 @@ class EndOrder:
     def get_send_delay(
         self, recording: int, offset: float | None, now: float, has_read: Callable[[ClientEnds], bool] = lambda _: True
     ) -> float:
-        """Return in how many seconds to ask again whether a piece of an answer may go out; 0 if it may now.
+        """Return seconds until the next check of whether a piece of an answer may be sent; 0 if it may now.
 
         `offset` is the recorded time of the piece, in seconds since its call's begin; None for the answer's end.
-        `has_read` says whether a client has read what it was sent.
+        `has_read` returns whether a client has read the data that was sent to it.
         """
         group, own = self._by_id[recording]
         at = own.call.ended if offset is None or own.call.late else min(own.call.began + offset, own.call.ended)
@@ -221,7 +220,7 @@ class EndOrder:
 
 
 class _HeldAnswer(NamedTuple):
-    """A call whose answer waits for its place."""
+    """A call whose answer waits for its place in the order."""
 
     recording: int
     dealt: bool = False
@@ -230,12 +229,12 @@ class _HeldAnswer(NamedTuple):
 
 
 class OrderInterceptor(Interceptor[Exchange]):
-    """How far the concurrent calls of one session have come."""
+    """Completion order of the concurrent calls of one session."""
 
     def __init__(self, parts: EngineParts, order: EndOrder) -> None:
         self._clock, self._stores, self.order = parts.state.clock, parts.state.stores, order
         self._given = set[int]()
-        """Recordings of those that are dealt."""
+        """Overlapping duplicates that were served already."""
 
     def on_restart(self) -> None:
         self.order.restart()
@@ -243,7 +242,7 @@ class OrderInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Note that a recording is asked for; a WebSocket has its own time."""
+        """Record that a recording is requested; a WebSocket has its own timing."""
         chosen = decided.recording
         if chosen is None or chosen.status == SWITCHING:
             return decided
@@ -258,8 +257,8 @@ class OrderInterceptor(Interceptor[Exchange]):
     def _choose_among_equal(
         self, call: Exchange, chosen: KeyedRecording, recordings: Sequence[KeyedRecording]
     ) -> tuple[KeyedRecording, bool]:
-        """Return which of the answers to equal requests a call gets: the one that came after the same in its thread,
-        else the next one; and whether only the order of arrival chose it.
+        """Return the answer for one of several equal requests, and whether only arrival order chose it: the recording
+        that followed the same request in its thread, else the next one.
         """
         left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
         fits = [each for each in left if call.kept.after and self._read_predecessor(each.id) == call.kept.after]
@@ -298,7 +297,7 @@ class OrderInterceptor(Interceptor[Exchange]):
 
 
 class OrderFeature(Feature):
-    """Concurrent answers end in the order in which they ended while they were recorded."""
+    """Concurrent answers end in the order in which they ended when they were recorded."""
 
     kind = OrderInterceptor
 

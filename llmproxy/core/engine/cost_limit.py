@@ -1,7 +1,7 @@
-"""What sessions of one proxy may spend on the models that they ask: `--max-cost`.
+"""Limit on the cost of the requests to models that one proxy's sessions send: `--max-cost`.
 
-A call counts with the most that it may cost from before it is sent until its price is known, so the limit is never
-exceeded, also by calls that are under way at once. A call of which nobody knows that is not sent.
+From before it is sent until its price is known, a call counts with its maximum cost, so the limit is never exceeded,
+even by concurrent calls. A call whose maximum cost is unknown is not sent.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from llmproxy.protocol import OFFLINE, Channel, Decision, Mode, Update
 from llmproxy.proxy_calls import Call
 
 _FAILED = 400
-"""The lowest status of an answer that costs nothing."""
+"""Lowest status of an answer that costs nothing."""
 
 
 @dataclass(slots=True)
 class CostMeter:
     most: Decimal | None
-    """US dollars; None: any."""
+    """Limit in US dollars; None: no limit."""
     spent: Decimal = Decimal(0)
     reserved: dict[int, Decimal] = field(default_factory=dict)
-    """By `id` of a call that is under way: what it may cost."""
+    """Maximum cost of open calls, by `id` of the call."""
 
     def reserve_cost(self, call: Exchange, body: bytes, prompt: int) -> str:
-        """Return why a call of a prompt of so many tokens may not be asked; empty: it may, and its cost is reserved."""
+        """Reserve the maximum cost of a call with `prompt` tokens. Return an empty text, or why it may not be sent."""
         if self.most is None:
             return ""
         model, tree = call.identity.model, parse_json(body)
@@ -52,14 +52,14 @@ class CostMeter:
         return ""
 
     def on_call_end(self, call: Exchange, record: Call) -> None:
-        """Count a call; one whose price nobody knows counts with the most that it may cost."""
+        """Count a call; one with an unknown price counts with its maximum cost."""
         most = self.reserved.pop(id(call), None)
         if most is not None and record.status < _FAILED:
             self.spent += most if record.cost is None else record.cost
 
 
 class BudgetInterceptor(Interceptor[Exchange]):
-    """Refuses calls of models that might exceed the limit; a recording that is too old is served instead."""
+    """Refuses calls of models that might exceed the limit; a stale recording is served instead."""
 
     sees_whole = True
 
@@ -92,7 +92,7 @@ class BudgetInterceptor(Interceptor[Exchange]):
 
 
 class BudgetFeature(Feature):
-    """What models are asked has a limit."""
+    """The cost limit for requests to models."""
 
     kind = BudgetInterceptor
 
@@ -102,7 +102,7 @@ class BudgetFeature(Feature):
 
     @property
     def _has_limit(self) -> bool:
-        config = self.parts.state.config  # what asks only what has changed counts itself
+        config = self.parts.state.config  # --update changed counts for itself
         return config.max_cost is not None and config.update is not Update.CHANGED
 
     @override

@@ -1,9 +1,9 @@
-"""Hit or miss, and what becomes of it: one pure function (`decide`), which obeys the row of the mode (`protocol.Mode`).
+"""The decision on hits and misses: one pure function (`decide`), driven by the row of the mode (`protocol.Mode`).
 
-The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode:
-where it plays everything, failures and cut answers have their turn too; where it plays only what is good, what it
-forwards instead replaces the failure (`store.reader.find_trailing_failures`). An answer that its client left, and left
-again when it was asked live once more, is good as far as it goes; who reads on and asks again gets it live.
+The n-th request of a key in a session gets its n-th recording. The mode determines which recordings count: if it plays
+all, failures and cut answers count too. If it plays only good ones, the answer that it forwards replaces the failure
+(`store.reader.find_trailing_failures`). An answer that its client left, and left again when it was requested live once
+more, is good as far as it goes; a client that reads on and repeats the request gets it live.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePo
 
 
 def decide_from_head(place: RequestHeadInfo, session: Session) -> Decision | None:
-    """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
+    """Return the decision on a request that does not depend on its body; None if it must be looked up."""
     policy = session.policy
     if any(each.always for each in place.stubs) and not (place.route.not_llm and policy.on_miss is not Decision.REFUSE):
         return None
@@ -43,7 +43,7 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
 
 
 def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
-    """Return what the mode's row makes of the `nth` arrival of a call."""
+    """Return the mode's decision on the `nth` arrival of a call."""
     session, place = call.session, call.place
     chosen = session.settings.exhausted
     exhausted = choose_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
@@ -54,7 +54,7 @@ def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
 def decide(
     policy: ModePolicy, recordings: Sequence[KeyedRecording], nth: int, exhausted: Exhausted, *, recorded_here: bool
 ) -> Decided:
-    """Decide what becomes of a request, the `nth` arrival of its key in the session, counted from 1.
+    """Decide on a request, the `nth` arrival of its key in the session, counted from 1.
 
     `policy` is the session's, `recordings` are the key's live ones in its cassette, in order of occurrence.
     `recorded_here`: the key was first recorded in this session: it is recorded again, so a first run in `auto` equals
@@ -71,7 +71,7 @@ def decide(
 
 
 def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
-    """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
+    """Return the recordings that count for this policy: those that it plays in turn, or all if it plays none."""
     if policy.plays is PlayScope.GOOD:
         return [each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_left_twice(each, turn)]
     return recordings
@@ -80,15 +80,15 @@ def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> S
 def choose_exhausted(
     chosen: Exhausted, channel: Channel, method: str, operation: str = "", *, changes: bool = False
 ) -> Exhausted:
-    """Return what answers a request that comes more often than it was recorded; `chosen` is the session's.
+    """Return how to answer a request that comes more often than it was recorded; `chosen` is the session's setting.
 
-    `changes`: its provider's row says that it makes or changes something.
+    `changes`: its provider's row states that it creates or changes something.
 
-    What tells a service to do something is not answered with what it said the last time: a second invoice would have
-    the first one's number.
+    A request that changes something is not answered with the last recording again: a second invoice would have the
+    first one's number.
     """
     tells = channel is Channel.HTTP and method not in SAFE
-    # Of a tool nobody knows whether it changes something.
+    # It is unknown whether a tool changes something.
     tells = tells or changes or (channel is Channel.MCP and is_tool_call(operation))
     return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
@@ -102,7 +102,7 @@ _SAID: dict[Ending, str] = {
 
 
 def describe_bad_answer(recording: KeyedRecording) -> str:
-    """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
+    """Return a short description of the failure in a recorded answer that is served; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
     return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"

@@ -1,16 +1,15 @@
-"""The engine puts its parts together.
+"""The engine, which connects its parts.
 
     bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in)
 
-It is put together here of its parts, which share one `EngineState`: sessions, occurrences, what was served, a memory of
-keys. It does no network I/O and reads no clock but the ones handed in. `mitm` asks it three questions for each request
-and obeys:
+The parts share one `EngineState`: sessions, occurrences, served recordings, a cache of keys. The engine does no network
+I/O and reads only the clocks that it is given. `mitm` makes three calls for each request and obeys their results:
 
-    arrive(...)      the head is here: where does it belong, and may the body stream through at once?
-    identify(...)    the body is here: which key is it, and what becomes of it?
-    store_answer(...)  the answer of the provider is here: put it into the store (slow: from a writer's thread)
+    begin_exchange(...)  the head is here: where does it belong, and may the body stream through at once?
+    identify(...)        the body is here: what is its key, and what is the decision?
+    store_answer(...)    the provider's answer is here: store it (slow: from a writer's thread)
 
-The memory maps a digest of what arrived to the *key*, never to an answer; recordings are looked up every time.
+The cache maps a digest of the received request to the *key*, never to an answer; recordings are looked up every time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from llmproxy.protocol import OFFLINE
 
 @dataclass(frozen=True)
 class EngineComponents:
-    """What an engine is put together of; a test puts a broken one in its place."""
+    """The replaceable parts of an engine; a test can inject a broken one."""
 
     dispatcher: type[RequestDispatcher] = RequestDispatcher
     keying: type[KeyDeriver] = KeyDeriver
@@ -69,7 +68,7 @@ class Engine:
         clock: Callable[[], float],
         holder: str = "llmproxy",
     ) -> None:
-        """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder` names us in leases."""
+        """Open (to record: create) the store. `now`: Unix time, `clock`: monotonic, `holder`: our name in leases."""
         stores = EngineStore(config, now, self._clear_caches)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
@@ -87,12 +86,12 @@ class Engine:
         shared = EngineParts(state, keying, builder, misses, recorder)
         self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
-        """For whole requests."""
+        """Fast path for whole requests."""
         self.pending, self.questions = state.pending, EngineQueries(state)
         self.trials = TrialStore(config.store, now)
-        """What sessions on trial saw."""
+        """Results of sessions on trial."""
 
-        # What the proxy asks, in the order of a request's way; each is the method of the part that answers it.
+        # The proxy's calls in the order of a request's stages; each is a method of a part.
         self.in_scope, self.is_stubbed = dispatcher.is_in_scope, dispatcher.may_be_stubbed
         self.family_of, self.mode_of = dispatcher.find_family, dispatcher.get_mode
         self.place, self.holds = dispatcher.place_request, dispatcher.is_still_valid
@@ -116,11 +115,11 @@ class Engine:
 
     @property
     def store(self) -> Store | None:
-        """The store; where nothing is written it may appear later, as when a recording is made beside us."""
+        """The store. If this proxy only reads, it may appear later, when another process records."""
         return self._state.stores.current
 
     def _clear_caches(self) -> None:
-        """Forget what was remembered by id: the store's name may now be another file, with other ids."""
+        """Drop everything cached by id: the store's path may now be another file, with other ids."""
         self._state.plans.clear()
         self.fast_path.clear_cache()
         self._recorder.prices.forget()
@@ -129,7 +128,7 @@ class Engine:
     def begin_exchange(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Exchange:
         """Find provider and session of a request. `host` is (scheme, host, port) where the client named one itself.
 
-        Raises RefusedError: nobody knows where it should go, or its session or party cannot be; CassetteBusy: another
+        Raises RefusedError: the destination is unknown, or its session or party is invalid; CassetteBusy: another
         session records this cassette.
         """
         return self.begin(self.place(method, target, host, headers))
@@ -142,14 +141,14 @@ class Engine:
         return allowed and find_placeholder(exchange.request.headers, exchange.route.target) is None
 
     def put_port_in_start_command(self, port: int) -> None:
-        """Note the port, where any free one would do: clients of a proxy started again know this one."""
+        """Add the port to the start command if any free one was chosen: clients of a restarted proxy know this one."""
         again = self.config.again
         if ("port", "0") in again.options:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
             self.config = self._state.config = replace(self.config, again=replace(again, options=options))
 
     def wait_for_store_server(self) -> None:
-        """Wait until the store's server is there again; not on the event loop. Raises Lost."""
+        """Wait until the store's server is available again; not on the event loop. Raises ServerLost."""
         if self.opened_store is not None:
             self.opened_store.wait_for_server()
 
@@ -167,13 +166,13 @@ class Engine:
 
 
 class EngineQueries:
-    """Answers about one engine; nothing is changed."""
+    """Read-only queries on one engine."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def notes(self) -> list[str]:
-        """Return what a user should know before the first request."""
+        """Return notes for the user before the first request."""
         store, cassette = self._state.stores.current, self._state.config.cassette
         if self._state.config.mode not in OFFLINE:
             return []
@@ -190,7 +189,7 @@ class EngineQueries:
         return []
 
     def count_unused(self) -> int | None:
-        """Count the live recordings of the sessions' cassettes that no session played or made."""
+        """Count the live recordings of the sessions' cassettes that no session played or recorded."""
         if self._state.stores.opened is None:
             return None
         served: dict[tuple[str, int], set[int]] = {}
@@ -202,7 +201,7 @@ class EngineQueries:
         return sum(count_unused(store, *place, ids, live.channels if live else ()) for place, ids in served.items())
 
     def list_unused(self, session: Session) -> list[RowSummary] | None:
-        """Return live recordings of a session's cassette that it neither played nor made; None in other modes."""
+        """Return live recordings of a session's cassette that it neither played nor recorded; None in other modes."""
         store = self._state.stores.current
         if store is None:
             return None
@@ -212,7 +211,7 @@ class EngineQueries:
         return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 
     def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
-        """Return the last live interactions, of one session's cassette where that is named."""
+        """Return the last live interactions, of one session's cassette if it is named."""
         store = self._state.stores.current
         if store is None:
             return []

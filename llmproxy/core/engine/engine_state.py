@@ -1,4 +1,4 @@
-"""What the parts of one engine share: the store while it is open, recordings that are on their way, memories."""
+"""State shared by the parts of one engine: its open store, pending recordings and caches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from llmproxy.protocol import Decision, Mode, PlayScope
 from llmproxy.server_store_path import store_exists
 
 TEXT = 240
-"""Characters of prompt and answer that are told."""
+"""Maximum characters of prompt and answer that are shown."""
 
 
 class PendingRecordings:
-    """Exchanges of one engine that are to be recorded and are not yet over."""
+    """Exchanges of one engine that will be recorded and have not ended."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
-        """By cassette and sample, then by `id`."""
+        """Exchanges by cassette and sample, then by `id`."""
 
     def reserve_occurrence(self, exchange: Exchange, slots: Sequence[KeyedRecording]) -> None:
-        """Reserve the occurrence of an answer to be recorded: its ids may come back before it is stored."""
+        """Reserve the occurrence of an answer to record: its ids may be used before it is stored."""
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
@@ -49,7 +49,7 @@ class PendingRecordings:
         self._places.get(exchange.save_target, {}).pop(id(exchange), None)
 
     def find_pending_id_origin(self, place: tuple[str, int], name: str) -> IdOrigin | None:
-        """Return which unstored answer made an id: its first chunk may be used before the last one comes."""
+        """Return the unstored answer that created an id: its first chunk may be used before the last one arrives."""
         for each in self._places.get(place, {}).values():
             so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
@@ -63,23 +63,23 @@ class PendingRecordings:
 
 
 class EngineStore:
-    """The store of one engine, open or not yet."""
+    """The store of one engine, possibly not yet open."""
 
     def __init__(self, config: Config, now: Callable[[], float], forget: Callable[[], None]) -> None:
-        """Open nothing; `now` is Unix time, `forget` is called when ids mean other recordings from now on."""
+        """Create without opening; `now` returns Unix time, `forget` is called when ids refer to other recordings."""
         self._config, self._now, self._forget = config, now, forget
         self.opened: Store | None = None
         """The store if it is open already."""
 
     def open_at_start(self) -> None:
-        """Open (or, to record, create) the store: a damaged one is said at the start, not at the first request."""
+        """Open (or, to record, create) the store, so that damage is reported at the start, not at the first request."""
         if self._config.mode.policy.writes:
             self.opened = self._open_store(writable=True)
         self.current  # noqa: B018 - opens it where there is one
 
     @property
     def current(self) -> Store | None:
-        """The store; where nothing is written it may appear later, as when a recording is made beside us."""
+        """The store. If this proxy only reads, it may appear later, when another process records."""
         policy = self._config.mode.policy
         if (
             self.opened is None
@@ -102,7 +102,7 @@ class EngineStore:
         return store
 
     def open_for_mode(self, mode: Mode) -> Store | None:
-        """Return the store, open for writing if this mode writes; a replay proxy opens it so only when asked."""
+        """Return the store, open for writing if this mode writes; a replay proxy opens it for writing only here."""
         store = self.current
         if not mode.policy.writes or (store is not None and store.writable):
             return store
@@ -118,14 +118,12 @@ class EngineStore:
         return self.opened
 
     def refresh_cassette(self, store: Store, cassette: str, sample: int) -> None:
-        """See what others recorded in a cassette; give what an older version did its keys of today."""
+        """Read other processes' recordings of a cassette; derive current keys for recordings of older versions."""
         store.refresh_cassette(cassette)
         derive_current_keys(store, cassette, sample, self._config.rules, self._config.upstreams)
 
     def write_cassette_file(self, session: Session) -> None:
-        """Write the file of a cassette that was recorded, where such are kept; from any thread, so over a connection of
-        its own.
-        """
+        """Write the file of a recorded cassette if a cassette folder is set. Thread-safe: opens its own connection."""
         if self._config.cassette_dir is not None and (writer := self.opened) is not None:
             from llmproxy.core.cassettes.folder import CassetteDir
 
@@ -140,7 +138,7 @@ class EngineStore:
 
 @dataclass(slots=True)
 class EngineState:
-    """Settings, clocks, and what is remembered between requests; each part of an engine takes what it needs."""
+    """Settings, clocks and caches that outlive a request; each part of an engine takes what it needs."""
 
     config: Config
     redactor: Redactor

@@ -1,11 +1,10 @@
-"""The fast path of a hit: what was asked before in the same words, and is recorded, is answered in few steps.
+"""The fast path: a request identical to an earlier one that is recorded is answered in few steps.
 
-It is for sessions without interceptors (`Session.is_plain_replay`) and asks what the long way asks, of the same parts
-(session, memory of keys, store as it is now, `decide`), but makes no `Exchange`. What it learned of a request it
-remembers (`CachedRequest`) as long as nothing has changed of which that depends: it is the same head, session, mode and
-state of the store, and no credential was learned that changes anything. Of each request it asks only how often it came.
-Nothing is counted before it is sure that this is a hit: `find_answer` returns None for everything else, and the request
-then goes the long way as if nothing had happened.
+It serves sessions without interceptors (`Session.is_plain_replay`) and makes the checks of the full path, with the same
+parts (session, key cache, current store, `decide`), but builds no `Exchange`. It caches its findings on a request
+(`CachedRequest`) as long as their inputs are unchanged: the head, the session, its mode, the store's generation, and no
+new credential that changes anything. Only the arrival is counted per request. Nothing is counted before the hit is
+certain: otherwise `find_answer` returns None, and the request takes the full path as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, PlayS
 from llmproxy.proxy_calls import Call, Totals
 
 REMEMBERED = 8_192
-"""Requests, and answers to them; about half a kilobyte each."""
+"""Maximum cached requests, and answers to them; about half a kilobyte each."""
 
 
 @dataclass(slots=True)
 class Hit:
-    """An answer that is to be sent now; counted already."""
+    """An answer to send now; it is counted already."""
 
     data: bytes
     close: bool
-    """Close the connection after it."""
+    """Whether to close the connection after it."""
     call: Call
-    """Without its time and its numbers."""
+    """Record of the call, without time and numbers."""
     session: Session
     seq: int
     """Number of the call in its session."""
@@ -59,28 +58,28 @@ class Hit:
 
 @dataclass(slots=True, eq=False)
 class CachedRequest:
-    """A request asked by one head in one session, and what holds of it; `find_answer` compares the first rows."""
+    """A request with one head in one session, and the findings on it; `find_answer` compares the first fields."""
 
     place: RequestHeadInfo
-    """Kept, so that no other one gets its id."""
+    """Kept alive, so that no other object gets its id."""
     totals: Totals
-    """Stands for the session: that itself, and all its calls, end with its close."""
+    """Identifies the session without keeping it and its calls alive after its close."""
     settings: SessionSettings
-    """As the session has them."""
+    """The session's settings."""
     generation: tuple[int, int]
-    """Of the store whose recordings these are."""
+    """Generation of the store with these recordings."""
     learned: int
-    """How many credentials were known when it was last true."""
+    """Number of credentials known when the findings were last valid."""
     known: KnownRequest
     walker: PartyKey
     slots: Sequence[KeyedRecording]
     policy: ModePolicy
     repeats: Exhausted
-    """What answers it when every recording was played."""
+    """Answer after all recordings were played."""
     last: int
-    """The arrival, from 1, from which on all are decided alike."""
+    """Arrival, from 1, from which on all decisions are equal."""
     calls: dict[int, Call] = field(default_factory=dict)
-    """What becomes of it, by its arrival; without time and numbers."""
+    """Records of calls by arrival, without time and numbers."""
 
 
 class FastPath:
@@ -90,12 +89,12 @@ class FastPath:
         self._kept = 0
 
     def clear_cache(self) -> None:
-        """Forget everything; ids are another store's from now on."""
+        """Drop everything; ids belong to another store from now on."""
         self._asked.clear()
         self._kept = 0
 
     def find_answer(self, place: RequestHeadInfo, client: ClientHttp, body: bytes) -> Hit | None:
-        """Return the recorded answer, counted; None, uncounted, if the long way must answer. Raises LLMProxyError."""
+        """Return the recorded answer, counted; None, uncounted, if it needs the full path. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
         arrived, learned, session = state.clock(), state.redactor.epoch, sessions.find_open(place.name)
@@ -132,7 +131,7 @@ class FastPath:
         return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.next_turn(walker), arrived, at)
 
     def _classify(self, place: RequestHeadInfo, session: Session, store: Store, digest: bytes) -> CachedRequest | None:
-        """Find out what a request is; None if it is not for the fast path."""
+        """Return the findings on a request; None if it is not for the fast path."""
         state, learned = self._state, self._state.redactor.epoch
         if session.first is None or decide_from_head(place, session) is not None:
             return None
@@ -140,12 +139,10 @@ class FastPath:
             return None
         channel = place.channel if place.route.known else get_channel(place.route.provider.name, known.path)
         if not session.is_plain_replay(channel) or place.route.keeps:
-            return None  # what a server keeps is another question after a change
+            return None  # after a change, a server's object has another key
         if place.learned != learned.count and not learned.is_still_valid(place.learned, noted=known.noted):
             return None
-        generation = (
-            store.generation
-        )  # before the recordings: what is written meanwhile counts from the next request on
+        generation = store.generation  # read before the recordings: later writes count from the next request on
         slots = store.find_keyed(session.cassette, session.sample, place.party, known.key)
         repeats = choose_exhausted(session.settings.exhausted, place.channel, place.method, changes=place.changes)
         self._clear_if_full()
@@ -157,7 +154,7 @@ class FastPath:
         return made
 
     def _decide_turn(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
-        """Return what becomes of a request at its turn; None if it is no hit."""
+        """Return the record of a request's n-th arrival; None if it is no hit."""
         slot = decide(asked.policy, asked.slots, turn, asked.repeats, recorded_here=False).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.was_left:
             return None
@@ -179,13 +176,13 @@ class FastPath:
         return call
 
     def _clear_if_full(self) -> None:
-        """Forget everything when it is too much; whoever works with a part of it may go on."""
+        """Drop everything above the limit; callers may continue to use entries that they hold."""
         self._kept += 1
         if self._kept > REMEMBERED:
             self.clear_cache()
 
     def record_hit(self, hit: Hit) -> Call:
-        """Sum up a hit that was sent, and write it into the journal."""
+        """Summarize a hit that was sent, and write it into the journal."""
         ms = (self._state.clock() - hit.arrived) * 1000
         call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
         self._recorder.record_call(hit.session, call)

@@ -1,9 +1,9 @@
-"""A call meets an injected fault: where it is chosen, and what its client is sent then.
+"""Injection of faults: which calls get one, and which answer their clients then get.
 
-It is asked before the arrival is counted, so a struck call uses up no occurrence and its retry gets the recorded
-answer. In a session that would refuse the call nothing strikes: a miss stays a miss. The call with which a run forks is
-a live one. What can be done only to an answer lets the provider be asked where nothing is recorded; that answer is not
-recorded either (PASS), its retry is.
+A fault is chosen before the arrival is counted, so a call with a fault uses up no occurrence and its retry gets the
+recorded answer. A call that the session would refuse gets no fault: a miss stays a miss. The call with which a run
+forks is a live one. A fault that changes an answer needs the provider's if none is recorded; that answer is not
+recorded either (PASS), but its retry is.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from llmproxy.protocol import FAULT_HEADER, Decision
 from llmproxy.proxy_calls import Call
 
 MOST_READ = 1_000
-"""Recordings that are looked at to say why a rule met no call."""
+"""Maximum recordings that are read to explain why a rule met no call."""
 READ_FIRST = MICROSECONDS // 20
-"""Microseconds between the last piece and a reset behind it: some systems throw away what was not read by then."""
+"""Microseconds between the last piece and a reset after it: some systems discard data that was not read by then."""
 MOST_ASIDE = 3
-"""Sets of faults, besides the last one, that a session remembers."""
+"""Sets of faults, in addition to the last one, that a session keeps."""
 
 
 class FaultInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self.faulting: Faulting | None = None
-        """None where they were taken away."""
+        """Current faults; None after they were removed."""
         self.aside: list[Faulting] = []
-        """Those that the session met before these, and may meet again: they go on where they stood."""
+        """Earlier sets of faults of this session, which continue at their state if they are set again."""
 
     def on_restart(self) -> None:
         for each in (self.faulting, *self.aside):
@@ -73,14 +73,14 @@ class FaultInterceptor(Interceptor[Exchange]):
         return {} if self.faulting is None else {"faults": self.faulting.to_json()}
 
     def set_faults(self, faults: Faulting | None) -> None:
-        """Let the session meet others from its next call on."""
+        """Replace the session's faults from its next call on."""
         if self.faulting is not None:
             self.aside = [*self.aside[-MOST_ASIDE:], self.faulting]
         self.aside = [each for each in self.aside if each is not faults]
         self.faulting, self.sees_whole = faults, faults is not None
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Decide a call that a fault strikes; it is not counted then."""
+        """Decide a call that gets a fault; it is not counted then."""
         session, walker = call.session, (call.party, found.key)
         if self.faulting is None:
             return found
@@ -112,7 +112,7 @@ class FaultInterceptor(Interceptor[Exchange]):
     def _build_fault_target(
         self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
     ) -> FaultTarget:
-        """Return what a rule looks at; `made` is what another interceptor answers in place of a recording."""
+        """Return the values that rules match; `made` is another interceptor's answer in place of a recording."""
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
 
@@ -136,7 +136,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             stream=call.identity.stream,
             target=call.route.target,
             body=call.request.data,
-            speed=0 if slot is None else call.session.settings.speed,  # what comes from the provider has had its time
+            speed=0 if slot is None else call.session.settings.speed,  # a provider's answer has taken its real time
             now=int(self._parts.state.now()),
             answer=answer,
             tools=lambda: list_called_tools(call.operation, call.request.data, answer()),
@@ -145,11 +145,11 @@ class FaultInterceptor(Interceptor[Exchange]):
         )
 
     def _read_hit_answer(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:
-        """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
+        """Return the answer that a hit would get, with this run's values; None if it would be a miss."""
         if (store := self._parts.state.stores.current) is None:
             return None
         hit, kept, told, state = Decided(Decision.REPLAY, slot), call.answer.made, call.answer.told, call.state
-        call.state = state.copy()  # it is only looked at
+        call.state = state.copy()  # the decisions below are only previews
         try:
             for each in takewhile(lambda each: each is not self, call.interceptors):
                 if each.on_decision(call, found, hit) is not hit:
@@ -159,7 +159,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             call.answer.made, call.answer.told, call.state = kept, told, state
 
     def _remember_injected_answer(self, call: Exchange) -> None:
-        """Let the session tell what the client of a struck call got; nothing of it is stored."""
+        """Keep the faulty answer of a call, so that the session can show it; it is not stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
             response, redacted = self._parts.state.redactor.redact_response(response)
@@ -167,7 +167,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             self.faulting.remember_faulty_answer(call.progress.seq, replace(made, occurrence=injected.call.nth))
 
     def on_withheld_answer(self, call: Exchange, response: Response) -> None:
-        """Do to a provider's answer what the fault does; where there is nothing to do it to, it is sent as it came."""
+        """Apply the fault to a provider's answer; if the fault cannot be applied, the answer is sent as it came."""
         if (injected := call.state.get(InjectedFault)) is None:
             return
         broken = injected.fault.kind.do(injected.call._replace(answer=lambda: response), injected.fault.rule.values)
@@ -184,7 +184,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             self.faulting.undo_injection(injected)
 
     def on_send_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
-        """Let the connection end as the fault wants it."""
+        """End the connection as the fault requires."""
         injected = call.state.get(InjectedFault)
         if injected is None or injected.broken is None:
             return laid
@@ -194,7 +194,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         return laid
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Record which fault it met; an answer of ours costs nothing."""
+        """Record the call's fault; an answer that the proxy itself created costs nothing."""
         if (injected := call.state.get(InjectedFault)) is None:
             return record
         cost = Decimal(0) if record.decision is Decision.FAULT else record.cost
@@ -208,7 +208,7 @@ class FaultFeature(Feature):
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
         self._strikes: Counter[int] = Counter()
-        """How often each rule of the proxy's faults struck, over all sessions."""
+        """Number of injections by rule of the proxy's faults, over all sessions."""
 
     @override
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> FaultInterceptor | None:
@@ -224,10 +224,10 @@ class FaultFeature(Feature):
         return Faulting(faults, total=self._strikes) if ours else Faulting(faults)
 
     def change_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
-        """Let a session meet other faults from its next call on; none if there are no rules, the proxy's if None.
+        """Replace a session's faults from its next call on: none if there are no rules, the proxy's if None.
 
-        They count anew; `again`: a set that it met before others (a scenario's, after those of a step) goes on where it
-        stood. Raises RefusedError.
+        They count anew; with `again`, a set that the session had before (a scenario's, after those of a step) continues
+        at its state. Raises RefusedError.
         """
         faults = self.parts.state.config.faults if faults is None else faults
         known = session.find_interceptor(FaultInterceptor)
@@ -265,7 +265,7 @@ class FaultFeature(Feature):
         return self.explain_idle_rules().values()
 
     def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:
-        """Explain why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
+        """Explain by rule number why a rule met no call, for a session's faults or the proxy's."""
         state = self.parts.state
         faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.open_sessions.values())
         if session is not None:
@@ -284,14 +284,14 @@ class FaultFeature(Feature):
 
 
 def load_targets(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
-    """Return a cassette's recordings, of many the last ones, as calls that a rule can look at."""
+    """Return the last `MOST_READ` recordings of a cassette as calls that rules can match."""
     rows = sorted(row.id for row in store.list_summaries(cassette, sample, limit=MOST_READ))
     return [build_fault_target(store.load(row)) for row in rows]
 
 
 _HOSTS = "; hosts that are no model provider's are met where --record-host names them"
 _SHOWN = 5
-"""Names that are told."""
+"""Maximum names that are shown."""
 
 
 def explain_idle_by_rule(
@@ -301,7 +301,7 @@ def explain_idle_by_rule(
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_match(rule, call) for call in calls)}
     told = (
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
-    )  # nobody chose each rule of a preset
+    )  # the user did not choose each rule of a preset
     return {
         number: f"fault {rule.kind.name} (rule {number}) met no call: {_explain_idle_rule(rule, calls, came)}"
         for number, rule in enumerate(faults.rules, 1)

@@ -1,6 +1,6 @@
-"""A feature of one engine: what its sessions have in common, and which of them have its interceptor.
+"""Features of one engine: state shared by its sessions, and the choice of sessions that get their interceptor.
 
-What an interceptor is, and how one is written: `core.sessions.interceptor`. Their rows: `engine.interceptor_order`.
+`core.sessions.interceptor` describes how to write an interceptor. The rows are in `engine.interceptor_order`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llmproxy.proxy_calls import Call
 
 
 class EngineParts(NamedTuple):
-    """What features may use of their engine."""
+    """Parts of the engine that features may use."""
 
     state: EngineState
     keying: KeyDeriver
@@ -32,32 +32,32 @@ class EngineParts(NamedTuple):
 
 
 class Feature:
-    """Plugs an interceptor into the sessions that ask for one."""
+    """Adds an interceptor to the sessions that need it."""
 
     kind: ClassVar[type[Interceptor[Exchange]]]
-    """Its interceptors."""
+    """Class of its interceptors."""
 
     def __init__(self, parts: EngineParts) -> None:
         self.parts = parts
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
-        """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
+        """Check a session's options before it is opened. Raises LLMProxyError if it cannot be opened."""
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Exchange] | None:
-        """Return what a session that begins gets of it; None for most. `asked`: what `open_session` was told."""
+        """Return the interceptor of a session that begins; mostly None. `asked`: the options of `open_session`."""
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        """Called when recordings of a session that plays some were looked for: it begins, or had none until now."""
+        """Called when recordings of a replaying session were looked for: at its begin, or if it had none until now."""
 
     def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return what became of a connection that gets no TLS; None: it does. `user`: the session in the proxy URL."""
+        """Return the record of a connection that gets no TLS; None: it does. `user`: session in the proxy URL."""
 
     def list_notes(self) -> Iterable[str]:
-        """Return what a user should know at the end of the run."""
+        """Return notes for the user at the end of the run."""
         return ()
 
     def clear_caches(self) -> None:
-        """Forget what was remembered by id; ids are another store's from now on."""
+        """Drop everything cached by id; ids belong to another store from now on."""
 
 
 class Features(InterceptorFactory):
@@ -93,7 +93,7 @@ class Features(InterceptorFactory):
         session.interceptors = tuple(found[row.kind] for row in self._rows if row.kind in found)
 
     def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return what became of a connection that gets no TLS; None: it does. Raises RefusedError, CassetteBusy."""
+        """Return the record of a connection that gets no TLS; None: it does. Raises RefusedError, CassetteBusy."""
         return next((call for row in self._rows if (call := row.on_tls_handshake(host, port, user)) is not None), None)
 
     def clear_caches(self) -> None:

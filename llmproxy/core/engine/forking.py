@@ -1,14 +1,12 @@
-"""A session whose agent lives on a recording that is no longer quite its own.
-
-What is overridden in it, and where it parts from its parent.
+"""A session whose agent deviates from its recording: overrides of results and answers, and the fork from the parent.
 
     requests like the parent's      answered from the parent's recording
     an overridden answer            sent instead of the recorded one
     the first other request         the run *forks*: refused and explained, or (live) sent upstream and recorded in a
                                     child from here on
 
-Until it forks the session is a replay of its parent; from then on it records its child. A child that is replayed later
-has the results of tools swapped by what its row in `forks` says (`inherited`), whoever replays it.
+Until it forks, the session is a replay of its parent; then it records its child. Any later replay of a child replaces
+tool results as its row in `forks` states (`inherited`).
 """
 
 from __future__ import annotations
@@ -38,16 +36,16 @@ from llmproxy.proxy_calls import Call
 
 _FAILED = 400
 _NAMED = 20
-"""Tools that are named in a report."""
+"""Maximum tools that are named in a report."""
 
 
 class _NumberedRequest(NamedTuple):
-    """Which request of the agent's a call is."""
+    """Number of an agent's request."""
 
     number: int = 0
-    """From 1; 0 for one that is not counted."""
+    """From 1; 0 if it is not counted."""
     llm_call: int | None = None
-    """Number of this call of a model, from 0."""
+    """Number of this call to a model, from 0."""
 
 
 def _get_number(call: Exchange) -> _NumberedRequest:
@@ -57,27 +55,27 @@ def _get_number(call: Exchange) -> _NumberedRequest:
 @dataclass(slots=True)
 class ForkState:
     overrides: Overrides = field(default_factory=Overrides)
-    """All that count: the given ones over the inherited ones."""
+    """Effective overrides: the given ones over the inherited ones."""
     given: Overrides = field(default_factory=Overrides)
-    """Those that must match something."""
+    """Overrides that must match something."""
     parent: tuple[str, int] = ("", 1)
     asked_for: bool = False
-    """Somebody opened the session for this; False: it only plays a child whose overrides it inherited."""
+    """Whether the session was opened for this; False: it only plays a child whose overrides it inherited."""
     mocks: bool = False
-    """Results are swapped in whatever mode: the recording is one with them, and nothing forks from it."""
+    """Whether results are replaced in any mode: the recording contains them, and nothing forks from it."""
     live: bool = False
     at: int | None = None
-    """Fork with this request of the agent, from 1, even if it is the parent's."""
+    """Number of the agent's request, from 1, at which to fork, even if it equals the parent's."""
     child: str | None = None
-    """Name of the cassette that is recorded after the fork, reserved."""
+    """Reserved name of the cassette that is recorded after the fork."""
     fork: Fork | None = None
-    """Where it forked; without a cassette where it stopped there."""
+    """The fork; without a cassette if the run stopped there."""
     requests: int = 0
     llm_calls: int = 0
     shared: list[CopiedRecording] = field(default_factory=list)
-    """What was played before the fork."""
+    """Recordings played before the fork."""
     made: dict[int, Interaction] = field(default_factory=dict)
-    """By number of the call in the session: answers made by hand."""
+    """Answers from overrides, by number of the call in the session."""
     _used: Counter[str] = field(default_factory=Counter)
     _answered: set[int] = field(default_factory=set)
     _seen: dict[str, None] = field(default_factory=dict)
@@ -86,7 +84,7 @@ class ForkState:
     calls: dict[str, NumberedCall] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
     scanned: int = 0
-    """Calls of the session whose answers were looked through for ids of tool calls."""
+    """Number of the session's calls whose answers were searched for ids of tool calls."""
 
     @property
     def is_forked(self) -> bool:
@@ -103,7 +101,7 @@ class ForkState:
     # -- a request
 
     def override_results(self, call: Exchange, body: bytes, known: Known) -> bytes:
-        """Return the body with the overridden results in it, and note what was seen."""
+        """Return the body with overridden results, and record the tools seen."""
         if not self.overrides.tools:
             return body
         done = swap_results(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
@@ -119,7 +117,7 @@ class ForkState:
         return done.body
 
     def count_request(self, call: Exchange) -> int | None:
-        """Count an agent's request; returns its call of a model, from 0, or None. A retry has its original's."""
+        """Count an agent's request; returns its number of LLM call, from 0, or None. A retry keeps its original's."""
         numbered = self.peek_number(call)
         call.state.put(numbered)
         self.requests = numbered.number
@@ -128,7 +126,7 @@ class ForkState:
         return numbered.llm_call
 
     def peek_number(self, call: Exchange) -> _NumberedRequest:
-        """Return which request a call is, the next, or the one that it asks again; it is not counted."""
+        """Return a call's number without counting it: the next, or the original's for a retry."""
         again = self._last[0] == call.key and bool(call.place.attempt)
         is_next = not again and self._last != (call.key, True)
         llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
@@ -139,7 +137,7 @@ class ForkState:
             self._last = (call.key, status >= _FAILED or not status)
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
-        """Return a call's overridden answer, None if it has none; `number` as `count_request` returns it."""
+        """Return a call's overridden answer, None if it has none; `number` is `count_request`'s result."""
         made = self._write_override(call, number)
         if made is not None and number is not None:
             self._answered.add(number)
@@ -159,7 +157,7 @@ class ForkState:
         )  # fmt: skip
 
     def learn_tool_calls(self, said: Message | None) -> None:
-        """Note the tool calls of an answer: a later request may name them by id alone."""
+        """Record the tool calls of an answer: a later request may name them by id alone."""
         for each in said.tool_calls if said is not None else ():
             self._counts[each.name] += 1
             if each.id:
@@ -168,7 +166,7 @@ class ForkState:
     # -- the fork
 
     def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
-        """Note that the run stopped at its fork, if first; returns the text. An override's is no explained miss."""
+        """Record that the run stopped at its fork, if first; returns the text. An override is no explained miss."""
         fork = self.build_fork(call, miss, "")
         self.fork = self.fork or fork
         asked = _get_number(call)
@@ -185,7 +183,7 @@ class ForkState:
         return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
     def build_fork(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
-        """Return the fork that begins with this request, or would."""
+        """Return the fork that begins (or would begin) with this request."""
         near = miss.nearest if miss is not None else None
         differs = " and ".join(self._causes) or "the agent asked something else by itself"
         return Fork(
@@ -218,7 +216,7 @@ class ForkState:
 
 
 class ForkInterceptor(Interceptor[Exchange]):
-    """Overrides results and answers in one session, and lets its run fork."""
+    """Overrides results and answers in one session, and forks its run."""
 
     sees_whole = rewrites = True
 
@@ -248,7 +246,7 @@ class ForkInterceptor(Interceptor[Exchange]):
     # -- a call
 
     def before_key(self, call: Exchange, body: bytes) -> bytes:
-        """Return the body with the results that are overridden; refuse one of which nobody can tell which ones are."""
+        """Return the body with overridden results; refuse a request whose results cannot be identified."""
         if not _is_agent_request(call):
             return body
         try:
@@ -258,7 +256,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             return body
 
     def _override_results(self, call: Exchange, body: bytes) -> bytes:
-        """Return the bytes as they came where nothing is overridden. Raises RefusedError: mocks over a WebSocket."""
+        """Return the new body, the original if nothing is overridden. Raises RefusedError: mocks over a WebSocket."""
         forking = self.forking
         if forking.mocks and (header(call.request.headers, "upgrade") or "").lower() == "websocket":
             raise RefusedError(
@@ -274,7 +272,7 @@ class ForkInterceptor(Interceptor[Exchange]):
                 return body
 
         def find_place(call_id: str) -> NumberedCall | None:
-            """Look for an id in the agent's answers since the last time that one was looked for."""
+            """Search for an id in the agent's answers since the last search."""
             calls = call.session.calls.list_calls_after(forking.scanned)
             forking.scanned = call.session.calls.arrived
             for each in calls:
@@ -287,7 +285,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         return changed if call.request.rewritten else body
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Answer a call whose answer is overridden. Which one it is, only requests to the model tell."""
+        """Answer a call with an overridden answer; only requests to the model count for its number."""
         if not _is_agent_question(call):
             return found
         count_arrival(call, found)
@@ -298,7 +296,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         call.decision = Decision.REPLAY
         made = self._parts.builder.build(call, call.answer.made, Usage(input=0, output=0), redacted=False)
         forking.made[call.progress.seq] = made
-        if forking.is_forked and opened is not None:  # by hand, so seldom: it need not wait for the writer's turn
+        if forking.is_forked and opened is not None:  # overrides are few: no need to wait for the writer
             call.kept.interaction = opened.add_interaction(made, supersede=False)
             call.session.served.add(call.kept.interaction)
         return found
@@ -307,11 +305,11 @@ class ForkInterceptor(Interceptor[Exchange]):
         return self.forking.preview_answer(call) if _is_agent_question(call) else None
 
     def goes_live(self, call: Exchange, *, hit: bool) -> bool:
-        """Return whether the run will fork with a call that is not counted yet; with a tool's it never does."""
+        """Return whether the run will fork with a call that is not counted yet; never with a tool's call."""
         return _is_agent_question(call) and self.forking.forks_at(self.forking.peek_number(call), hit=hit)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Let the run fork with a call, which is recorded in the child then, as all that follow."""
+        """Fork the run at a call; it and all following calls are recorded in the child."""
         forking, recording = self.forking, decided.recording
         if _is_agent_question(call) and forking.forks_at(_get_number(call), hit=recording is not None):
             self._fork_run(call, decided.reason, len(found.recordings))
@@ -321,7 +319,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         return decided
 
     def _fork_run(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
-        """Begin the child with what it shares with its parent. Blocks for two short transactions, once a run."""
+        """Begin the child with the recordings shared with its parent. Blocks for two short transactions per run."""
         parts, forking, session = self._parts, self.forking, call.session
         if (store := parts.state.stores.opened) is None:
             raise AssertionError("a fork without a store")
@@ -330,7 +328,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             wanted = parts.keying.build_canonical(call, call.request.data)
             miss = parts.misses.explain_refusal(call, why, recordings, wanted)
         forking.fork = fork = forking.build_fork(call, miss, forking.child or "", now)
-        session.superseded.update(session.position.counts)  # what is shared is not replaced when its key comes again
+        session.superseded.update(session.position.counts)  # shared recordings are not replaced when their keys repeat
         overrides = forking.overrides.redact_texts(parts.state.redactor.text)
         session.served.update(make_fork(store, replace(fork, overrides=overrides), forking.shared, now))
         for made in forking.made.values():
@@ -356,7 +354,7 @@ def _is_agent_question(call: Exchange) -> bool:
 
 
 class ForkFeature(Feature):
-    """Results of tools and answers of models are overridden, and runs fork."""
+    """Overrides of tool results and of answers, and forks of runs."""
 
     kind = ForkInterceptor
 
@@ -371,13 +369,13 @@ class ForkFeature(Feature):
             self.parts.state.sessions.require_network_allowed("that forks")
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
-        """Return the overrides that were asked for above those that the cassette has; reserve the child."""
+        """Combine the requested overrides with the cassette's, the former first; reserve the child."""
         forking: ForkState | None = asked.get("forking")
         sessions, inherited = self.parts.state.sessions, Overrides()
         parent = session.cassette, session.sample
         store = sessions.store(session.settings.mode)
         if store is not None and (fork := find_fork(store, *parent)) is not None:
-            inherited = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
+            inherited = Overrides(fork.overrides.tools)  # overridden answers are recorded in it
         if forking is None:
             return (
                 ForkInterceptor(self.parts, session, ForkState(inherited, parent=parent)) if inherited.tools else None

@@ -1,7 +1,7 @@
-"""The features of an engine, a row each, in the order in which their interceptors are asked on the way in.
+"""Features of an engine, one row each, in the order in which their interceptors handle a request.
 
-On the way back they are asked in reverse order, so that who changed a request first changes its answer last. What a
-session may ask for is looked at in that order, too.
+Answers pass them in reverse order, so that the first one to change a request is the last to change its answer. A
+session's options are checked in that order, too.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from llmproxy.core.engine.recording_replacement import ReaskFeature, Replacement
 from llmproxy.core.engine.stale_answers import StaleFeature
 
 FEATURES: tuple[type[Feature], ...] = (
-    StubFeature,  # before all others: an auxiliary call is none of theirs
-    LiveFeature,  # first of them: what goes live looks for no recording; what is served is kept as the client got it
-    BindingFeature,  # finds the hits of another run, and turns one that cannot be told into a miss
-    CarryFeature,  # asks only where neither the key nor what is bound found a recording
-    ReaskFeature,  # asks what the one before found changed
-    FaultFeature,  # is done to what would be a hit by then, and before it is counted
-    ForkFeature,  # counts only what met no fault, and forks where everything before it found nothing
-    StaleFeature,  # looks at what would be a hit in the end
-    BudgetFeature,  # keeps what would be asked in the end within its limit
+    StubFeature,  # before all others: they ignore auxiliary calls
+    LiveFeature,  # before lookups, as live calls need no recording; last on answers, so it stores what the client got
+    BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
+    CarryFeature,  # only if neither the key nor bindings found a recording
+    ReaskFeature,  # sends the requests that CarryFeature found changed
+    FaultFeature,  # after all hits are found, and before the arrival is counted
+    ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
+    StaleFeature,  # checks the final hit
+    BudgetFeature,  # limits the requests that are finally sent
     PlaybackFeature,  # goes by what was decided
     CoalesceFeature,  # goes by what was decided
-    ReplacementFeature,  # says where answers are kept, whatever led to them
-    OrderFeature,  # holds back what is played in the end
-    AbandonedFeature,  # last: adds to the end of what is played
+    ReplacementFeature,  # chooses the cassette for answers of all features
+    OrderFeature,  # delays the final answer
+    AbandonedFeature,  # last: extends the end of the final answer
 )

@@ -1,8 +1,8 @@
-"""Recorded MCP for the client of today: ids given back, and nothing told before what it depends on has happened.
+"""MCP playback: recorded answers with this client's ids, and no part sent before its condition is met.
 
-The engine asks it for each recorded answer of the channel. What the client answers to the server's questions
-(elicitation, sampling, roots) is a request of its own, with a key of its own; the call that asked goes on only if that
-was the recorded answer (`reply`, `check_ready`).
+The engine uses it for each recorded answer of the channel. A client's answer to a server's question (elicitation,
+sampling, roots) is a request of its own, with a key of its own; the call that asked continues only if that was the
+recorded answer (`reply`, `check_ready`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from llmproxy.protocol import Channel, Decision
 from llmproxy.proxy_calls import Call
 
 SLACK = 1.0
-"""Seconds: times of an answer are counted from its release, which is a little after its arrival."""
+"""Seconds of tolerance: an answer's times count from its release, which is a little after its arrival."""
 OTHER_ANSWER = (
     "llmproxy: the client's answer to a question of the server's is not the recorded one,"
     " so what the server said then is not told."
@@ -51,17 +51,17 @@ NEVER_ANSWERED = (
 
 
 Asked = tuple[str, str]
-"""Server and id of a question."""
+"""Server, and id of its question."""
 
 
 @dataclass(slots=True)
 class ClientReply:
-    """What a client of MCP answered to a question of a recorded server's."""
+    """Answer of an MCP client to a question of a recorded server."""
 
     key: Key | None
-    """Of the recording that it equals; None for an answer that was never recorded."""
+    """Key of the equal recorded answer; None if it was never recorded."""
     text: str = ""
-    """Why not."""
+    """Reason why it was refused."""
 
 
 def _read_request_id(body: bytes | None) -> str:
@@ -74,22 +74,22 @@ def _is_during_call(answer: RowSummary, call: RowSummary) -> bool:
 
 
 class RecordedPlayback:
-    """One recorded answer on its way to a client of today."""
+    """Playback of one recorded answer to the present client."""
 
     def __init__(
         self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, ClientReply | None]
     ) -> None:
-        """Make `response`, the recorded answer that was chosen, fit the exchange's request."""
+        """Adapt `response`, the chosen recorded answer, to the exchange's request."""
         self._store, self._exchange, self._questions = store, exchange, questions
         self._replies: dict[Asked, ClientReply] = {}
-        """To its questions: what depends on one may be asked for more than once, as long as something else holds it."""
+        """Replies to its questions, kept because a part may be checked more than once if something else holds it."""
         slot = exchange.slot
         if slot is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
         self.response = adapt_ids(response, self._recorded.request.body, exchange.request.data)
         self.turns = self._list_turns()
-        """None where nothing has to be waited for."""
+        """Parts of the answer; None if nothing has to be awaited."""
 
     def _list_turns(self) -> list[AnswerPart] | None:
         exchange, response = self._exchange, self.response
@@ -102,11 +102,11 @@ class RecordedPlayback:
             return split_standalone_stream(response, self._recorded.started_at, messages, ended=False)
         turns = split_at_server_requests(response)
         told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
-        if response.ending is Ending.LEFT:  # the recorded client gave it up, and so may this one
+        if response.ending is Ending.LEFT:  # the recorded client left, and so may this one
             return [*told, AnswerPart(SendCondition.FOR_EVER, None, b"")]
         if response.ending is Ending.CUT and (
             turns or self._is_ndjson
-        ):  # else its connection is broken off where the recorded one was
+        ):  # else its connection breaks where the recorded one did
             return [*told, AnswerPart(SendCondition.BROKEN, None, b"")]
         return turns
 
@@ -115,7 +115,7 @@ class RecordedPlayback:
         return "ndjson" in self.response.mime_type
 
     def _list_server_rows(self) -> Iterator[RowSummary]:
-        """Yield what is recorded of this server in this cassette, in order."""
+        """Yield the recordings of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
@@ -147,7 +147,7 @@ class RecordedPlayback:
         return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
     def _find_expected_replies(self, asked: str) -> set[Key]:
-        """Return keys of the client's answers to a call's question, by time and by place: clocks may be set."""
+        """Return keys of the recorded replies to a call's question, by time and by order: clocks may be changed."""
         rows, here = list(self._list_server_rows()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
@@ -156,13 +156,13 @@ class RecordedPlayback:
         return {row.key for row in answers if last < row.id < here or (call is not None and _is_during_call(row, call))}
 
     def build_refusal(self, text: str) -> bytes:
-        """Return the end of the answer where it must not be told: an error in place of the result."""
+        """Return the end of an answer that must not be sent: an error in place of the result."""
         message = build_error_message(self._exchange.request.data, text)
         return json.dumps(message).encode() + b"\n" if self._is_ndjson else write_sse_event(message)
 
 
 class PlaybackInterceptor(Interceptor[Exchange]):
-    """The servers of MCP of one session, as they were recorded."""
+    """MCP playback of one session."""
 
     channel = Channel.MCP
     reads_answers = True
@@ -170,10 +170,10 @@ class PlaybackInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self._questions: dict[Asked, ClientReply | None] = {}
-        """What a recorded server has asked the client; None while that has not answered."""
+        """Questions of recorded servers to the client, with its reply; None until it replies."""
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Note a client's answer to a question; let go unanswered what was not recorded and nothing depends on."""
+        """Record a client's reply to a question; ignore an unrecorded message on which nothing depends."""
         if decided.reason is not None and may_ignore_unrecorded(call.operation):
             call.error = HarmlessTelemetry("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
@@ -182,13 +182,13 @@ class PlaybackInterceptor(Interceptor[Exchange]):
             return decided
         reply = self._questions[which] = ClientReply(found.key if decided.decision is Decision.REPLAY else None)
         call.state.put(reply)
-        if decided.decision is Decision.RECORD:  # the question was a recording's: no server waits for this
+        if decided.decision is Decision.RECORD:  # the question was replayed: no server waits for the reply
             call.note = "the answer to a question that was replayed; sent to nobody"
             return Decided(Decision.REFUSE)
         return decided
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
-        """Make the answer fit this client's request, and let it wait for its client where it must."""
+        """Adapt the answer to this client's request, and to the waits for its client."""
         if (store := self._parts.state.stores.opened) is None:
             return response
         made = RecordedPlayback(store, call, response, self._questions)
@@ -199,7 +199,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         return call.state.get(RecordedPlayback)
 
     def before_store(self, call: Exchange, response: Response) -> Response:
-        """Call whole what holds the result, and a stream that only the client can end and has ended."""
+        """Mark as complete an answer with its result, and a stream that only its client can end and has ended."""
         if response.ending is Ending.COMPLETE:
             return response
         over = call.operation == STREAM and response.ending is Ending.LEFT
@@ -208,14 +208,14 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         return response
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        """Keep why a client's answer to a question was refused."""
+        """Keep the reason why a client's reply to a question was refused."""
         if (reply := call.state.get(ClientReply)) is not None and call.error is not None:
             reply.text = call.error.message
         return record
 
 
 class PlaybackFeature(Feature):
-    """Recorded servers of MCP; each session may meet them."""
+    """Playback of recorded MCP servers, for any session."""
 
     kind = PlaybackInterceptor
 

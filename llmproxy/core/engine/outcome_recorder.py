@@ -1,4 +1,4 @@
-"""What an exchange came to: the record of its call, with tokens and money where they are known."""
+"""Recording of the outcomes of exchanges: the record of each call, with tokens and cost if known."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 
 REMEMBERED_PRICES = 20_000
-"""Interactions; about 1 KB each."""
+"""Maximum cached interactions; about 1 KB each."""
 
 
 class CallPrice(NamedTuple):
-    """What a recorded call used, and would have cost again."""
+    """Usage of a recorded call, and its cost if it were sent again."""
 
     input: int | None
     output: int | None
     cost: Decimal | None
     model: str | None
     asked: str = ""
-    """The beginning of the recording's last prompt."""
+    """Beginning of the recording's last prompt."""
     answered: str = ""
 
 
@@ -41,15 +41,15 @@ _UNKNOWN = CallPrice(None, None, None, None)
 
 
 class PriceCache:
-    """What recorded calls used; rows never change, so each is read once."""
+    """Cache of the usage of recorded calls; rows never change, so each is read once."""
 
     def __init__(self) -> None:
         self._read = lru_cache(REMEMBERED_PRICES)(_read_price)
         self.forget = self._read.cache_clear
-        """Forgets everything; ids are another store's from now on."""
+        """Drops everything; ids belong to another store from now on."""
 
     def find(self, store: Store | None, interaction: int) -> CallPrice:
-        """Return what a recording used and would cost."""
+        """Return the usage and cost of a recording."""
         with suppress(CassetteError):  # damaged or gone since it was served: what it used is unknown
             return _UNKNOWN if store is None else self._read(store, interaction)
         return _UNKNOWN
@@ -74,7 +74,7 @@ def build_call(
     usage: Usage | None,
     lost: bool,
 ) -> Call:
-    """Sum up a finished exchange: `target` redacted, `seconds`, `priced` by its recording, `usage` by the answer."""
+    """Return the record of a finished exchange: `target` redacted, `priced` by its recording, `usage` by the answer."""
     decision, kept = exchange.decision or Decision.REFUSE, exchange.kept
     cost: Decimal | None = None
     if exchange.answer.made is not None and exchange.slot is None and decision is Decision.REPLAY:
@@ -101,36 +101,36 @@ def build_call(
 
 
 SHOWN_TARGETS = 1000
-"""Targets whose redacted form is remembered."""
+"""Maximum targets whose redacted form is cached."""
 STRAYS, LONGEST_STRAY = 200, 200
-"""How many refused requests are remembered, and how many characters of each target."""
+"""Maximum refused requests that are kept, and characters of each target."""
 
 
 class SessionlessRefusal(NamedTuple):
-    """A request that was refused before it belonged to a session."""
+    """A request that was refused before a session was found."""
 
     at: float
     """Unix seconds."""
     method: str
     target: str
-    """Redacted and shortened, as all of it."""
+    """Redacted and shortened, like all fields."""
     status: int
     text: str
-    """Why, and what would allow it."""
+    """Reason, and the option that would allow it."""
 
 
 class OutcomeRecorder:
-    """Sums up the requests of one engine: for its journal, its sessions and who asks."""
+    """Records the outcomes of one engine's requests: for its journal, sessions and reporters."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self.prices = PriceCache()
         self._targets: dict[str, tuple[str, int, bool]] = {}
         self.strays: deque[SessionlessRefusal] = deque(maxlen=STRAYS)
-        """The last requests that were refused before they belonged to a session."""
+        """The last requests that were refused before a session was found."""
 
     def record_end(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
-        """Sum up an exchange that is over, and write it into the journal."""
+        """Summarize an exchange that is over, and write it into the journal."""
         replayed = exchange.decision is Decision.REPLAY and exchange.kept.interaction is not None
         call = build_call(
             exchange, status, target=self.redact_target(exchange.route.target),
@@ -150,12 +150,12 @@ class OutcomeRecorder:
         return call
 
     def record_call(self, session: Session, call: Call, said: str = "") -> None:
-        """Count what became of a call, and keep it; `said` is what a refused client was told."""
+        """Count the outcome of a call, and keep it; `said` is the text that a refused client got."""
         session.calls.add_ended_call(call, said)
         self._state.journal.record_call(call)
 
     def redact_target(self, target: str) -> str:
-        """Return a request's target, redacted; the same few come all the time."""
+        """Return a request's target, redacted; cached, as few targets repeat often."""
         learned, known = self._state.redactor.epoch, self._targets
         if (seen := known.get(target)) is not None and learned.is_still_valid(seen[1], noted=seen[2]):
             return seen[0]
@@ -168,7 +168,7 @@ class OutcomeRecorder:
         return text
 
     def record_sessionless_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
-        """Sum up a request that belongs nowhere."""
+        """Summarize a request that belongs to no session."""
         call = Call(
             decision=Decision.REFUSE, method=method, target=self._state.redactor.redact_target(target), status=status,
             note=self._state.redactor.text(error.message), at=self._state.now(),

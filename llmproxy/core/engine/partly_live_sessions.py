@@ -1,4 +1,4 @@
-"""Some channels live, the others recorded: what of a request's way is different then.
+"""Sessions with live and recorded channels: the parts of a request's handling that differ there.
 
 The state is `live_or_recorded.LiveSession`.
 """
@@ -47,28 +47,28 @@ from llmproxy.proxy_calls import Call
 
 
 class NothingToServe(RefusedError):
-    """Some channels are to be live, and nothing is recorded of the others."""
+    """Some channels are live, but the cassette has no recordings for the others."""
 
     code = "llmproxy_nothing_to_serve"
     status = 404
 
 
 class _NoMatch(NamedTuple):
-    """A call that no recording answers."""
+    """Result for a call that no recording answers."""
 
     state: str = ""
-    """Why none holds in the state of the tools, where there are some."""
+    """Reason why none matches the state of the tools, if there are recordings."""
     is_error: bool = False
-    """That is no miss of the run: the model reads that its tool failed."""
+    """Whether the model gets a failure of its tool instead; this is no miss of the run."""
 
 
 class LiveInterceptor(Interceptor[Exchange]):
-    """The live channels of one session, and the cassette in which it is kept."""
+    """Live channels of one session, and the cassette that records it."""
 
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
-        """Begin that cassette. Raises NothingToServe."""
+        """Begin the child cassette. Raises NothingToServe."""
         self._parts, self._session = parts, session
         cassette, sample = split_cassette_sample(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
@@ -111,7 +111,7 @@ class LiveInterceptor(Interceptor[Exchange]):
             raise RefusedError("llmproxy: live channels and injected faults exclude each other.", hint="Give either.")
 
     def on_session_end(self) -> None:
-        """Store what waits; a child in which nothing is goes."""
+        """Store pending interactions; delete the child's row if it is empty."""
         if (store := self._parts.state.stores.opened) is not None:
             self._store_waiting(store)
             if not store.has_recordings(*self.leased_cassette):
@@ -140,7 +140,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     # -- a call
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
-        """Send what is live; but never telemetry, nor what may be a tool under a name of the user's."""
+        """Send calls of live channels, except telemetry and possible tools behind a name of --upstream."""
         if call.route.not_llm or not self.living.is_live(call.channel):
             return found
         provider, asked = call.route.provider.name, call.request.data
@@ -150,7 +150,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         return found
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        """Choose the recording of a tool's call by its state; what depends on none is decided as in every replay."""
+        """Choose the recording of a tool's call by its state; other calls are decided as in every replay."""
         channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
         lists = channel is Channel.MCP and operation in LISTS
         if store is None or channel is Channel.LLM or not (lists or may_depend_on_state(channel, operation)):
@@ -170,7 +170,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
 
     def _send_live(self, call: Exchange) -> None:
-        """Send a call to its real provider or tool, and keep the answer in the session's child."""
+        """Send a call to its real provider or tool, and store the answer in the session's child."""
         session = call.session
         call.nth = session.count_arrival(call.party_and_key, 1)
         self._keep_in_child(call)
@@ -180,7 +180,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._parts.state.pending.reserve_occurrence(call, ())
 
     def _keep_in_child(self, call: Exchange) -> None:
-        """Keep a call in the child, a new one if the session began again. Blocks for a few short transactions."""
+        """Record a call in the child; a restarted session begins a new one. Blocks for a few short transactions."""
         if self.living.again:
             self._parts.state.sessions.release_recording_lease(call.session)
             self._begin_child_cassette()
@@ -189,7 +189,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
-        """Refuse what no recording answers; a tool's call as its user wanted."""
+        """Refuse a call without a recording; a tool's call as the user chose (`unknown`)."""
         if call.channel is Channel.LLM:
             return False
         living = self.living
@@ -217,12 +217,12 @@ class LiveInterceptor(Interceptor[Exchange]):
         )
 
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
-        """Explain of a tool's call that it came beside live channels."""
+        """Explain that a tool's call occurred next to live channels."""
         refused, named = call.state.get(_NoMatch) or _NoMatch(), "" if call.channel is Channel.LLM else _name_call(call)
         return replace(context, elsewhere=(), beside_live=named, state=refused.state)
 
     def on_answer(self, call: Exchange, response: Response) -> Response:
-        """Put an answer that is served into the child, soon."""
+        """Queue a served answer for the child."""
         if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
             self._keep_in_child(call)
             recorded = store.load(call.slot.id)
@@ -246,7 +246,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._record_requested_tools(call, made.response)
 
     def _record_requested_tools(self, call: Exchange, response: Response) -> None:
-        """Record which tools the agent's model asks for."""
+        """Record the tool calls in the answer of the agent's model."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
         if (said := read_response(call.operation, response)) is not None:
@@ -281,14 +281,14 @@ class LiveFeature(Feature):
         return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
 
     def _choose_channels(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:
-        """Return the channels of a session that are live; its own, else the proxy's."""
+        """Return the live channels of a session: its own, else the proxy's."""
         given: LiveChannels | None = asked.get("live")
         chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
         return chosen if chosen is not None and chosen.channels else None
 
 
 def build_tool_miss_response(exchange: Exchange, text: str, miss_status: int | None) -> Response:
-    """Return the answer that tells a tool's caller why there is none, as it is sent."""
+    """Return the error response for a tool's caller, as it is sent."""
     if exchange.channel is Channel.MCP:
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
     else:
@@ -312,7 +312,7 @@ def _build_recorded_tool_path(living: LiveSession, store: Store) -> ToolPath:
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
-    """Return for each server the tools that it calls read-only wherever it lists them."""
+    """Return by server the tools that every listing declares read-only."""
     found: dict[str, frozenset[str]] = {}
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
@@ -339,7 +339,7 @@ def _normalize_answer(store: Store, id_: int) -> str:
 
 
 def _is_requested_by_model(living: LiveSession, store: Store, id_: int) -> bool:
-    """Return whether the model asked for a recorded call in its last answer."""
+    """Return whether the model's last answer requested a recorded call."""
     if not living.announced:
         return False
     request = store.load(id_).request.body

@@ -1,16 +1,16 @@
-"""Recordings that take the place of older ones all at once, when the session that made them is closed.
+"""Replacement of recordings by newer ones, all at once, when the session that recorded these is closed.
 
-    recorded in the session      kept in `NAME@new` meanwhile, as every answer is before its client sees its end
-    closed, nothing failed       one transaction: what they replace is superseded, they are recordings of `NAME`
-    closed, something failed     `NAME` stays as it was; `NAME@new` can be looked at until the next such session
+    recorded in the session      stored in `NAME@new` for now, like every answer before its client sees its end
+    closed, nothing failed       one transaction: the old recordings are superseded, the new ones belong to `NAME`
+    closed, something failed     `NAME` is unchanged; `NAME@new` can be inspected until the next such session
     killed, interrupted          the same
 
-So a wrong key, a bad day or a kill at any moment costs nothing that was recorded. What several sessions of one proxy
-record in one cassette (tests that share it) adds up, as it does without this.
+So a wrong key, a bad day or a kill at any moment loses no recording. Recordings of several sessions of one proxy in one
+cassette (tests that share it) accumulate, as they do without this feature.
 
-`all`: a session in mode `record` replaces all that its cassette holds. `changed`: a replay asks what the trial
-(`engine.carried_answers`) finds changed at its place, and what follows from an answer that is another one now; it
-replaces what was recorded there, and what followed from that.
+`all`: a session in mode `record` replaces all recordings of its cassette. `changed`: a replay requests anew the calls
+that the trial (`engine.carried_answers`) finds changed, and calls that depend on a changed answer; it replaces their
+recordings, and the recordings that depended on those.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from llmproxy.protocol import CHOSEN_RECORDING, OFFLINE, Decision, Mode, Update
 from llmproxy.proxy_calls import Call
 
 STAGED = "@new"
-"""How the name of the cassette ends that holds what is to replace recordings of another one."""
+"""Suffix of the name of a cassette with recordings that will replace another one's."""
 
 
 class ReplacementInterceptor(Interceptor[Exchange]):
-    """Keeps what a session records apart, and puts it in the place of its cassette's recordings when it is closed."""
+    """Stages a session's recordings, and replaces its cassette's recordings with them when it is closed."""
 
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]]) -> None:
-        """Begin with nothing kept; `ours`: recordings this proxy put in place before. Raises CassetteBusy."""
+        """Begin with an empty stage; `ours`: recordings that this proxy put in place before. Raises CassetteBusy."""
         self._state, self._session, self._ours = parts.state, session, ours
         self.replaced = False
-        """Whether the new recordings took their place."""
+        """Whether the new recordings replaced the old ones."""
         self.staged: Place = f"{session.cassette}{STAGED}", session.sample
         store = self._state.sessions.store(Mode.RECORD)
         if store is None:
             raise AssertionError("a recording session without a store")
         store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
-        if left := [row.id for row in store.list_keys(*self.staged)]:  # of a session that failed, or was killed
+        if left := [row.id for row in store.list_keys(*self.staged)]:  # left by a session that failed or was killed
             store.delete_interactions(left)
             store.begin_writing(*self.staged, exclusive=True, holder=self._state.sessions.holder)
 
@@ -69,7 +69,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
     leased_cassette = save_target
 
     def on_session_end(self) -> None:
-        """Replace what is to be replaced, if the session was closed by who opened it and nothing in it failed."""
+        """Replace the old recordings if the session was closed by its opener and nothing in it failed."""
         store = self._state.stores.opened
         if store is None or not self._session.is_over or self._explain_no_replacement(store):
             return
@@ -88,15 +88,15 @@ class ReplacementInterceptor(Interceptor[Exchange]):
             ours.update(row.id for row in made)
 
     def will_be_complete(self, store: Store) -> bool:
-        """Return whether nothing is missing in the cassette afterwards."""
+        """Return whether the cassette is complete afterwards."""
         return self._session.sealed is not False
 
     def replaces_recording(self, recording: int) -> bool:
-        """Return whether a recording of the cassette goes when the new ones come."""
+        """Return whether a recording of the cassette is superseded by the new ones."""
         return True
 
     def _explain_no_replacement(self, store: Store) -> str:
-        """Return why the old recordings stay; empty if they do not."""
+        """Return the reason why the old recordings stay; empty if they do not."""
         totals = self._session.calls.totals
         if not store.list_keys(*self.staged):
             return "nothing was recorded"
@@ -108,30 +108,30 @@ class ReplacementInterceptor(Interceptor[Exchange]):
     def build_report(self) -> Mapping[str, Any]:
         store = self._state.stores.opened
         why = self._explain_no_replacement(store) if store is not None else "nothing was recorded"
-        replaced: dict[str, Any] = {} if why else {"unused": [], "unused_total": 0}  # nothing of them is left
+        replaced: dict[str, Any] = {} if why else {"unused": [], "unused_total": 0}  # no old recording is left
         return {"replacement": {"cassette": self.staged[0], "why_not": why}} | replaced
 
 
 class _AnswerBeforeReask(NamedTuple):
     before: Message | None
-    """What was recorded at the call's place."""
+    """Recorded answer at the call's place."""
 
 
 def _estimate_prompt_tokens(body: bytes, recorded: Interaction | None, looked: CarryOutcome | None) -> int:
-    """Return how many tokens a prompt has at most: recorded ones, and one for each new byte (or each, if unknown)."""
+    """Return a prompt's maximum tokens: recorded ones plus one per new byte; one per byte if those are unknown."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
         return len(body)
     if looked is None:
         return int(tokens * MARGIN) + 1
-    if looked.refusal is not None:  # what else changed, nobody looked at
+    if looked.refusal is not None:  # further changes are unknown
         return tokens + len(body)
     new = sum(len(text.encode()) for each in looked.changes for hunk in each.hunks for text in hunk.after)
     return int(tokens * MARGIN) + 1 + max(new, len(body) - len(recorded.request.body))
 
 
 class ReaskInterceptor(ReplacementInterceptor):
-    """Of a replay: asks what has changed or was chosen, and what follows from it; replays all else."""
+    """For a replay: sends changed or chosen requests anew, and their dependents; replays all others."""
 
     def __init__(self, parts: EngineParts, session: Session, ours: dict[Place, set[int]], spending: CostMeter) -> None:
         super().__init__(parts, session, ours)
@@ -141,11 +141,11 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._asked: set[Key] = set()
         self._gone: set[int] = set()
         self._lost: list[Message] = []
-        """Recorded answers in whose place another one came."""
+        """Recorded answers that got a different replacement."""
         self._stopped = False
-        """Whether a call was not asked, since --max-cost might not be enough."""
+        """Whether a call was not sent, since --max-cost might not be enough."""
         self._new: list[Message] = []
-        """Those that came."""
+        """New answers."""
 
     @property
     def id_source(self) -> Place:
@@ -178,7 +178,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         return found
 
     def _must_reask(self, call: Exchange, looked: CarryOutcome) -> bool:
-        """Return whether a call without a recording of its own is to be asked."""
+        """Return whether a call without a recording of its own is to be sent."""
         if call.key in self._asked:
             return True
         if looked.refusal is None:
@@ -193,7 +193,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         return not self._state.config.change or change.name in self._state.config.change
 
     def _follows_new_answer(self, call: Exchange) -> bool:
-        """Return whether a request's history holds an answer that came in this session."""
+        """Return whether a request's history contains a new answer of this session."""
         said = read_conversation(call.request.body or b"")
         return any(_is_message_this_answer(answer, message) for answer in self._new for message in said)
 
@@ -219,7 +219,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._state.stores.write_cassette_file(self._session)
 
     def _find_dependents(self, store: Store) -> Iterator[int]:
-        """Yield the recordings that nobody asked for and whose history holds an answer that is another one now."""
+        """Yield unserved recordings whose history contains an answer that was replaced by a different one."""
         for row in store.list_summaries(*self.old_cassette) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
@@ -265,7 +265,7 @@ _HINT = "What was recorded before stays as it was."
 
 
 def _is_message_this_answer(answer: Message, message: Message) -> bool:
-    """Return whether a message of a history is this answer: by the ids of its calls, else by its text."""
+    """Return whether a message of a history is this answer: by the ids of its tool calls, else by its text."""
     ids = {call.id for call in answer.tool_calls if call.id}
     if ids:
         return bool(ids & {call.id for call in message.tool_calls})
@@ -280,7 +280,7 @@ def _get_answer_content(answer: Message) -> object:
 
 
 class ReplacementFeature(Feature):
-    """All recordings are replaced when a session ends well, at once."""
+    """Replaces all recordings at once when a session ends well."""
 
     kind = ReplacementInterceptor
 
@@ -295,7 +295,7 @@ class ReplacementFeature(Feature):
 
 
 class ReaskFeature(Feature):
-    """What has changed is asked anew, and replaced when a session ends well, at once."""
+    """Sends changed requests anew, and replaces their recordings at once when a session ends well."""
 
     kind = ReaskInterceptor
 

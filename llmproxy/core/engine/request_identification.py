@@ -1,9 +1,9 @@
-"""Which request is it? Where it belongs, by its head (session, party, provider, upstream), and its key, by its body.
+"""Identification of requests: session, party, provider and upstream by the head, the key by the body.
 
-With `--match-credential` it counts whose key it was, so that a test with a wrong key does not get the right key's
-answer: the request's identity then holds an HMAC of the credential under a secret that lies beside the store
-(``<store>.secret``). The credential itself is never kept, and without that file the fingerprint says nothing; keep it
-together with the store where recordings are shared.
+With `--match-credential` the client's credential is part of the key, so that a test with a wrong key does not get the
+right key's answer: the request's identity then contains an HMAC of the credential with a secret file next to the store
+(``<store>.secret``). The credential itself is never stored, and without that file the fingerprint is meaningless; keep
+it with the store when recordings are shared.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION
 
 NO_UPSTREAMS: Mapping[str, str] = {}
 CALLER_HEADER = "x-llmproxy-caller"
-"""Where the fingerprint stands among stored headers; clients cannot send it: names of ours are taken off first."""
+"""Header of the fingerprint in stored requests; clients cannot send it: headers with our prefix are removed first."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 CONNECTORS = ("tools.authorization", "mcp_servers.authorization_token")
-"""Members of a body in which a credential of a server of tools stands."""
+"""Members of a body with the credential of a tool server."""
 _SECRET_LENGTH = 32
 
 
@@ -75,7 +75,7 @@ class RequestDispatcher:
     def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> RequestHeadInfo:
-        """Read from a head where its request belongs; `is_still_valid` says how long. Raises as the engine's."""
+        """Return the destination of a request by its head, valid while `is_still_valid`. Raises as the engine's."""
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
@@ -97,24 +97,24 @@ class RequestDispatcher:
         )  # fmt: skip
 
     def is_still_valid(self, place: RequestHeadInfo) -> bool:
-        """Return whether the same head would be placed there again: nothing learned, equal upstreams and speaker."""
+        """Return whether the same head would get the same result: no new credential, equal upstreams and speaker."""
         same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_own_upstreams(place.name)
         return same and place.speaker == self._sessions.find_bound_party(place.name)
 
     def _get_own_upstreams(self, name: str) -> Mapping[str, str]:
-        """Return the upstreams that the session of a request has of its own; one that is not open has none."""
+        """Return the upstreams of a request's session; none if it is not open."""
         session = self._sessions.find_open(name)
         return session.settings.upstreams if session is not None else NO_UPSTREAMS
 
     def find_family(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Family:
-        """Return the dialect of what a request seems to be for; it opens no session, and keeps and learns nothing."""
+        """Return the dialect of a request by its head, without opening a session, caching or learning."""
         try:
             return self._route_request(method, target, headers, host, self._config.upstreams, Mode.REPLAY)[0].family
         except LLMProxyError:
             return "openai"
 
     def is_in_scope(self, host: str, port: int) -> bool:
-        """Return whether a host is a provider's, or one of --upstream or --record-host, whatever the path."""
+        """Return whether a host is a provider's, or of --upstream or --record-host, whatever the path."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
             return True
@@ -123,23 +123,23 @@ class RequestDispatcher:
         return provider_of_host(host, port) is not None
 
     def _find_stubs(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
-        """Return the rows of auxiliary calls that a head fits; of most calls it is known at once that there is none."""
+        """Return the stubs that match a head; most calls are ruled out at once."""
         may_be = where.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
             return ()
         return find_stubs(self._stubs, where, method, headers)
 
     def may_be_stubbed(self, host: str, *, offline: bool) -> bool:
-        """Return whether calls to a host that is out of scope may be auxiliary ones, which are looked into."""
+        """Return whether a host that is out of scope may get auxiliary calls, which are intercepted."""
         return not host_matches(self._config.allow_host, host) and has_stubs(self._stubs, host, offline=offline)
 
     def get_mode(self, name: str | None) -> Mode:
-        """Return the mode of what arrives under a session's name, or under none; opens nothing. Raises RefusedError."""
+        """Return the mode for a session's name, or for none, without opening a session. Raises RefusedError."""
         known = self._sessions.find_open(name) if name else None
         return known.settings.mode if known is not None else self._config.mode
 
     def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
-        """Return the headers without ours, and with the fingerprints of what counts and is never stored."""
+        """Return the headers without our own, with fingerprints of values that count but are never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
         if not where.known and (said := fingerprint_unstored_fields(kept, Fingerprints().digest)):
             kept = (*kept, (SAID_HEADER, said))
@@ -158,13 +158,13 @@ class RequestDispatcher:
         upstreams: Mapping[str, str],
         mode: Mode,
     ) -> tuple[Route, bool]:
-        """Return where a request belongs, and whether that is ours to record: others are let through, if at all."""
+        """Return the route of a request, and whether it is in scope: others are at most forwarded."""
         recorded = self._config.record_host
         if host is None:
             rest = split_session(target)[1]
             if recorded and (there := find_host_in_path(rest, recorded)) is not None:
                 return route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url}), True
-            named = DEFAULT in upstreams or REST in upstreams  # what says nothing goes there
+            named = DEFAULT in upstreams or REST in upstreams  # requests without a provider go there
             if (there := find_stub_host(self._stubs, method, rest, headers, named=named)) is not None:
                 stubbed = route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
                 if self._find_stubs(stubbed, method, headers):
@@ -189,7 +189,7 @@ class RequestDispatcher:
 
 
 def build_host_refusal(url: str) -> RefusedError:
-    """Return what refuses a request to a host of which nothing is recorded."""
+    """Return the error for a request to a host that is out of scope."""
     name = urlsplit(url).hostname or ""
     msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
     hint = f"Record it too with --record-host {name}, let it through with --allow-host {name}, "
@@ -203,10 +203,10 @@ _PLACEHOLDER_HINT = (
 
 
 def check_upstream_allowed(exchange: Exchange) -> None:
-    """Refuse what cannot go upstream.
+    """Refuse a request that must not be sent upstream.
 
-    Nobody said where that is (Azure without an endpoint), or it is signed for our own address.
-    Nor what carries a placeholder of a recording in the place of a credential: the provider's 401 would be recorded.
+    Its upstream is unknown (Azure without an endpoint), or it is signed for our own address. Or it has a recording's
+    placeholder in place of a credential: the provider's 401 would be recorded.
     """
     if exchange.decision not in (Decision.RECORD, Decision.PASS):
         return
@@ -223,12 +223,12 @@ def check_upstream_allowed(exchange: Exchange) -> None:
                 f"so this request is not sent to {name}."
             )
             raise RefusedError(msg, hint=_PLACEHOLDER_HINT)
-    except LLMProxyError as error:  # not raised: said in the provider's envelope, when the body was read
+    except LLMProxyError as error:  # not raised: sent in the provider's envelope after the body was read
         exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
 
 
 def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: bool = True) -> str:
-    """Return 16 hex digits for a credential, ``none`` without; of services, declared fields and cookies count."""
+    """Return 16 hex digits for a credential, ``none`` without; for other services, of declared fields and cookies."""
     if not known:
         found = sorted(
             f"{name.lower()}={_strip_scheme(value)}" for name, value in headers if DECLARED.search(name.lower())
@@ -251,7 +251,7 @@ def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: b
 
 
 def fingerprint_connectors(body: bytes, store: Path) -> str:
-    """Return what tells the credentials that a body gives to connectors from others; empty where it gives none."""
+    """Return a fingerprint of the credentials that a body has for connectors; empty if it has none."""
     if b"authorization" not in body:
         return ""
     tree = parse_json(body)
@@ -260,7 +260,7 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
 
 
 def _strip_scheme(value: str) -> str:
-    """Return the key of an authorization header: the same key in `x-api-key` is the same caller."""
+    """Return the key in an authorization header: the same key in `x-api-key` is the same caller."""
     scheme, _, rest = value.strip().partition(" ")
     if scheme.lower() == "bearer":
         return rest.strip()
@@ -274,7 +274,7 @@ def _digest_secret(value: str, secret: bytes) -> str:
 
 
 def read_store_secret(store: Path) -> bytes:
-    """Return a store's secret, made at first use, readable by its owner. Raises MachineError: not made, damaged."""
+    """Return a store's secret, created at first use, readable by its owner. Raises MachineError if that fails."""
     path = Path(f"{store}.secret")
     try:
         if not path.exists():
@@ -296,19 +296,19 @@ def read_store_secret(store: Path) -> bytes:
 
 
 WORTH_A_THREAD = 1 << 14
-"""Bytes of a request that is redacted on a thread: the worst of that size takes 30 ms, and holds up the others."""
+"""Bytes from which a request is redacted on a thread: the worst of that size takes 30 ms, and blocks the others."""
 ROTATING = 8
-"""Credentials from which on it is worth knowing what more of them cannot change."""
+"""Number of credentials above which it pays to find out which requests new ones cannot change."""
 
 
 class KeyDeriver:
-    """Derives the keys of one engine's requests, and remembers them."""
+    """Derives and caches the keys of one engine's requests."""
 
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
     def derive_key(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
-        """Return what is known of a request, and its canonical form where that had to be made."""
+        """Return the identity of a request, and its canonical form if that had to be built."""
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):
             exchange.request.add_header(CALLER_HEADER, said)
@@ -330,11 +330,11 @@ class KeyDeriver:
         return known, canonical
 
     def _find_key_by_recorded_body(self, exchange: Exchange, body: bytes) -> KnownRequest | None:
-        """Return what is known of a request that is recorded byte for byte in all that counts; None of any other.
+        """Return the identity of a request whose bytes equal a recording in all that counts; None for any other.
 
-        Nothing was taken out of what is stored, and no credential of today is in it: so nothing is to be taken out of
-        the same bytes now, and their key is the recording's. Where the key depends on more than the request, or is to
-        be stored, it is derived.
+        Nothing was redacted in the stored request, and it contains no current credential: so the same bytes need no
+        redaction now, and their key is the recording's. If the key depends on more than the request, or is to be
+        stored, it is derived.
         """
         place, session, state, received = exchange.place, exchange.session, self._state, exchange.request
         where, store, at = place.route, state.stores.opened, (session.cassette, session.sample)
@@ -363,7 +363,7 @@ class KeyDeriver:
     def add_server_state(
         self, exchange: Exchange, body: bytes, known: KnownRequest, seen: Canonical | None
     ) -> tuple[KnownRequest, Canonical | None]:
-        """Add what this session changed before of what a request names, and find what the request itself changes."""
+        """Add this session's earlier changes of objects that a request names, and find its own change."""
         where, changes = exchange.route, exchange.session.position.changes
         tree = parse_json(exchange.request.data) if where.changes and known.refs else None
         change = None
@@ -379,7 +379,7 @@ class KeyDeriver:
         return known, seen
 
     def is_slow_to_prepare(self, exchange: Exchange, body: bytes) -> bool:
-        """Return whether a request is better prepared on a thread: its body is large, and was not seen before."""
+        """Return whether to prepare a request on a thread: it is large and not cached."""
         let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
@@ -388,12 +388,12 @@ class KeyDeriver:
         return memory.get_known(digest, self._state.redactor.epoch) is None
 
     def redact_in_advance(self, exchange: Exchange, body: bytes) -> None:
-        """Redact a body before `identify_and_decide` asks for it; on any thread: a megabyte takes its time."""
+        """Redact a body before `identify_and_decide` needs it. Thread-safe, as a megabyte takes long."""
         learned, headers = self._state.redactor.epoch.count, _set_content_length(exchange.request.headers, len(body))
         exchange.request.redacted = (learned, self._redact_body(exchange, body, headers))
 
     def redact(self, exchange: Exchange, body: bytes) -> Request:
-        """Return the request as kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
+        """Return the request as stored: content-encoding undone, redacted. Cached until a credential is learned."""
         learned, received = self._state.redactor.epoch.count, exchange.request
         if received.redacted is not None and received.redacted[0] == learned and body is received.body:
             return received.redacted[1]
@@ -417,12 +417,12 @@ class KeyDeriver:
         )
 
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
-        """Return the canonical form of a request: what counts of it."""
+        """Return the canonical form of a request."""
         request, made_by = self.redact(exchange, body), self.build_origin_finder(exchange.session)
         return canonicalize(request, exchange.route, self._state.config.rules, made_by)
 
     def build_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
-        """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
+        """Return a function that finds the answer of a session's cassette, stored or pending, that created an id."""
         store = self._state.stores.current
 
         def find_origins(name: str) -> IdOrigin | None:
@@ -436,12 +436,12 @@ class KeyDeriver:
 
 @lru_cache(256)
 def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
-    """Return what counts of the head of a recorded request, as it is stored; nothing of a damaged one."""
+    """Return the counting part of a recorded request's head, in stored form; empty if it is damaged."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         return KeyCache.encode_head(provider, method, target, parse_headers(headers), known=True)
     return b""
 
 
 def _set_content_length(headers: Headers, length: int) -> Headers:
-    """Return headers with a request's own content-length: a known head is shared by all that differ in it alone."""
+    """Return headers with a request's own content-length: requests that differ only in it share a cached head."""
     return replace_header(headers, "content-length", str(length))

@@ -1,10 +1,10 @@
-"""The stages of a call: it arrives, its body is here, so it gets its key, is looked up, and is decided over.
+"""The stages of a call: its head arrives, its body arrives, then it gets a key, is looked up and decided.
 
-They know no feature: at each border the interceptors of the call's session are asked (`core.sessions.interceptor`).
-Where the head settled what becomes of a call (`decide.decide_from_head`), nobody is asked.
+The stages know no feature: at each border they call the interceptors of the call's session
+(`core.sessions.interceptor`), unless the head alone determined the decision (`decide.decide_from_head`).
 
-A request that nothing answers is refused, with the whole explanation, once. `core.misses.explain` is given what was
-asked, what there is, and which recordings it could have meant.
+A request that nothing answers is refused with a full explanation, once. `core.misses.explain` gets the request, the
+state of the store, and the recordings that the request could match.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import PLACEHOLDER_KEY, Channel, Decision
 
 CANDIDATES = 50
-"""Recordings that are compared with a missed request."""
+"""Maximum recordings that are compared with a missed request."""
 PLACES = 3
-"""Other places of the key that are named."""
+"""Maximum other places of the key that are named."""
 
 
 def build_miss_context(exchange: Exchange, config: Config) -> MissContext:
-    """Return what an exchange itself says of its miss, and how its proxy was started."""
+    """Return an exchange's own facts about its miss, and its proxy's start command."""
     session = exchange.session
     return MissContext(
         mode=session.settings.mode, cassette=session.cassette, session=session.name, sample=session.sample,
@@ -70,7 +70,7 @@ def build_miss_context(exchange: Exchange, config: Config) -> MissContext:
 
 
 def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[RecordedElsewhere, ...]:
-    """Return where else a key is recorded. A tool's call in a live run without tools may be a refused one."""
+    """Return other places of a key, except child cassettes whose recording of it may be a refused call."""
     found = [RecordedElsewhere(*each) for each in find_other_places(store, key, limit=PLACES)]
     forks = {each: find_fork(store, each.cassette, each.sample) for each in found}
     return tuple(each for each, fork in forks.items() if fork is None or not fork.was_channel_replayed(channel))
@@ -79,7 +79,7 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
 def _list_candidates(
     exchange: Exchange, config: Config, store: Store, wording: RecordingRewriter
 ) -> list[tuple[int, Canonical]]:
-    """Return recordings that the request could have meant, as they are seen under today's rules."""
+    """Return recordings that the request could match, with the canonical form of today's rules."""
     where, found = exchange.route, list[tuple[int, Canonical]]()
     for id_ in store.list_candidate_ids(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
         if (recorded := wording.find_cached_request(id_)) is None:
@@ -92,15 +92,15 @@ def _list_candidates(
 
 
 class RepeatedMiss(MissError):
-    """A request that is no second miss: Claude Code asks on without a stream, with fewer betas or with other tools when
-    its first question failed. It is told what that one differed in.
+    """A repeated request that is no second miss: when its first request failed, Claude Code repeats it without a
+    stream, with fewer betas or with other tools. Its error explains the first request's miss.
     """
 
     note = "asked again by its client: the miss before"
 
 
 def identify_retried_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
-    """Return what all attempts at one question have in common, for a client that drops options and asks on."""
+    """Return the values that all attempts at a request share, for a client that drops options and repeats it."""
     client = find_degrading_client(exchange.request.headers)
     if client is None:
         return None
@@ -114,7 +114,7 @@ class MissExplainer:
         self._state, self._keying = state, keying
 
     def record_miss(self, exchange: Exchange, why: MissReason, recordings: int, *, to_model: bool = False) -> MissError:
-        """Explain a miss: to the client in the error (or `to_model` alone), and in the journal for `llmproxy why`."""
+        """Explain a miss in the error to the client (or `to_model` alone), and in the journal for `llmproxy why`."""
         wanted = self._keying.build_canonical(exchange, exchange.request.data)
         miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
@@ -139,7 +139,7 @@ class MissExplainer:
         return error
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
-        """Explain why an exchange is refused; `recordings` of its key exist."""
+        """Explain why an exchange is refused; `recordings` is the number of recordings of its key."""
         config, store = self._state.config, self._state.stores.current
         request = self._keying.redact(exchange, exchange.request.data)
         session, where = exchange.session, exchange.route
@@ -173,7 +173,7 @@ class RequestStages:
         self._state, self._keying, self._misses = state, keying, misses
 
     def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
-        """Count a request's arrival; `place` was read from its head, now or before. Raises as the engine's."""
+        """Count a request's arrival; `place` was read from its head, now or earlier. Raises as the engine's."""
         state = self._state
         session = state.sessions.get_or_open(place.name)
         progress = CallProgress(session.calls.begin(), state.clock(), state.now())
@@ -183,7 +183,7 @@ class RequestStages:
         return exchange
 
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
-        """Derive the key, count the arrival and, where the head did not settle it, decide."""
+        """Derive the key, count the arrival and, unless the head determined the decision, decide."""
         self._run_stages(exchange, body)
         if exchange.change is not None:
             slot = exchange.slot
@@ -227,7 +227,7 @@ class RequestStages:
         return seen
 
     def _look_up(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:
-        """Return the recordings of a call's key; what is recorded anew asks for none."""
+        """Return the recordings of a call's key; none if it is recorded anew."""
         session, store = exchange.session, self._state.stores.current
         if session.first is None and store:
             self._state.stores.refresh_cassette(store, session.cassette, session.sample)
@@ -263,7 +263,7 @@ class RequestStages:
             self._state.pending.reserve_occurrence(exchange, slots)
 
     def _begins_new_run(self, exchange: Exchange, key: Key) -> bool:
-        """Return whether this is the first request of another run of the agent, which changed nothing yet."""
+        """Return whether this is the first request of another run of the agent, and not its repetition."""
         session, store = exchange.session, self._state.stores.current
         walker = (exchange.party, key)
         if walker != session.first or store is None or session.position.stateless == walker:
@@ -272,7 +272,7 @@ class RequestStages:
         return session.is_new_run(walker, len(list_playable(session.policy, slots)))
 
     def _keep_question_for_audit(self, exchange: Exchange, slot: KeyedRecording) -> None:
-        """Keep a question with a derived key beside its recording, for `llmproxy audit`."""
+        """Store a request whose key was derived with its recording, for `llmproxy audit`."""
         redacted = exchange.request.redacted
         if self._state.journal.asks <= 0 or redacted is None or exchange.answer.made is not None:
             return
@@ -288,7 +288,7 @@ class AnswerPlanner:
         self._state = state
 
     def serve_recorded(self, exchange: Exchange) -> Response:
-        """Return the recorded response that was chosen, and note it as served."""
+        """Return the chosen recorded response, and mark it as served."""
         if exchange.slot is None and exchange.answer.made is not None:
             return exchange.answer.made
         if exchange.slot is None or self._state.stores.opened is None:
@@ -300,7 +300,7 @@ class AnswerPlanner:
         return response
 
     def plan_recorded(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
-        """Lay out the recorded response that was chosen for its client, in the session's time."""
+        """Return the plan for sending the chosen recorded response to its client, with the session's speed."""
         extra = (*extra, *exchange.answer.told)
         slot, store = exchange.slot, self._state.stores.opened
         speed, now = exchange.session.settings.speed, self._state.now()
@@ -329,10 +329,10 @@ class AnswerPlanner:
     def get_send_delay(
         self, exchange: Exchange, offset: int | None, ends: ClientEnds, has_read: Callable[[ClientEnds], bool]
     ) -> float:
-        """Return in how many seconds to ask again whether a piece of a recorded answer may go out; 0 if it may now.
+        """Return seconds until the next check of whether a piece of an answer may be sent; 0 if it may now.
 
-        `offset` is its place in the plan, microseconds; None for the answer's last piece. `ends` are the client's
-        connection's, `has_read` as of `EndOrder`.
+        `offset` is its time in the plan, microseconds; None for the answer's last piece. `ends` are those of the
+        client's connection, `has_read` as in `EndOrder`.
         """
         if not exchange.answer.held:
             return 0.0
@@ -342,14 +342,14 @@ class AnswerPlanner:
 
     @staticmethod
     def get_playback(exchange: Exchange) -> Playback | None:
-        """Return what goes on when its client did what the recorded one did; mostly None. After `plan_recorded`."""
+        """Return the playback of an answer that waits for its client; mostly None. After `plan_recorded`."""
         made = (each.get_playback(exchange) for each in exchange.interceptors)
         return next((each for each in made if each is not None and each.turns is not None), None)
 
     def plan_playback_head(
         self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()
     ) -> tuple[Playback, HeadPlan] | None:
-        """Lay out how an answer begins that must wait for its client; None for every other. After `plan_recorded`."""
+        """Return the playback and head of an answer that waits for its client; else None. After `plan_recorded`."""
         playback = self.get_playback(exchange)
         if playback is None or client.method == "HEAD":
             return None
@@ -358,11 +358,11 @@ class AnswerPlanner:
 
     @staticmethod
     def on_answer_sent(exchange: Exchange) -> list[Callable[[], None]]:
-        """Handle that all of a replayed answer was sent; return what is to be done in the writer's thread."""
+        """Handle that a replayed answer was sent completely; return jobs for the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 
     def plan_made_answer(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
-        """Lay out, in its own time, what an interceptor made in place of the provider's answer; nothing of nothing."""
+        """Return the plan, in real time, for an interceptor's own answer; an empty one if there is none."""
         laid, made = SendingPlan((), close=True), exchange.answer.made
         if made is not None:
             said = "fault" if exchange.decision is Decision.FAULT else "passed"

@@ -1,9 +1,9 @@
-"""Recordings that are older than `--max-age`, or than their cassette's file allows: said in a replay, asked anew in
-modes that may ask.
+"""Stale recordings, older than `--max-age` or than their cassette's file allows: reported in a replay, refreshed in
+modes that reach the provider.
 
-A replay serves what it has: age proves nothing, `llmproxy drift` does. Where the mode may write, a hit that is too old
-is asked live; a good answer takes the place of the recording, and with any other the recording stays. What a program
-changes at a server is not asked again: that would change it twice.
+A replay serves its recordings: age proves nothing, `llmproxy drift` does. If the mode may write, a stale hit is sent
+live. A good answer replaces the recording; with any other the recording stays. A request that changes an object at a
+server is not sent again: that would change it twice.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DAY = 86_400
 class StaleHit(NamedTuple):
     recording: KeyedRecording
     days: int | None
-    """None: nobody knows when it was recorded."""
+    """Age in days; None if the time of recording is unknown."""
 
 
 class StaleInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, most: float) -> None:
-        """Begin; `most` is the age in seconds above which a recording is stale."""
+        """`most` is the age in seconds above which a recording is stale."""
         self._state, self._most = parts.state, most
 
     @override
@@ -70,7 +70,7 @@ class StaleInterceptor(Interceptor[Exchange]):
 
 
 class StaleFeature(Feature):
-    """Recordings have an age above which they are stale."""
+    """Refreshing or reporting of recordings above a maximum age."""
 
     kind = StaleInterceptor
 

@@ -1,9 +1,9 @@
-"""What a cassette teaches by itself, and what a volatile field would merge in it.
+"""Learning of volatile fields from a cassette, and the recordings that a volatile field would merge.
 
-Questions to a store, asked by `llmproxy learn` and `run`.
+Store queries for `llmproxy learn` and `run`.
 
 recordings of several runs -> the values that vary between them (`LearnedField`s)
-volatile fields -> the recordings of which one would answer the other's question with other words (`MergedPair`s)
+volatile fields -> the recordings of which one would answer the other's request in other words (`MergedPair`s)
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.errors import CassetteError, RefusedError
 
 MOST_LOOKED_AT = 400
-"""Newest recordings of a cassette that are compared: two long requests take some hundredths of a second."""
+"""Maximum recordings of a cassette that are compared, newest: two long requests take some hundredths of a second."""
 
 
 MOST_COMPARED = 200
-"""Comparisons for what varies: a long cassette is not compared through and through at the end of a run."""
+"""Maximum comparisons for learning: a long cassette is not compared completely at the end of a run."""
 
 
 class MergedPair(NamedTuple):
     """Two recordings of which one would be served for the other's request."""
 
     volatile: tuple[str, ...]
-    """Names of those that make it so."""
+    """Names of the volatile fields that cause it."""
     first: int
     second: int
     alike: bool
-    """Whether they were answered alike, in this run's words."""
+    """Whether their answers are equal with this run's values."""
 
 
 class _RecordingWithCanonical(NamedTuple):
@@ -66,7 +66,7 @@ class _RecordingWithCanonical(NamedTuple):
 
 
 def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[LearnedField, ...]:
-    """Return what varies between a cassette's runs beyond its fields: a recording against the one older that fits."""
+    """Return values outside the known fields that vary between runs, where exactly one older recording fits."""
     lessons: list[LearnedField] = []
     known = (*read_volatile_fields(store, cassette), *list_builtin())
     left = MOST_COMPARED
@@ -91,7 +91,7 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 def find_equated_pairs(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[MergedPair]:
-    """Return the recordings that volatile fields would merge: these, the cassette's own, and the shipped ones."""
+    """Return the recordings that volatile fields would merge: `slots`, the cassette's own, and the built-in ones."""
     slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
@@ -117,14 +117,14 @@ def find_equated_pairs(
 
 
 def _may_hold_fields(slots: Sequence[VolatileField], body: bytes) -> bool:
-    """Return at little cost whether a request has tools' results, or other places, with volatile fields."""
+    """Return by a cheap check whether a request may contain volatile fields: in tool results or other places."""
     return any(slot.tool in (BLOCK, OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
 def _group_comparable_recordings(
     store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> dict[tuple[object, ...], list[_RecordingWithCanonical]]:
-    """Return the live recordings of a cassette that may answer each other, in the order in which they were made."""
+    """Return the live recordings of a cassette that may answer each other, in the order of recording."""
     groups: dict[tuple[object, ...], list[_RecordingWithCanonical]] = defaultdict(list)
     for row in sorted(store.list_summaries(cassette), key=lambda row: row.id)[-MOST_LOOKED_AT:]:
         try:
@@ -143,7 +143,7 @@ def _build_bindings(recorded: Interaction, present: Interaction, slots: Sequence
 
 
 def _read_answer(row: Interaction, response: Response | None = None) -> object:
-    """Return what an answer says and calls, without the ids and times that differ between any two answers."""
+    """Return an answer's text and tool calls, without ids and times that differ between any two answers."""
     response = response or row.response
     if (found := read_response(row.operation, response)) is None:
         return response.body
@@ -151,11 +151,11 @@ def _read_answer(row: Interaction, response: Response | None = None) -> object:
 
 
 class RestatedRun(NamedTuple):
-    """Recordings in the words of others."""
+    """Recordings with the values of another run."""
 
     interactions: list[Interaction]
     names: tuple[str, ...]
-    """Run variables and volatile fields that were exchanged, sorted."""
+    """Run variables and volatile fields that were replaced, sorted."""
 
 
 def restate_run(
@@ -165,7 +165,7 @@ def restate_run(
     rules: Rules,
     upstreams: Mapping[str, str],
 ) -> RestatedRun:
-    """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
+    """Return the older recordings with the newer ones' values; those without declared variables stay as they are."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
         if (canonical := _canonicalize_request(each, rules, upstreams)) is not None:
@@ -195,7 +195,7 @@ def restate_run(
 def fit_recorded_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
-    """Return whether the first would answer the second under its run variables; None for what is no JSON."""
+    """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
     mine, theirs = _canonicalize_request(one, rules, upstreams), _canonicalize_request(other, rules, upstreams)
     if mine is None or theirs is None:
         return None

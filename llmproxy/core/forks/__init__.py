@@ -1,1 +1,1 @@
-"""Cassettes that begin as another one, and what is swapped in them: results of tools, answers of the model."""
+"""Forked cassettes, and overrides in replay: results of tools, answers of the model."""

@@ -1,9 +1,9 @@
-"""Cassettes that went their own way from another one: where they stand in the store, and how one is made.
+"""Rows of forked cassettes in the store, and creation of forks.
 
-A child holds *copies* of what it shares with its parent (rows, not bodies: those are shared anyway), so that it replays
-whole and nothing that happens to the parent changes it. Its row in `forks` says from whom it is, at which request it
-parted and why. Overridden results of tools are kept there, and are swapped again whenever the child is replayed: the
-agent still runs its real tool.
+A child has *copies* of the recordings that it shares with its parent (rows, not bodies: those are shared anyway), so
+that it replays whole and no change of the parent affects it. Its row in `forks` has its parent, the request at which
+they diverged and the reason. Overridden results of tools are stored there, and are applied again whenever the child is
+replayed: the agent still runs its real tool.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _COPY_DECLARED = "INSERT INTO declared SELECT ?, run_variables FROM declared WHE
 _COPY_FIELDS = "INSERT OR IGNORE INTO volatile_fields SELECT ?, position, field FROM volatile_fields WHERE cassette = ?"
 _COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
 _NUMBERS = 10_000
-"""Children of one cassette for which a name is looked."""
+"""Maximum children of one cassette with a generated name."""
 
 
 class CassetteNameTaken(SettingsError):
-    """A new cassette was to have the name of one that is there."""
+    """The name of a new cassette is taken."""
 
     code = "llmproxy_cassette_exists"
     status = 409
@@ -52,25 +52,25 @@ class Fork:
     cassette: str
     parent: str
     step: int
-    """The agent's request, from 1, with which it went its own way."""
+    """Number of the agent's request, from 1, at which they diverged."""
     why: str
     sample: int = 1
     parent_sample: int = 1
     shared: int = 0
-    """Interactions that it has from its parent."""
+    """Number of interactions copied from its parent."""
     path: str | None = None
-    """The first place of that request that differs, None where nothing does or it is not known."""
+    """First place of that request that differs; None if none does or it is unknown."""
     overrides: Overrides = field(default_factory=Overrides)
     created_at: float = 0.0
     live: str = ""
-    """Of a live run: its live channels, with commas between."""
+    """Live channels of a live run, separated by commas; else empty."""
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
         return f"fork of {join_name(self.parent, self.parent_sample)} at request {self.step}: {self.why}{where}"
 
     def was_channel_replayed(self, channel: str) -> bool:
-        """Return whether a channel of a live run was not live: its tools were served by the parent, or refused."""
+        """Return whether a channel of a live run was not live: its tools were served from the parent, or refused."""
         return bool(self.live) and channel not in self.live.split(", ")
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Fork:
         return {name: value for name, value in told.items() if name != "live"}
 
     def to_member(self) -> dict[str, Any]:
-        """Return it as in a cassette's file, for :func:`parse_fork_member`; what goes without saying is left out."""
+        """Return the form of a cassette's file, for :func:`parse_fork_member`, without default values."""
         said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
         if self.overrides:
             said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
@@ -87,29 +87,29 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRecording:
-    """One recording that a child has from its parent."""
+    """One recording that a child copies from its parent."""
 
     id: int
     occurrence: int
-    """Of its key, in the child."""
+    """Occurrence of its key in the child."""
     started_at: float | None = None
-    """Unix time; None: its own."""
+    """Unix time; None: the recorded one."""
 
 
 _MEMBERS: Mapping[str, type | tuple[type, ...]] = {
     "parent": str, "parent_sample": int, "step": int, "shared": int, "why": str, "path": str, "overrides": dict,
     "created_at": (int, float), "live": str,
 }  # fmt: skip
-"""Of the member `fork` of a file."""
+"""Types by member of `fork` in a file."""
 _NEEDED = ("parent", "step", "why")
 _USUAL: Mapping[str, object] = {"parent_sample": 1, "shared": 0, "created_at": 0.0, "live": ""}
 _LEAST = {"parent_sample": 1, "step": 1, "shared": 0, "created_at": 0}
 _MOST = 1 << 53
-"""Of each number: within it, all of them are the same in YAML, JSON and SQLite."""
+"""Maximum of each number: up to it, YAML, JSON and SQLite agree."""
 
 
 def parse_fork_member(cassette: str, tree: Any) -> Fork:
-    """Read what a cassette's file says about where it comes from. Raises ValueError in words."""
+    """Return the fork in a cassette's file. Raises ValueError with a description."""
     if not isinstance(tree, dict):
         raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
     if unknown := sorted(set(tree) - set(_MEMBERS), key=repr):
@@ -124,18 +124,18 @@ def parse_fork_member(cassette: str, tree: Any) -> Fork:
         overrides = parse_json_overrides(tree.get("overrides"))
     except SettingsError as error:
         raise ValueError(f"`fork`: {remove_prefix(error).removesuffix('.')}") from error
-    named, _, channels = tree["why"].partition("live: ")  # a file that is older than `live` has it in the reason alone
+    named, _, channels = tree["why"].partition("live: ")  # older files have the live channels in the reason only
     return Fork(**{"live": "" if named else channels, **tree, "cassette": cassette, "overrides": overrides})
 
 
 def store_fork(store: Store, fork: Fork) -> None:
-    """Write where a cassette comes from, which is recorded already."""
+    """Write the fork's row of a cassette that is recorded already."""
     with store.sqlite_transaction() as conn:
         _insert_fork(conn, fork)
 
 
 def delete_fork_row(store: Store, cassette: str, sample: int = 1) -> None:
-    """Let a cassette be nobody's child."""
+    """Delete the fork's row of a cassette."""
     with store.sqlite_transaction() as conn:
         conn.execute("DELETE FROM forks WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample))
 
@@ -151,7 +151,7 @@ def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
 
 
 def find_fork(store: Readable, cassette: str, sample: int) -> Fork | None:
-    """Return where a cassette comes from; None for one that is nobody's child."""
+    """Return a cassette's row as a child; None if it is no child."""
     return next(_query_forks(store, "WHERE cassette = ? AND sample = ?", (to_sql(cassette), sample)), None)
 
 
@@ -172,7 +172,7 @@ def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iter
 def lease_cassette_name(
     store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
 ) -> str:
-    """Lease a child: `wanted`, or the first ``PARENT@KIND-N`` not `taken`. Raises CassetteNameTaken, CassetteBusy."""
+    """Lease a child: `wanted`, or the first free ``PARENT@KIND-N``. Raises CassetteNameTaken, CassetteBusy."""
     if wanted is not None:
         if wanted in taken or store.has_recordings(wanted, 1):
             gone = format_command(f"prune --cassette {quote_word(wanted)}", store.path)
@@ -193,7 +193,7 @@ def lease_cassette_name(
 
 
 def make_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
-    """Write a child's beginning: its row, and copies of what it shares with its parent, whose ids are returned."""
+    """Write a child's beginning: its row, and copies of the shared recordings, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
         statements.ensure_cassette(conn, name, fork.sample, now)
@@ -211,7 +211,7 @@ def make_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: 
 def fork_cassette(
     store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float
 ) -> Fork:
-    """Make a child of a cassette's first `at` interactions (None: all). Raises CassetteNotFound, CassetteNameTaken."""
+    """Fork a cassette after its first `at` interactions (None: all). Raises CassetteNotFound, CassetteNameTaken."""
     found = store.list_summaries(*parent)
     if not found or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded: none is number {at}" if found else "nothing is recorded"

@@ -1,12 +1,12 @@
-"""Results of tools that a test makes up: the tool still runs, what the model reads is swapped.
+"""Mocked results of tools in tests: the tool still runs, but the model reads another result.
 
-    {"get_weather": {"temp": 5}}                            whatever the model calls it with
-    {"search": [{"when": {"city": "Oslo"}, "returns": []},  the first that is for the call
+    {"get_weather": {"temp": 5}}                            whatever the arguments are
+    {"search": [{"when": {"city": "Oslo"}, "returns": []},  the first that applies to the call
                 {"nth": 2, "returns": "..."}, {"returns": null}]}
 
-A list is a list of rules; a tool that returns a list has it in a rule. Of rules, one for just this call (`nth`, from 1
-in a conversation) goes before one for its arguments (`when`, each equal), and that before one for all; of two the
-first. A call that no rule is for keeps the result that the tool gave.
+A list is a list of rules; a tool that returns a list has it in a rule. A rule for one call (`nth`, from 1 in a
+conversation) has priority over one for its arguments (`when`, each equal), and that over one for all; of two the first.
+A call without a rule keeps the tool's own result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RULE = ("when", "nth", "returns")
 
 
 class InvalidMock(OverrideError):
-    """What a mock says cannot be meant; `inner` is for who names the place itself."""
+    """A mock is invalid; `inner` is its text for callers that name the place themselves."""
 
     def __init__(self, inner: str, *, hint: str = "") -> None:
         super().__init__(f"mock {inner}", hint=hint)
@@ -83,13 +83,13 @@ def _dump_result(tool: str, result: Json) -> str:
 
 
 class UnusedMocks(MachineError):
-    """A run passed without the results of tools that it was to be given: nothing is proved about them."""
+    """A run passed, but some of its mocked results were never used: nothing is proved about them."""
 
     code = "llmproxy_unmocked"
 
 
 def find_unused_mocks(told: Mapping[str, Any] | None) -> UnusedMocks | None:
-    """Return the error naming each mock that did nothing, by what a proxy says of a session; None if all did."""
+    """Return the error naming each mock that did nothing, from a session's report; None if all were used."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
         if not row.get("inherited"):

@@ -1,9 +1,9 @@
-"""What is to be different when a recording is replayed to a living agent: results of tools, answers of the model.
+"""Overrides for a recording that is replayed to a live agent: results of tools, answers of the model.
 
     {"tools": [{"tool": "get_weather", "nth": 2, "result": {"temp": 5}}],
      "answers": [{"call": 0, "text": "Cold.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}]}
 
-Values only: `forks.swap_results` swaps the results in a request, `engine.forking` writes an answer. They are read
+Values only: `forks.swap_results` replaces the results in a request, `engine.forking` writes an answer. They are parsed
 strictly, since an override that silently does nothing is worse than none.
 """
 
@@ -33,25 +33,25 @@ class OverrideError(SettingsError):
 
 
 class CallArgumentsUnknown(RefusedError):
-    """Which override a result has depends on the arguments of its call, which nobody has seen."""
+    """The override of a result depends on the arguments of its call, which are unknown."""
 
     code = "llmproxy_override"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOverride:
-    """A tool's result, for one of its calls or for all."""
+    """A replaced result of a tool, for one of its calls or for all."""
 
     tool: str
     text: str
-    """What the model reads: as it was typed."""
+    """Result for the model, as typed."""
     nth: int | None = None
-    """Which call of the tool in a conversation, from 1; None: every one."""
+    """Number of the tool's call in a conversation, from 1; None: every call."""
     when: Mapping[str, Json] | None = None
-    """Arguments that the call has, each equal; None: whatever it has."""
+    """Arguments that the call must have, each equal; None: any arguments."""
 
     def applies_to(self, nth: int, arguments: str | None) -> bool:
-        """Return whether it is for this call. Raises CallArgumentsUnknown where that depends on unseen ones."""
+        """Return whether it applies to this call. Raises CallArgumentsUnknown if that depends on unknown arguments."""
         if self.nth not in (None, nth):
             return False
         if self.when is None:
@@ -69,13 +69,13 @@ class ToolOverride:
 
     @property
     def parsed_value(self) -> Json:
-        """The result as a value where it is an object or a list, else the text; for dialects without texts."""
+        """The result as a value if it is an object or a list, else the text; for dialects without texts."""
         value = parse_json(self.text) if self.text.lstrip()[:1] in ("{", "[") else None
         return self.text if value is None else value
 
     @property
     def typed_name(self) -> str:
-        """As it is typed, ``get_weather#2``, and with the arguments that it asks for."""
+        """Name as typed, ``get_weather#2``, with the required arguments."""
         name = self.tool if self.nth is None else f"{self.tool}#{self.nth}"
         return name if self.when is None else f"{name}({json.dumps(self.when, ensure_ascii=False, sort_keys=True)})"
 
@@ -88,7 +88,7 @@ class ToolOverride:
 class Overrides:
     tools: tuple[ToolOverride, ...] = ()
     answers: Mapping[int, Message] = field(default_factory=dict)
-    """By the number of the agent's call of the model, from 0."""
+    """Answers by number of the agent's call to the model, from 0."""
 
     def __bool__(self) -> bool:
         return bool(self.tools or self.answers)
@@ -99,18 +99,18 @@ class Overrides:
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
 
     def with_fallback(self, other: Overrides) -> Overrides:
-        """Return these with those of `other` below: where both say something, these count."""
+        """Return these with those of `other` as defaults."""
         mine = {each.typed_name for each in self.tools}
         below = tuple(each for each in other.tools if each.typed_name not in mine)
         return Overrides((*below, *self.tools), {**other.answers, **self.answers})
 
     def redact_texts(self, hide: Callable[[str], str]) -> Overrides:
-        """Return these as they may be kept."""
+        """Return these with redacted texts, as they are stored."""
         tools = tuple(replace(each, text=hide(each.text)) for each in self.tools)
         return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain values, which `parse_json_overrides` reads."""
+        """Return plain values, in the form of `parse_json_overrides`."""
         return {
             "tools": [each.to_json() for each in self.tools],
             "answers": [
@@ -128,7 +128,7 @@ class Overrides:
 
 
 def parse_json_overrides(value: Json) -> Overrides:
-    """Read the JSON form. Raises OverrideError."""
+    """Return the overrides in JSON form. Raises OverrideError."""
     if value is None:
         return Overrides()
     if not isinstance(value, dict) or (unknown := sorted(set(value) - {"tools", "answers"}, key=repr)):
@@ -177,7 +177,7 @@ def _check_call_number(value: Json, name: str, least: int) -> int:
 
 
 def parse_answer(value: Json) -> Message:
-    """Read an answer, an object of text and tool calls. Raises OverrideError."""
+    """Parse an answer, an object of text and tool calls. Raises OverrideError."""
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
         raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)
@@ -212,7 +212,7 @@ def format_given(value: Json) -> str:
 
 
 def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
-    """Read what stands behind --override-tool and --override-llm. Raises OverrideError."""
+    """Return the overrides of --override-tool and --override-llm. Raises OverrideError."""
     found: dict[int, Message] = {}
     for text in answers:
         match = _ANSWER.fullmatch(text)
@@ -251,7 +251,7 @@ def _parse_typed_answer(text: str, what: str) -> Message:
 
 
 def _parse_if_json(text: str, what: str) -> Json:
-    """Return the value of what looks like JSON, None for other text; broken JSON is an error, not a text."""
+    """Return the value of a text that looks like JSON, None for other text; broken JSON is an error, not a text."""
     if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
         return None
     try:

@@ -1,12 +1,12 @@
-"""Results of tools in a request, swapped on their way to the key: a pure function over the body.
+"""Replacement of tools' results in a request before its key is derived: a pure function over the body.
 
-    body, overrides -> body with other results, which of them were swapped, which tools were seen
+    body, overrides -> body with other results, which of them were replaced, which tools were seen
 
-It reads shapes rather than providers, as `messages` does: chat completions' role ``tool``, the responses API's
-``function_call_output``, ``tool_result``, ``functionResponse``, ``toolResult``, Ollama,
-Cohere v1 and v2, alone or wrapped. A result is found by the id of its call, whose tool stands in the same request's
-history, or was answered before (`known`); where a dialect has no ids by its tool's name, and where it has neither by
-its place. What nothing is swapped in goes back as the very bytes that came.
+It recognizes structures rather than providers, as `messages` does: chat completions' role ``tool``, the responses API's
+``function_call_output``, ``tool_result``, ``functionResponse``, ``toolResult``, Ollama, Cohere v1 and v2, alone or
+wrapped. A result is found by the id of its call, whose tool is in the same request's history, or in an earlier answer
+(`known`). In a dialect without ids it is found by its tool's name, else by its position. A request without replacements
+keeps its exact bytes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from llmproxy.core.traffic.canonical_json import parse_json
 
 Node = dict[str, Any]
 Known = Callable[[str], "NumberedCall | None"]
-"""Tells which call an id belongs to that is not in the request's history."""
+"""Returns the call of an id that is not in the request's history."""
 _LISTS = ("chat_history", "messages", "contents", "input")
 _WRAPPERS = ("result", "output")
-"""Members in which SDKs wrap a result for a dialect that wants an object."""
+"""Members in which SDKs wrap a result for a dialect that requires an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedCall:
-    """A call of a tool: the n-th of its name, from 1."""
+    """A call to a tool: the n-th of its name, from 1."""
 
     tool: str
     nth: int
     arguments: str | None = field(default=None, compare=False)
-    """As JSON; None where nobody has seen the call."""
+    """As JSON; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Swapped:
     body: bytes
     swaps: tuple[Swap, ...] = ()
     seen: tuple[str, ...] = ()
-    """Names of the tools whose calls or results are in the request."""
+    """Names of tools with calls or results in the request."""
     calls: dict[str, NumberedCall] = field(default_factory=dict)
-    """By id, the calls in its history."""
+    """Calls in its history, by id."""
 
 
 def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: None) -> Swapped:
-    """Swap the results of a request. A body that is no JSON object comes back as it is."""
+    """Replace the results of a request. A body that is no JSON object is returned unchanged."""
     tree = parse_json(body)
     if not isinstance(tree, dict):
         return Swapped(body)
@@ -67,7 +67,7 @@ def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: N
 
 
 class _ResultSwapper:
-    """Goes through one request's history in its order."""
+    """Replacement of results in one request's history, in its order."""
 
     def __init__(self, overrides: Overrides, known: Known) -> None:
         self._overrides, self._known = overrides, known
@@ -122,7 +122,7 @@ class _ResultSwapper:
             place = self.calls.get(call_id) or self._known(call_id)
             if place is not None:
                 return place
-        for tool in (name, call_id):  # where there are no ids, some clients send the tool's name as one
+        for tool in (name, call_id):  # without ids, some clients send the tool's name as id
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
                 return next((each for each in self._open if each.tool == tool), None) or NumberedCall(
                     tool, self._results.get(tool, 0) + 1
@@ -132,7 +132,7 @@ class _ResultSwapper:
     # -- the shapes of results
 
     def _swap_tool_message(self, entry: Node) -> None:
-        """Chat completions, Ollama, Cohere v2, and OpenAI's old functions."""
+        """Replace a result of chat completions, Ollama, Cohere v2, or OpenAI's old functions."""
         found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
         if found is not None:
             entry["content"] = _build_content(entry.get("content"), found)
@@ -160,7 +160,7 @@ class _ResultSwapper:
                         result["response"] = _build_object(result.get("response"), found)
 
     def _swap_cohere_outputs(self, tree: Node) -> None:
-        """Cohere v1: the call itself stands beside its outputs."""
+        """Replace outputs of Cohere v1, where the call itself is next to them."""
         for result in map(as_dict, as_list(tree.get("tool_results"))):
             found = self._find_override(None, as_dict(result.get("call")).get("name"))
             if found is not None:
@@ -169,7 +169,7 @@ class _ResultSwapper:
 
 
 def _has_result_blocks(entry: Node) -> bool:
-    """Return whether the content of a tool's message holds results of its own (parts under the role ``tool``)."""
+    """Return whether a tool message's content contains its own results (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
                block.get("type") == "tool_result" for block in _iter_blocks(entry))  # fmt: skip
 
@@ -181,7 +181,7 @@ def _iter_blocks(entry: Node) -> Iterator[Node]:
 
 
 def _build_content(old: object, found: ToolOverride) -> object:
-    """Return a result in the form that the old one has: a text, or a list of blocks of its kind."""
+    """Return a result in the form of the old one: a text, or a list of blocks of its kind."""
     if not isinstance(old, list):
         return found.text
     first = as_dict(next((block for block in old if isinstance(block, dict)), None))
@@ -192,7 +192,7 @@ def _build_content(old: object, found: ToolOverride) -> object:
 
 
 def _build_object(old: object, found: ToolOverride) -> object:
-    """Return a result as an object, wrapped as the old one is."""
+    """Return a result as an object, wrapped like the old one."""
     value = found.parsed_value
     wrapped = next((name for name in _WRAPPERS if isinstance(old, dict) and list(old) == [name]), None)
     if wrapped is not None and not (isinstance(value, dict) and list(value) == [wrapped]):

@@ -1,1 +1,1 @@
-"""The miss is the manual: the nearest recording, what differs, and what to type next."""
+"""Explanation of misses: the nearest recording, its differences, and the next command."""

@@ -1,11 +1,11 @@
-"""Why a request was refused, and what to type next: the miss is the manual.
+"""Explanation of a miss for its client: the reason, and the next command to type.
 
     (MissContext, wanted request, candidates) -> ExplainedMiss: text for the error, plain values for the journal
 
-The engine counts (how many recordings, where else the key is known) and fills a `MissContext`; everything said about it
-is decided here, in the order of `_REASONS`: the first reason that holds names the cause, its steps say what to do. The
-nearest recording comes from `core.misses.nearest_recording`. Everything handed in is redacted already; every value is
-escaped and shortened on its way out.
+The engine counts (recordings, other places of the key) and fills a `MissContext`; this module chooses the text, in the
+order of `_REASONS`: the first reason that applies is the cause, its steps are the advice. The nearest recording comes
+from `core.misses.nearest_recording`. All inputs are redacted already; every value is escaped and shortened in the
+output.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 _NUMBER = re.compile(r"\d+")
 LIMIT, LINES = 2000, 12
-"""Characters and lines of the whole text: an error message, not a page."""
+"""Maximum characters and lines of the whole text, which is an error message."""
 
 
 @dataclass(frozen=True)
 class ExplainedMiss:
-    """A refused request, explained."""
+    """A refused request with its explanation."""
 
     context: MissContext
     nearest: Nearest | None
 
     @cached_property
     def text(self) -> str:
-        """What the client reads: at most 2,000 characters, mostly 12 lines, and ``llmproxy:`` at its beginning.
+        """Text for the client: at most 2,000 characters, mostly 12 lines, beginning with ``llmproxy:``.
 
-        Differences go before cause and commands.
+        Differences precede cause and commands.
         """
         text = ""
         for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
@@ -53,12 +53,12 @@ class ExplainedMiss:
 
     @property
     def reason(self) -> str:
-        """Name of what is the matter; see `_REASONS`."""
+        """Name of the cause; see `_REASONS`."""
         return _match_reason(self).name
 
     @property
     def steps(self) -> tuple[dict[str, object], ...]:
-        """What to do, ``{"about": why, "commands": [to type]}``; the likeliest first."""
+        """Advice, ``{"about": why, "commands": [to type]}``; the likeliest first."""
         return tuple({"about": each.about + each.more, "commands": list(each.commands)} for each in _list_steps(self))
 
     def to_dict(self) -> dict[str, object]:
@@ -79,19 +79,19 @@ class ExplainedMiss:
 
     @property
     def record_command(self) -> str:
-        """The command that records it, where nothing is recorded at all; else nothing."""
+        """The command that records the request, if the advice is to record it; else empty."""
         return _build_command(self, "auto") if _match_reason(self).steps is _advise_record else ""
 
     @property
     def start_commands(self) -> dict[str, str]:
-        """The commands of `text` that start a proxy by hand, by mode, for who has a shorter way."""
+        """The commands of `text` that start a proxy by hand, by mode, for callers with a shorter way."""
         there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
         modes = {} if self.context.again.is_run else {"record": "", "auto": "", "replay": there}
         return {mode: _build_command(self, mode, cassette) for mode, cassette in modes.items()}
 
     @property
     def differs_in_numbers(self) -> bool:
-        """Whether nothing but numbers differs from the nearest recording."""
+        """Whether only numbers differ from the nearest recording."""
         pairs = [(each.old, each.new) for each in self.nearest.differences] if self.nearest else []
         return bool(pairs) and all(old and new and _NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in pairs)
 
@@ -103,18 +103,18 @@ def explain_refused(
     wording: RecordingRewriter = AS_RECORDED,
     recorded_by: Callable[[int], Client | None] = lambda _: None,
 ) -> ExplainedMiss:
-    """Explain a miss; `candidates`: (row, canonical request), 50 are plenty; `recorded_by` returns a row's client."""
+    """Explain a miss; `candidates`: (row, canonical request), 50 are enough; `recorded_by` returns a row's client."""
     near = find_nearest(wanted, candidates, wording)
     return ExplainedMiss(context if near is None else replace(context, recorded_by=recorded_by(near.id)), near)
 
 
 class _Step(NamedTuple):
-    """Something that can be done."""
+    """One piece of advice."""
 
     about: str
     commands: Sequence[str] = ()
     more: str = ""
-    """What stands behind the commands."""
+    """Text after the commands."""
 
     def __str__(self) -> str:
         typed = f": {'   '.join(self.commands)}" if self.commands else ""
@@ -147,14 +147,14 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
 
 
 def _shows_unbound_place(miss: ExplainedMiss, shown: int) -> bool:
-    """Return whether the nearest recording's differences say already what does not fit."""
+    """Return whether the shown differences of the nearest recording include the unbound place."""
     found = miss.nearest.differences[:shown] if miss.nearest else ()
     return any(item.path == miss.context.unbound_at for item in found)
 
 
 def _list_steps(miss: ExplainedMiss) -> list[_Step]:
     if (why := _match_reason(miss)).steps is _advise_record:
-        return why.steps(miss)  # there is nothing to look at
+        return why.steps(miss)  # there is no recording to show
     near = [_add_store_option(miss, f"show {miss.nearest.id}")] if miss.nearest else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
     page = miss.context.again.page
@@ -179,7 +179,7 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
 
 
 def _describe_clients(context: MissContext) -> list[str]:
-    """Describe which programs asked then and now, where they are not the same: an upgrade changes requests."""
+    """Describe the recorded and the present client if they differ: an upgrade changes requests."""
     then, now = context.recorded_by, context.client
     alone = f"if the program chose {context.provider} because a key is set, set that variable empty"
     chosen = context.is_placeholder and context.recordings and not context.same_operation
@@ -214,7 +214,7 @@ def _advise_more(miss: ExplainedMiss) -> list[_Step]:
 
 
 def _advise_record_anew(miss: ExplainedMiss) -> list[_Step]:
-    """Record one run, and no other order of it: there are more of those than anybody records."""
+    """Advise to record one run again, not other orders: there are too many of those."""
     anew = _Step("record all of it again", [_build_command(miss, "record")])
     sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
     return [sets, anew] if miss.context.is_python else [anew]
@@ -260,7 +260,7 @@ def _build_use_command(miss: ExplainedMiss, cassette: str) -> str:
 
 
 def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
-    """Explain for a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
+    """Advise that `run`, the pytest plugin and suites declare a day in system text, and bind it."""
     context = miss.context
     by_run = context.again if context.again.is_run else context.again.for_other("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
@@ -283,8 +283,8 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
         [_add_store_option(miss, "verify --rekey")],
         f"{again}{rest}",
     )
-    # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
-    # its day already, and this is another difference of days.
+    # A rule that leaves differences is not the first advice. If a place is unbound, the recording has declared
+    # its day already, and this is a different day.
     steps = [step, *([_advise_declaring_day(miss)] if suggestion.of_days and not miss.context.unbound else [])]
     return [*_advise_more(miss), *steps] if suggestion.left else [*steps, *_advise_more(miss)]
 
@@ -293,7 +293,7 @@ _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
 
 
 def _advise_changes_command(miss: ExplainedMiss) -> list[_Step]:
-    """Offer the trial that says what has changed in all calls, where the command is known that was run."""
+    """Advise the trial that lists the changes in all calls, if the command of the run is known."""
     context, again = miss.context, miss.context.again
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
@@ -350,7 +350,7 @@ class _Reason:
     name: str
     holds: Callable[[ExplainedMiss], bool]
     cause: Callable[[ExplainedMiss], str] | str
-    """Ends the first sentence, after "no recorded response for this request: "."""
+    """End of the first sentence, after "no recorded response for this request: "."""
     steps: Callable[[ExplainedMiss], list[_Step]]
 
 
@@ -367,7 +367,7 @@ _REASONS = (
     _Reason("order", lambda miss: bool(miss.nearest and miss.nearest.reordered), _describe_order, _advise_record_anew),
     _Reason("different", bool, _describe_difference, _advise_rules),
 )  # fmt: skip
-"""The first row that holds is the reason; the last always does."""
+"""The first row that applies is the reason; the last always does."""
 
 
 def _match_reason(miss: ExplainedMiss) -> _Reason:

@@ -1,4 +1,4 @@
-"""What the engine knows about a request that it refuses: it counts, `explain` says."""
+"""Facts about a refused request: the engine collects them, `explain` writes the text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmproxy.protocol import AGENT, DEFAULT_STORE
 
 @dataclass(frozen=True, slots=True)
 class RecordedElsewhere:
-    """Somewhere else where this very key is recorded."""
+    """Another place with a recording of the same key."""
 
     cassette: str
     sample: int = 1
@@ -21,7 +21,7 @@ class RecordedElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class MissContext:
-    """What the engine knows about a request that it refuses."""
+    """Facts that the engine knows about a refused request."""
 
     mode: str
     cassette: str
@@ -39,40 +39,40 @@ class MissContext:
     store: str = DEFAULT_STORE
     store_exists: bool = True
     again: StartCommand = field(default_factory=StartCommand)
-    """How the proxy is started again."""
+    """Start command of the proxy."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Those that its session has of its own."""
+    """Upstreams that only its session has."""
     recordings: int = 0
-    """Live recordings of (cassette, sample), all parties."""
+    """Number of live recordings of (cassette, sample), all parties."""
     same_operation: int = 0
-    """Of those: of this provider and operation."""
+    """Number of those with this provider and operation."""
     played: int = 0
-    """Recordings of this very key that were all served already (``--exhausted miss``)."""
+    """Number of recordings of this key, all served already (``--exhausted miss``)."""
     elsewhere: tuple[RecordedElsewhere, ...] = ()
-    """Where else this key is recorded."""
+    """Other places of this key."""
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""
     state: str = ""
-    """Beside live channels: why no recording of this tool's call holds in the state in which it was asked."""
+    """With live channels: reason why no recording of this tool's call matches the state of the tools."""
     beside_live: str = ""
-    """Beside live channels: the name of this tool's call."""
+    """With live channels: the name of this tool's call."""
     toolless: bool = False
-    """A server of tools was asked, and none is in the cassette."""
+    """Whether it went to a tool server, and the cassette has none."""
     concurrent: tuple[tuple[int, ...], ...] = ()
-    """Recordings of the session's cassette that went on at the same time, by group."""
+    """Recordings of the session's cassette that ran concurrently, by group."""
     client: Client | None = None
-    """The program that asked, as far as it says so."""
+    """Client program, if it identifies itself."""
     recorded_by: Client | None = None
-    """The program that asked what is recorded nearest to it."""
+    """Client program of the nearest recording."""
     is_placeholder: bool = False
-    """Whether its key is the one that replay sets where there is none."""
+    """Whether its API key is the placeholder that replay sets for a missing one."""
     is_python: bool = False
-    """Whether the client says that it is a Python program."""
+    """Whether the client identifies itself as a Python program."""
     unbound: str = ""
-    """Why a recording that was held against it, with what is bound, does not fit."""
+    """Reason why a recording that was compared with bindings does not fit."""
     unbound_at: str = ""
-    """JSON path of that, where nothing but a difference is meant."""
+    """JSON path of that, if a difference is the reason."""
     not_carried: str = ""
-    """Why the recording at its place is not given although something has changed."""
+    """Reason why the recording at its place is not served in spite of changes."""
     on_trial: bool = False
     """Whether a trial asks that says what has changed (`llmproxy changes`)."""

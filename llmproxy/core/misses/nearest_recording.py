@@ -1,10 +1,10 @@
-"""Which recording was meant: of all candidates the one most like the request that missed.
+"""Search for the nearest recording: the candidate most similar to the missed request.
 
     (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
 
 All candidates are ranked message by message, by comparisons that run in C; the few best are compared in full.
-Everything is bounded, so that a refusal stays quick however large the cassette and its bodies are. What really differs
-comes first, whatever looks volatile after it.
+Everything is bounded, so that a refusal is fast with a large cassette and large bodies. Real differences come first,
+volatile-looking ones after them.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from llmproxy.core.traffic.json_diff import (
 from llmproxy.errors import SettingsError
 
 _BUDGET = 32 << 20
-"""Bytes of canonical bodies that are looked at."""
+"""Maximum bytes of canonical bodies that are compared."""
 _CLOSE = 8
-"""Candidates that are compared in full, after the cheap comparison of all."""
+"""Number of candidates that are compared in full, after the cheap comparison of all."""
 COUNTED = 40
-"""Differences that are counted at most."""
+"""Maximum differences that are counted."""
 _SIMILAR = 200
-"""Characters of a text that difflib compares (it is quadratic)."""
+"""Maximum characters of a text that difflib compares (it is quadratic)."""
 _VARYING = 3
-"""Places of one message that may look volatile where it still counts as the same."""
+"""Maximum volatile-looking places in a message that still counts as equal."""
 _MOST_VARYING = 100
-"""Messages of a candidate that are looked at in this way."""
+"""Maximum messages of a candidate that are compared for volatile places."""
 _MOST_LOOKED_AT = 200
-"""Messages of all candidates that are looked at in this way: each costs as much as a thousand that are equal."""
+"""Maximum messages of all candidates that are compared for volatile places: each costs as much as 1,000 equal ones."""
 _RAW = 100_000
-"""Bytes of a body that is not JSON which are compared as text."""
+"""Maximum bytes of a body that is not JSON that are compared as text."""
 
 _MOST_SORTED = 1 << 20
-"""Bytes of a canonical body above which nobody asks whether only an order differs."""
+"""Bytes of a canonical body from which on a different order is not checked."""
 _MESSAGE = re.compile(r"\$\.\w+\[(\d+)\]")
 _OF_MODEL = ("assistant", "model", "function_call", "reasoning")
 
@@ -67,7 +67,7 @@ _CONVERSATIONS = ("messages", "input", "contents", "prompt")
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The recording that is most like the request that missed."""
+    """The recording most similar to the missed request."""
 
     id: int
     """Row in the store; ``llmproxy show ID``."""
@@ -75,15 +75,15 @@ class Nearest:
     differences: tuple[Difference, ...]
     """Old: the recording, new: the request. At most 40."""
     similarity: float
-    """Of the last texts of the conversations, 0..1."""
+    """Similarity of the conversations' last texts, 0..1."""
     suggestion: Suggestion | None = None
-    """A rule that takes volatile differences away."""
+    """Rules that remove volatile differences."""
     places: tuple[Told, ...] = ()
-    """The same differences with more of their values; for who looks, not for the journal."""
+    """The same differences with more of their values, for display; not in the journal."""
     bound: tuple[str, ...] = ()
-    """Run variables and volatile fields whose values differ and fit; they are no difference."""
+    """Run variables and volatile fields whose different values fit; they are no difference."""
     reordered: str = ""
-    """Where the two hold the same in another order, if nothing else differs: the path of a list or a text."""
+    """Path of a list or a text with the same content in another order, if nothing else differs."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -97,31 +97,31 @@ class Nearest:
 
 
 class CandidateInRunValues(NamedTuple):
-    """A recording as this run would have sent it."""
+    """A recording with this run's values."""
 
     canonical: Canonical
     bound: tuple[str, ...] = ()
     varying: tuple[Difference, ...] = ()
-    """What varies from run to run beside what is left different in `canonical`."""
+    """Values that vary from run to run, not included in the differences of `canonical`."""
 
 
 class RecordingRewriter:
-    """Rewrites recordings in this run's words, as far as somebody asks; this one as they are."""
+    """Rewrites recordings with this run's values, lazily; this base class leaves them as they are."""
 
     def find_cached_request(self, id_: int) -> Canonical | None:
-        """Return the canonical request of a recording that was read not long ago."""
+        """Return the cached canonical request of a recording, None if it is not cached."""
         return None
 
     def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
-        """Return one message of a recording's conversation; the same object for the same one."""
+        """Return one rewritten message of a recording's conversation; the same object for the same message."""
         return get_messages(recorded.tree)[1][n]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
-        """Return a recording with whatever it names as this run names it."""
+        """Return a recording with this run's values."""
         return recorded
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
-        """Return the nearest recording as this run would have sent it."""
+        """Return the nearest recording with this run's values, and the bound names."""
         return CandidateInRunValues(whole)
 
 
@@ -131,12 +131,12 @@ AS_RECORDED = RecordingRewriter()
 def find_nearest(
     wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter = AS_RECORDED
 ) -> Nearest | None:
-    """Return the candidate most like `wanted`, or None without candidates; `wording` tells them in this run's words.
+    """Return the candidate most like `wanted`, None without candidates; `wording` rewrites them with this run's values.
 
-    Order: same provider and operation, fewest differing places of those that share most messages with it from the start
-    (but for what looks volatile) or more of them from the end, likest last text; of equals the first. Bounded: only
-    candidates from the first 32 MiB of bodies are looked at, all of these are ranked by comparisons in C, 8 by either
-    end are compared in full, each within the bounds of `core.traffic.json_diff`.
+    Order: same provider and operation; fewest differences among the candidates with the most equal messages from the
+    start (except for volatile places), or with more from the end; most similar last text; of equals the first. Bounded:
+    only candidates of the first 32 MiB of bodies are used, all of these are ranked by comparisons in C, 8 by either end
+    are compared in full, each within the bounds of `core.traffic.json_diff`.
     """
     taken = _limit_candidates_by_size(candidates)
     if not taken:
@@ -145,7 +145,7 @@ def find_nearest(
     ranked = [(_rank_candidate(wanted, *item, common[item[0]], wording), item) for item in taken]
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
     alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
-    # Who changed the system text shares no beginning with the recording that was meant, but all that follows.
+    # With a changed system text, a request shares no beginning with its recording, but all that follows.
     operation, begun, *_ = ranked[0][0]
     endings = [(_count_equal_last(wanted, item[1]), item) for rank, item in ranked if rank[0] == operation]
     endings = sorted(endings, key=lambda pair: -pair[0])[:_CLOSE]
@@ -183,13 +183,13 @@ def find_nearest(
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
-    """Return how many messages from the end are equal."""
+    """Return the number of equal messages from the end."""
     pairs = zip(reversed(get_messages(candidate.tree)[1]), reversed(get_messages(wanted.tree)[1]), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _unmark_volatile_if_by_model(item: Difference, tree: object) -> Difference:
-    """Return a difference that looks like nothing where a model wrote the value: no rule would make that a hit."""
+    """Return a difference without its volatile mark if a model wrote the value: no rule would make that a hit."""
     return replace(item, looks=None) if item.looks and _is_model_written(item.path, tree) else item
 
 
@@ -201,7 +201,7 @@ def _is_model_written(path: str, tree: object) -> bool:
 
 
 def find_reordered_place(old: object, new: object, path: str = "$") -> str:
-    """Return where two trees differ in order alone, the innermost list or text of words; empty if otherwise."""
+    """Return the path where two trees differ in order alone, the innermost list or text of words; else empty."""
     if old == new or _sort_tree(old) != _sort_tree(new):
         return ""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -214,7 +214,7 @@ def find_reordered_place(old: object, new: object, path: str = "$") -> str:
 
 
 def _sort_tree(tree: object) -> object:
-    """Return a tree whose lists and words stand in one order, whatever theirs was."""
+    """Return a tree with all lists and words sorted."""
     if isinstance(tree, dict):
         return {name: _sort_tree(value) for name, value in tree.items()}
     if isinstance(tree, list):
@@ -223,7 +223,7 @@ def _sort_tree(tree: object) -> object:
 
 
 _Rank = tuple[bool, int, bool, float]
-"""Same operation, messages from the start that say the same, same model, rough likeness of the last texts."""
+"""Same operation, number of equal messages from the start, same model, rough similarity of the last texts."""
 
 
 def _limit_candidates_by_size(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
@@ -244,7 +244,7 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 def _count_common(
     wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter
 ) -> dict[int, int]:
-    """Return by candidate how many first messages say the same: message by message, each looked at once."""
+    """Return by candidate the number of equal first messages: message by message, each compared once."""
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
     alive, looked_at = list(candidates), 0
@@ -274,7 +274,7 @@ def _count_common(
 def _rank_candidate(
     wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: RecordingRewriter
 ) -> _Rank:
-    """Judge a candidate by what costs next to nothing."""
+    """Return the rank of a candidate by cheap comparisons."""
     said = get_messages(candidate.tree)[1]
     last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
     matcher = SequenceMatcher(
@@ -289,7 +289,7 @@ def _rank_candidate(
 
 
 def _differs_only_in_volatile(old: object, new: object) -> bool:
-    """Return whether two messages differ in nothing but what looks volatile."""
+    """Return whether two messages differ in volatile-looking values only."""
     if type(old) is not type(new):
         return False
     found = list_unequal_values(old, new, _VARYING + 1)
@@ -297,7 +297,7 @@ def _differs_only_in_volatile(old: object, new: object) -> bool:
 
 
 def get_messages(tree: object) -> tuple[str, list[object]]:
-    """Return the messages of a request, and the member that holds them."""
+    """Return the member with a request's messages, and the messages."""
     if isinstance(tree, dict):
         for name in _CONVERSATIONS:
             value = tree.get(name)
@@ -346,7 +346,7 @@ def _count_differences(old: Canonical, new: Canonical) -> int:
 
 
 def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
-    """Return what tells canonical requests apart: provider, operation, model, body as edited, query, headers."""
+    """Return the differences of canonical requests: provider, operation, model, body as edited, query, headers."""
     found = [
         ChangedPlace(name, name, left, right)
         for name in _OUTSIDE
@@ -370,7 +370,7 @@ def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
 
 
 def _read_grpc_texts(canonical: Canonical) -> list[tuple[str, str]]:
-    """Return what can be read in messages of gRPC: (numbers of fields, text)."""
+    """Return the readable texts in gRPC messages: (numbers of fields, text)."""
     if not is_grpc(canonical.headers):
         return []
     return [text for _, data in split_messages(canonical.body) for text in find_texts(data)]
@@ -394,16 +394,16 @@ def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tup
 
 
 AROUND = 160
-"""Equal characters that stay before and after what differs."""
+"""Number of equal characters kept before and after a difference."""
 LONGEST = 4000
-"""Characters of one value."""
+"""Maximum characters of one value."""
 
 Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
 
 
 def describe_changed_place(where: str, path: str, old: object, new: object) -> Told:
-    """Return one place with both values, as far as they are read."""
+    """Return one place with both values, shortened."""
     made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
         return made | _cut_texts(old, new)
@@ -415,7 +415,7 @@ def describe_changed_place(where: str, path: str, old: object, new: object) -> T
 
 
 def _cut_texts(old: str, new: str) -> Told:
-    """Return two texts without most of what they begin and end with alike, and how much that was."""
+    """Return two texts without most of their common beginning and end, and the lengths of the removed parts."""
     front = count_common_prefix(old, new)
     back = count_common_suffix(old, new, min(len(old), len(new)) - front)
     before, after = max(0, front - AROUND), max(0, back - AROUND)
@@ -424,15 +424,15 @@ def _cut_texts(old: str, new: str) -> Told:
 
 
 _LARGEST = 1 << 20
-"""Bytes of a canonical body above which nothing is tried out."""
+"""Bytes of a canonical body above which no rules are tried."""
 _MOST = 200
-"""Differences that are counted at most."""
+"""Maximum differences that are counted."""
 _LOOKED_AT = 10
-"""Differences that are looked at: with more, the requests are different ones."""
+"""Maximum differences that are examined: with more, the requests are different ones."""
 _TRIED = 4
-"""Volatile differences for which a rule is looked for."""
+"""Maximum volatile differences for which rules are tried."""
 _ROUNDS = 5
-"""Kinds of volatile values in one text."""
+"""Maximum kinds of volatile values in one text."""
 
 _PACKS = {"date/time": ("days", "dates"), "uuid": ("uuids",), "temporary path": ("temp-paths",)}
 # What `volatile` recognises, as patterns to paste: without apostrophes, since TOML's literal strings end there.
@@ -457,19 +457,19 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 
 
 _DAYS = frozenset({"days", "dates"})
-"""Packs."""
+"""Names of packs for days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Rules that take differences away."""
+    """Rules that remove differences."""
 
     toml: str
     """For ``[tool.llmproxy.normalize]``, one line per member."""
     left: int
-    """Differences that stay."""
+    """Number of differences that remain."""
     of_days: bool = False
-    """Days or dates are among what the rules take away."""
+    """Whether the rules remove days or dates."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -477,7 +477,7 @@ class Suggestion:
 
 
 def suggest_rules(old: Canonical, new: Canonical) -> Suggestion | None:
-    """Return rules for what looks volatile in the differences of two requests, or None if no rule helps."""
+    """Return rules for volatile-looking differences of two requests, or None if no rule helps."""
     if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
         return None
     rules, left, tried = Rules(), _count_remaining(old, new, Rules()), 0
@@ -505,7 +505,7 @@ def _list_rules(path: str, old: object, new: object) -> Iterator[Rules]:
 
 
 def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules | None:
-    """Return rules that make two texts equal, with packs where they do it, or None."""
+    """Return rules that make two texts equal, preferably packs, or None."""
     rules = Rules()
     for _ in range(_ROUNDS):
         kind = classify_volatile(old, new) or ""
@@ -520,7 +520,7 @@ def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]
 
 
 def _try_rules(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Rules, str, str]]:
-    """Yield each rule for a kind after which less of the texts differs, with what it makes of them."""
+    """Yield each rule for a kind that reduces the difference, with the resulting texts."""
     word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
     rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]
     rules += [
@@ -545,7 +545,7 @@ def _merge_rules(one: Rules, two: Rules) -> Rules:
 def _count_remaining(old: Canonical, new: Canonical, rules: Rules) -> int:
     try:
         ready = compile_rules(rules)
-    except SettingsError:  # a path that our rules cannot say
+    except SettingsError:  # a path that our rules cannot express
         return _MOST
     left, right = (apply_rules(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))
     return count_differences(left, right, _MOST)

@@ -1,5 +1,5 @@
-"""One client's walk through one cassette: what it asked, what it got, what it left unused.
+"""Sessions: the run of one client through one cassette, with its requests, answers and unused recordings.
 
-`session` is a walk and the calls that it saw, `sessions` all that are open, `exchange` one request on its way;
-`journal` keeps what became of each. `forking` says where a walk leaves its recording.
+`session` has the replay position, a session's calls and all open sessions, `exchange` one request with its answer;
+`interceptor` is the interface of features, `journal` keeps each call's outcome, `change_trials` the results of trials.
 """

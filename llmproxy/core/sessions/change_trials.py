@@ -1,6 +1,6 @@
-"""What sessions on trial saw, in the state beside the store: pending changes, until somebody decides on them.
+"""Results of sessions on trial, in the state database next to the store: pending changes, until somebody accepts them.
 
-A row for each cassette and sample: the last trial of it. It may be lost without harm: the next trial sees the same.
+One row for each cassette and sample: its last trial. Its loss is harmless: the next trial finds the same.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AN
 
 
 class ChangeTrial(NamedTuple):
-    """What the last sessions on trial of one cassette came to."""
+    """Results of the last sessions on trial of one cassette."""
 
     cassette: str
     sample: int
     at: float
     """Unix time of its end."""
     passed: bool | None
-    """Whether what ran in it passed; None where nobody said it."""
+    """Whether the run in it passed; None if unknown."""
     calls: int
     seen: tuple[UnrecordedTrialCall, ...]
-    """The calls that were no hits by themselves, in their order."""
+    """Calls that were no hits of their own, in their order."""
     served: frozenset[int] | None = None
-    """Recordings that were played; None where what ran did not end by itself."""
+    """Recordings that were played; None if the run did not end by itself."""
 
     @property
     def cassette_and_sample(self) -> tuple[str, int]:
@@ -60,7 +60,7 @@ class TrialStore:
         self._conn: sqlite3.Connection | None = None
 
     def store_trial(self, session: Session) -> None:
-        """Keep what an ended session on trial saw, with what this proxy's others saw in its cassette."""
+        """Store the results of an ended session on trial, added to this proxy's earlier ones for its cassette."""
         told = {name: value for each in session.interceptors for name, value in each.build_report().items()}
         seen = [] if told.get("replaced") else told.get("trial")
         if seen is None or not session.calls.arrived:
@@ -91,7 +91,7 @@ class TrialStore:
 
 
 def mark_trials_interrupted(store: Path, since: float) -> None:
-    """Forget which recordings trials played that ended since then: what ran did not come to its end."""
+    """Delete the played recordings of trials that ended since then, because their runs were interrupted."""
     with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)
         conn.execute("UPDATE trial_runs SET served = NULL WHERE at >= ?", (since,))
@@ -102,7 +102,7 @@ def get_state_path(store: Path) -> Path:
 
 
 def read_trials(store: Path, since: float = 0.0) -> list[ChangeTrial]:
-    """Return what trials saw that ended at `since` (Unix time) or later, by cassette; nothing where none is kept."""
+    """Return trials that ended at `since` (Unix time) or later, by cassette; empty if none are stored."""
     return [
         ChangeTrial(
             from_sql(name),

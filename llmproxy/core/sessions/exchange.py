@@ -1,4 +1,4 @@
-"""One request on its way through a proxy, and what the engine knows of the settings."""
+"""One request with its answer in a proxy, and the engine's settings."""
 
 from __future__ import annotations
 
@@ -54,63 +54,61 @@ from llmproxy.protocol import (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the engine must know of the settings."""
+    """Settings of the engine."""
 
     mode: Mode = Mode.REPLAY
     cassette: str = DEFAULT_SESSION
     speed: float = 0.0
     exhausted: Exhausted = Exhausted.LAST
     miss_status: int | None = None
-    """HTTP status of a miss; None: what the dialect's clients take best."""
+    """HTTP status of a miss; None: the status that the dialect's clients handle best."""
     max_request: int = 64 << 20
     store: Path = Path("llmproxy.db")
     cassette_dir: Path | None = None
-    """Folder with one YAML file a cassette, kept in step with the store."""
+    """Folder with one YAML file per cassette, synchronized with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
     again: StartCommand = field(default_factory=StartCommand)
-    """How the proxy is started again."""
+    """Start command of the proxy."""
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
-    """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too.
-    (One that only an OPENAI_BASE_URL names is for clients that read it; another client's key is for the public
-    host.)
-    """
+    """Providers whose upstream the user named: intercepted requests to their public host go there too. (An upstream
+    from an OPENAI_BASE_URL alone is for clients that read it; another client's key is for the public host.)"""
     rules: Rules = field(default_factory=Rules)
     allow_live: bool = False
-    """A replay proxy may open sessions in modes that reach the network."""
+    """Whether a replay proxy may open sessions in modes that reach the network."""
     match_credential: bool = False
-    """The caller's key counts, as a fingerprint."""
+    """Whether the client's API key counts, as a fingerprint."""
     bind: BindScope = BindScope.ALL
-    """What may be bound."""
+    """Kinds of values that may be bound."""
     order_wait: float = DEFAULT_ORDER_WAIT
-    """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
+    """Seconds that concurrent answers wait for an earlier recorded call; 0: they are not ordered."""
     coalesce: bool = False
-    """Equal requests to models that are recorded at the same time share one answer."""
+    """Whether equal requests to models that are recorded at the same time share one answer."""
     max_age: float | None = None
     """Seconds after which a recording is stale; None: never."""
     update: Update = Update.NONE
-    """What becomes of recordings in a session of this proxy that ends well."""
+    """Recordings that are replaced when a session of this proxy ends well."""
     max_cost: Decimal | None = None
-    """US dollars that may be spent on what is asked anew; None: any."""
+    """Limit in US dollars for requests that are sent; None: no limit."""
     change: tuple[str, ...] = ()
-    """Names of the changes of which calls are asked anew; none: all."""
+    """Names of the changes whose calls are sent anew; empty: all."""
     faults: Faults | None = None
-    """Injected faults of every session that has none of its own."""
+    """Injected faults of every session without its own."""
     live: LiveChannels | None = None
-    """What goes live in sessions that say nothing else."""
+    """Live channels of sessions without their own."""
     trial: bool = False
-    """Sessions that say nothing else are on trial: what misses gets the answer that stands at its place."""
+    """Whether sessions are on trial by default: a miss gets the answer at its place."""
     record_host: tuple[str, ...] = ()
     """Hosts of other services that are recorded and replayed too."""
     stubs: Mapping[str, str] = field(default_factory=dict)
-    """The user's own: kind of answer by host and path."""
+    """The user's own stubs: kind of answer by host and path."""
     allow_host: tuple[str, ...] = ()
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
     @property
     def shown_store_path(self) -> str:
-        """The store's path as advice names it."""
+        """The store's path for use in advice."""
         return self.shown or str(self.store)
 
     def build_learn_command(self, cassette: str) -> str:
@@ -118,38 +116,38 @@ class Config:
 
 
 class RequestHeadInfo(NamedTuple):
-    """What a request's head says about where it belongs; the same for the same head while `Engine.holds`."""
+    """Session and route of a request by its head; valid for equal heads while `Engine.holds`."""
 
     party: str
     name: str
-    """Of the session."""
+    """Name of the session."""
     route: Route
     in_scope: bool
     method: str
     headers: Headers
-    """As they came, ours taken out."""
+    """Original fields without llmproxy's own."""
     operation: str
     counted: bytes
     learned: int
-    """How many credentials the redactor knew."""
+    """Number of credentials that the redactor knew."""
     upstreams: Mapping[str, str]
-    """Those that its session had of its own."""
+    """Upstreams of its session's own."""
     channel: Channel = Channel.LLM
     attempt: int | None = None
-    """How often its client had sent the request before, as it says itself."""
+    """Number of earlier attempts, according to the client."""
     speaker: str = AGENT
     """The party for which the session's name was bound."""
     prefix: str = ""
-    """What stood in the client's target before the provider's own path."""
+    """Part of the client's target before the provider's own path."""
     changes: bool = False
-    """Whether it makes or changes something of what the provider's server keeps."""
+    """Whether it creates or changes an object on the provider's server."""
     stubs: tuple[Stub, ...] = ()
-    """Rows of auxiliary calls that the head fits."""
+    """Rows of auxiliary calls that match the head."""
 
 
 @dataclass(slots=True)
 class CallProgress:
-    """How far a call has come; begun at its arrival, and carried on by the proxy."""
+    """Progress of a call; begun at its arrival, and updated by the proxy."""
 
     seq: int
     """Number of this call in its session, from 1."""
@@ -158,89 +156,89 @@ class CallProgress:
     started_at: float
     """Unix seconds."""
     released: float | None = None
-    """Monotonic seconds; when it was let go upstream."""
+    """Monotonic seconds at which it was sent upstream."""
     connection: ClientEnds = None
-    """Of its client."""
+    """Connection of its client."""
     finished: bool = False
-    """Its answer was handed to the writer."""
+    """Whether its answer was passed to the writer."""
 
     @property
     def sent_at(self) -> float:
-        """Unix seconds when it was let go upstream, where it was."""
+        """Unix seconds at which it was sent upstream; of its arrival if it was not."""
         return self.started_at + max(0.0, (self.released or 0.0) - self.arrived)
 
 
 @dataclass(slots=True)
 class ReceivedRequest:
-    """What came of a request, and what counts of it: an interceptor may change it before it gets its key."""
+    """A received request in the form that counts for its key: interceptors may change it first."""
 
     headers: Headers
-    """As they came, ours taken out; what tells its caller or state from others may be added."""
+    """Original fields without llmproxy's own; fields that identify its caller or state may be added."""
     body: bytes | None = None
     rewritten: bool = False
-    """The body is not what the client sent."""
+    """Whether the body differs from the client's."""
     redacted: tuple[int, Request] | None = None
-    """The request as kept, and how many credentials the redactor knew then; None where nobody had to make it."""
+    """Number of credentials known at redaction, and the request as stored; None until it is needed."""
 
     @property
     def data(self) -> bytes:
-        """The body; nothing until it is here."""
+        """The body; empty until it has arrived."""
         return self.body or b""
 
     def add_header(self, name: str, value: str) -> None:
-        """Let a field of ours count."""
+        """Add a field of llmproxy's own that counts for the key."""
         self.headers, self.redacted = (*self.headers, (name, value)), None
 
 
 @dataclass(slots=True)
 class ClientAnswerOverrides:
-    """What its client gets, where that is not the recorded or the provider's answer as it is."""
+    """Differences between the client's answer and the recorded or the provider's one."""
 
     grants: Headers = ()
-    """Fields that let a web page read it; see `origin_guard`."""
+    """Fields that allow a web page to read it; see `origin_guard`."""
     told: Headers = ()
-    """Fields of ours that it gets besides."""
+    """Additional header fields of llmproxy's own."""
     made: Response | None = None
-    """The answer, where an interceptor made one in place of the recorded or the provider's."""
+    """Answer that an interceptor created in place of the recorded or the provider's."""
     withheld: bool = False
-    """The provider's answer is not for the client: an interceptor makes another of it."""
+    """Whether the provider's answer is not for the client: an interceptor creates another from it."""
     held: bool = False
-    """Its pieces may have to wait (`Interceptor.get_send_delay`)."""
+    """Whether its pieces may have to wait (`Interceptor.get_send_delay`)."""
     awaited: bool = False
-    """It is the answer to another call, which has not ended yet; then all is decided."""
+    """Whether it waits for the answer to an equal call that has not ended; its decision depends on that."""
 
 
 @dataclass(slots=True)
 class CallStorage:
-    """Where its answer stands in the store, and what is told of that."""
+    """Place of a call's answer in the store, and texts about it."""
 
     into: tuple[str, int] | None = None
-    """Cassette and sample, where that is not its session's."""
+    """Cassette and sample, if they are not its session's."""
     occurrence: int = 0
-    """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
+    """Occurrence of its future recording, reserved at its arrival; 0 before."""
     interaction: int | None = None
-    """Id of the recording that was made, or played."""
+    """Id of the recording that was stored or played."""
     asked: str = ""
-    """Beginning of its last prompt, redacted, where it missed or was recorded."""
+    """Beginning of its last prompt, redacted, if it missed or was recorded."""
     answered: str = ""
-    """Beginning of the answer that was recorded."""
+    """Beginning of the recorded answer."""
     instead: int | None = None
-    """Id of the recording whose place its answer takes."""
+    """Id of the recording that its answer replaces."""
     after: str = ""
-    """Key of the call before it of the same thread: of an agent that names itself, else of a connection."""
+    """Key of the previous call of the same thread: of an agent that names itself, else of a connection."""
     has_twin: bool = False
-    """The same was asked while it was under way."""
+    """Whether an equal request overlapped it."""
 
 
 class HarmlessTelemetry(LLMProxyError):
-    """Telemetry in replay: its sender only wants to hear that it arrived."""
+    """Telemetry in replay: its sender needs an acknowledgement only."""
 
     code = "llmproxy_not_llm"
     status = 204
 
 
 class Recording:
-    """One response on its way; call `on_head`, then `on_data` for each piece, then `build_response`."""
+    """One response while it arrives; call `on_head`, then `on_data` for each piece, then `build_response`."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -253,12 +251,12 @@ class Recording:
         self._expected: int | None = None
         self._received = 0
         self.damaged = False
-        """A piece was lost on its way into the recording, which must not be stored then."""
+        """Whether a piece was lost before it was recorded; the answer must not be stored then."""
         self.trailers: Headers = ()
         self.left = False
-        """The client ended it before its end."""
+        """Whether the client left before the end."""
         self.overwritten = False
-        """What `end` returned is not what came: a secret was taken out."""
+        """Whether the recorded response differs from the received one because a secret was removed."""
 
     @property
     def has_head(self) -> bool:
@@ -266,17 +264,17 @@ class Recording:
 
     @property
     def timed_head(self) -> tuple[int, Headers]:
-        """The head: when it came, microseconds, and its fields."""
+        """Time of the head in microseconds, and its fields."""
         return self._head_offset, self._headers
 
     @property
     def body_so_far(self) -> bytes:
-        """The body as far as it has come; nothing while it is compressed."""
+        """The body received so far; empty if it is compressed."""
         return b"" if self._content_encoding else self._body.getvalue()
 
     @property
     def _content_encoding(self) -> str:
-        """How it is compressed; empty where it is not."""
+        """Content-encoding; empty if there is none."""
         coding = header(self._headers, "content-encoding") or ""
         return "" if coding.strip().lower() == "identity" else coding
 
@@ -286,12 +284,12 @@ class Recording:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that the head announced is here; never for a body without a length."""
+        """Whether the announced length has arrived; never for a body without a length."""
         return self._expected is not None and self._received >= self._expected
 
     @property
     def next_piece_may_be_last(self) -> bool:
-        """Whether what comes next may hold the end: its length was announced."""
+        """Whether the next piece may contain the end: the length was announced."""
         return self._expected is not None
 
     @property
@@ -302,14 +300,14 @@ class Recording:
         return self._head_offset if self.has_head else None
 
     def on_head(self, offset: int, status: int, reason: str, headers: Headers) -> None:
-        """Note the response's head, `offset` microseconds after the request's release."""
+        """Handle the response's head, `offset` microseconds after the request's release."""
         self.status, self._reason, self._headers, self._head_offset = status, reason, headers, offset
         length = header(headers, "content-length")
         self._chunked = length is None
         self._expected = int(length) if length is not None and length.isdecimal() else None
 
     def on_data(self, offset: int, data: bytes) -> None:
-        """Note bytes of the body as they came from the wire."""
+        """Handle bytes of the body as received."""
         self._received += len(data)
         if data:
             self._body.write(data)
@@ -317,11 +315,11 @@ class Recording:
             self._lengths.append(len(data))
 
     def on_reset(self, code: int) -> None:
-        """Note the code of HTTP/2 with which the upstream breaks the answer off."""
+        """Record the HTTP/2 code with which the upstream reset the answer."""
         self._headers = (*self._headers, (RESET, str(code)))
 
     def postpone_last_offset(self, offset: int) -> None:
-        """Note that the last bytes of the body go to the client not before now."""
+        """Record that the last bytes of the body reach the client at `offset` at the earliest."""
         if self._offsets:
             self._offsets[-1] = max(self._offsets[-1], offset)
 
@@ -342,7 +340,7 @@ class Recording:
         )  # fmt: skip
 
     def _decode_chunks(self) -> tuple[ChunkedBody, bool]:
-        """Return what came, and whether its content-encoding is undone; what does not decode stays."""
+        """Return the received body, and whether its content-encoding is undone; undecodable content stays."""
         came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
         if self._content_encoding:
             with suppress(ValueError):
@@ -351,7 +349,7 @@ class Recording:
 
 
 def _inflate_pieces(pieces: ChunkedBody, coding: str) -> ChunkedBody:
-    """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
+    """Undo a content-encoding, keeping borders and times. Raises ValueError if it does not decode."""
     inflater, out = BodyDecoder(coding), io.BytesIO()
     borders = [(piece.offset, out.write(data)) for piece in pieces if (data := inflater.decode_piece(piece.data))]
     return ChunkedBody(out.getvalue(), borders)
@@ -362,7 +360,7 @@ UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way through, from head to end; each stage adds its value."""
+    """One request with its answer, from head to end; each stage adds its values."""
 
     place: RequestHeadInfo
     session: Session
@@ -370,22 +368,22 @@ class Exchange:
     request: ReceivedRequest
     identity: KnownRequest = UNIDENTIFIED
     change: StateChange | None = None
-    """What it changes of what the server keeps, unless it fails."""
+    """Its change of objects on the server, unless it fails."""
     nth: int = 0
-    """Which arrival of its key this is in its session, from 1."""
+    """Number of its arrival among those of its key in its session, from 1."""
     slot: KeyedRecording | None = None
     """The recording that answers it."""
     decision: Decision | None = None
-    """None until the body is here, for modes that must look before they leap."""
+    """None until the body has arrived, in modes that depend on it."""
     error: LLMProxyError | None = None
-    """Why it was refused."""
+    """Reason for its refusal."""
     note: str = ""
     answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
     kept: CallStorage = field(default_factory=CallStorage)
     state: CallState = field(default_factory=CallState)
-    """What its interceptors keep of it."""
+    """State of its interceptors."""
     recording: Recording = field(default_factory=Recording)
-    """The answer, as it comes from upstream."""
+    """The answer, as received from upstream."""
 
     @property
     def route(self) -> Route:
@@ -401,21 +399,21 @@ class Exchange:
 
     @property
     def operation(self) -> str:
-        """Name, or the redacted path for what nobody knows."""
+        """Name, or the redacted path of an unknown one."""
         return self.place.operation if self.place.route.known else self.identity.path or self.place.operation
 
     @property
     def key(self) -> Key | None:
-        """None until the body is here."""
+        """None until the body has arrived."""
         return self.identity.key or None
 
     def build_recorded_response(self, *, proper: bool) -> Response:
-        """Return the answer as it came from upstream; as `Recording.build_response`."""
+        """Return the answer from upstream; like `Recording.build_response`."""
         return self.recording.build_response(self.operation, stream=self.identity.stream, proper=proper)
 
     @property
     def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
-        """Those of its session that are asked of its channel, in the declared order."""
+        """Interceptors of its session for its channel, in the declared order."""
         return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
 
     def decide_refusal(self, error: LLMProxyError) -> None:
@@ -427,22 +425,22 @@ class Exchange:
 
     @property
     def channel(self) -> Channel:
-        """What it is about; of MCP that is known once the body is here."""
+        """Channel of the call; for MCP it is known once the body has arrived."""
         place = self.place
         return place.channel if place.route.known else get_channel(place.route.provider.name, self.operation)
 
     @property
     def replayed_status(self) -> int | None:
-        """Status of the answer that is played, None where none is."""
+        """Status of the replayed answer, None if there is none."""
         made = self.answer.made
         return made.status if made is not None else self.slot.status if self.slot is not None else None
 
     @property
     def save_target(self) -> tuple[str, int]:
-        """Cassette and sample in which its answer is kept, if it is."""
+        """Cassette and sample in which its answer is stored, if it is."""
         return self.kept.into or self.session.save_target
 
     @property
     def party_and_key(self) -> tuple[str, Key]:
-        """Who asks what; only after `identify_and_decide`."""
+        """Party and key; only after `identify_and_decide`."""
         return self.party, self.key or Key("")

@@ -1,9 +1,9 @@
-"""What a feature is: an interceptor, which a session has or has not. Everything else knows none of them.
+"""The interface of features: interceptors, which are added to sessions. No other code depends on a feature.
 
-A call goes through stages: its place is read from the head, its body gives it a key, the key is looked up, what was
-found is decided over, and it is answered and accounted for (`engine.request_stages`). At each border every interceptor
-of its session is asked; one that has nothing to say there leaves the method out. A session without any is the plain
-proxy, and only that has the fast path.
+A call goes through stages: its head determines its session and route, its body its key, the key is looked up, a
+decision is made, and the call is answered and recorded (`engine.request_stages`). At each border the stages call every
+interceptor of its session; an interceptor overrides only the methods that it needs. A session without interceptors is
+the plain proxy, and only that has the fast path.
 
     the way in, in the declared order (`engine.interceptor_order`)
         before_key      another body; or refuse: `call.decide_refusal(error)`
@@ -23,14 +23,14 @@ proxy, and only that has the fast path.
         get_playback    an answer that goes on when its client has done what the recorded one did
         on_sent         all of a replayed answer was sent, and its client is still there
         before_store    another answer for the store
-        on_interaction  what is kept of a call, before it is
+        on_interaction  the interaction of a call, before it is stored
         on_stored       the provider's answer is in the store
         on_end          the record of a call that is over
 
-To write one: a class that derives from `Interceptor[Exchange]` and overrides what it needs; a `Feature`
-(`engine.feature`) whose `create_interceptor` makes one for a session, or None; its row in
-`engine.interceptor_order`. What it knows of a session are its own attributes (`on_restart` is called where the session
-begins anew). What it knows of a call is a value of a type of its own in `call.state`, which nobody else reads:
+To write one: a class that derives from `Interceptor[Exchange]` and overrides the methods that it needs; a `Feature`
+(`engine.feature`) whose `create_interceptor` returns one for a session, or None; its row in `engine.interceptor_order`.
+Its state for a session are its attributes (`on_restart` is called when the session restarts). Its state for a call is a
+value of its own type in `call.state`:
 
     class Waited(NamedTuple): until: float
 
@@ -42,8 +42,8 @@ begins anew). What it knows of a call is a value of a type of its own in `call.s
     def get_send_delay(self, call, offset, ends, has_read):
         return max(0.0, call.state.get(Waited).until - self.clock()) if offset is None else 0.0
 
-Everything runs on the event loop and must not wait, but what has to do with storing, which runs in the writer's thread.
-An exception is a refusal of the call (500), never another answer.
+All methods run on the event loop and must not block, except those about storing, which run in the writer's thread. An
+exception refuses the call (500) and never produces another answer.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from llmproxy.proxy_calls import Call
 
 
 class MissReason(StrEnum):
-    """Why a request is refused."""
+    """Reason for refusing a request."""
 
     NEVER = "never recorded"
     EXHAUSTED = "every recording was already played"
@@ -76,7 +76,7 @@ class MissReason(StrEnum):
 
 
 class Decided(NamedTuple):
-    """The decision; which recording answers; why not."""
+    """The decision; the recording that answers, or the reason why none does."""
 
     decision: Decision
     recording: KeyedRecording | None = None
@@ -84,14 +84,14 @@ class Decided(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """What may answer a call."""
+    """Recordings that may answer a call."""
 
     key: Key
     """Exact key of the recordings: the call's own, unless an interceptor found others."""
     recordings: Sequence[KeyedRecording]
     """In order of occurrence."""
     canonical: Callable[[], Canonical]
-    """Returns what counts of the request; made when somebody asks."""
+    """Returns the canonical request; built on first use."""
 
 
 ClientEnds = tuple[object, object] | None
@@ -100,7 +100,7 @@ ClientEnds = tuple[object, object] | None
 
 @dataclass(slots=True)
 class CallState:
-    """Values by their type: what a feature keeps beside a call, which it alone reads."""
+    """An interceptor's values for a call, by type; only that interceptor reads them."""
 
     _values: dict[type, object] = field(default_factory=dict)
 
@@ -109,7 +109,7 @@ class CallState:
         return value if isinstance(value, kind) else None
 
     def put(self, value: object) -> None:
-        """Keep a value; it takes the place of another one of its type."""
+        """Set the value of its type."""
         self._values[type(value)] = value
 
     def copy(self) -> CallState:
@@ -120,35 +120,35 @@ class CallState:
 
 
 class Playback(Protocol):
-    """A recorded answer that goes on when its client has done what the recorded one did."""
+    """A recorded answer that continues when its client has done what the recorded one did."""
 
     response: Response
     turns: list[AnswerPart] | None
-    """None where nothing has to be waited for."""
+    """Parts of the answer; None if nothing has to be awaited."""
 
     def on_question_sent(self, turn: AnswerPart) -> None:
-        """Called when the client was asked what `turn` waits for."""
+        """Called when the client was sent the question for which `turn` waits."""
 
     def check_ready(self, turn: AnswerPart) -> bool | str:
-        """Return whether a turn's data may go out now; a text: never, and why."""
+        """Return whether a turn's data may be sent now; a text: never, with the reason."""
 
     def build_refusal(self, text: str) -> bytes:
-        """Return the end of the answer where it must not be told."""
+        """Return the end of an answer that must not be sent."""
 
 
 class Interceptor[C]:
-    """What a feature does to the calls (`C`) of one session: nothing, unless a method is overridden."""
+    """A feature's effect on the calls (`C`) of one session; each method does nothing by default."""
 
     channel: ClassVar[Channel | None] = None
-    """Of the calls that it is asked of; None: of all."""
+    """Channel of the calls that it handles; None: all."""
     auxiliary: ClassVar[bool] = False
-    """Whether it is asked of auxiliary calls alone (`providers.stubs`)."""
+    """Whether it handles auxiliary calls only (`providers.stubs`)."""
     sees_whole: bool = False
-    """Whether a call must be here whole before anything of it goes upstream."""
+    """Whether a call must have arrived completely before anything of it is sent upstream."""
     rewrites: bool = False
-    """Whether a call of which nobody can see the whole must not go upstream."""
+    """Whether a call that cannot be read completely must not be sent upstream."""
     reads_answers: ClassVar[bool] = False
-    """Whether `on_answer` is asked of every hit, or only where something else has to read the answer anyway."""
+    """Whether `on_answer` is called for every hit, or only if the answer is read anyway."""
 
     # -- a call, on the way in
 
@@ -156,7 +156,7 @@ class Interceptor[C]:
         return body
 
     def preview_answer(self, call: C) -> Response | None:
-        """Return the answer that it will make of a call, whatever is recorded; nothing is counted yet."""
+        """Return the answer that it will create for a call, whatever is recorded; nothing is counted yet."""
         return None
 
     def on_lookup(self, call: C, found: Lookup) -> Lookup:
@@ -166,23 +166,23 @@ class Interceptor[C]:
         return decided
 
     def goes_live(self, call: C, *, hit: bool) -> bool:
-        """Return whether a call will go to its provider that no recording answers, or (`hit`) that one would."""
+        """Return whether a call without a recording (or, if `hit`, with one) will go to its provider."""
         return False
 
     def on_miss(self, call: C, why: MissReason, recordings: int) -> bool:
-        """Return whether a refusal was dealt with here; `recordings` of the key exist."""
+        """Return whether it handled a refusal; `recordings` is the number of recordings of the key."""
         return False
 
     def on_explain(self, call: C, context: MissContext) -> MissContext:
-        """Return what a miss is explained from."""
+        """Return the facts for the explanation of a miss."""
         return context
 
     def build_recording_rewriter(self, store: Store, wanted: Canonical) -> RecordingRewriter | None:
-        """Return how recordings are told in this run's words, where a miss is explained."""
+        """Return a rewriter of recordings with this run's values, for the explanation of a miss."""
         return None
 
     def on_miss_message(self, call: C, miss: ExplainedMiss, text: str) -> str:
-        """Return what the client reads of a miss."""
+        """Return the text of a miss for the client."""
         return text
 
     # -- on the way back
@@ -202,13 +202,13 @@ class Interceptor[C]:
         return None
 
     def on_sent(self, call: C) -> Callable[[], None] | None:
-        """Return what is to be done in the writer's thread then; it must not raise."""
+        """Return a job for the writer's thread, or None; the job must not raise."""
 
     def before_store(self, call: C, response: Response) -> Response:
         return response
 
     def on_withheld_answer(self, call: C, response: Response) -> None:
-        """Take the provider's answer to a call that is `withheld`, which is not stored."""
+        """Handle the provider's answer to a call that is `withheld`, which is not stored."""
 
     def on_interaction(self, call: C, made: Interaction) -> Interaction:
         return made
@@ -222,37 +222,37 @@ class Interceptor[C]:
 
     @property
     def leased_cassette(self) -> tuple[str, int] | None:
-        """Cassette and sample that this session alone may record, where that is not its own."""
+        """Cassette and sample that only this session may record, if not its own."""
         return None
 
     @property
     def save_target(self) -> tuple[str, int] | None:
-        """Cassette and sample in which the session's answers are kept, where that is not its own."""
+        """Cassette and sample for the session's answers, if not its own."""
         return None
 
     @property
     def id_source(self) -> tuple[str, int] | None:
-        """Cassette and sample whose answers made the ids that requests name, where that is not the session's own."""
+        """Cassette and sample whose answers created the ids in requests, if not the session's own."""
         return None
 
     def replays_channel(self, channel: Channel) -> bool:
         return True
 
     def on_interceptor_added(self, other: Interceptor[C]) -> None:
-        """Called before the session gets another one. Raises RefusedError: they exclude each other."""
+        """Called before the session gets another one. Raises RefusedError if they exclude each other."""
 
     def before_reset(self) -> None:
-        """Called when somebody asks for a restart. Raises SessionInUse: it cannot be."""
+        """Called before a requested restart. Raises SessionInUse if it is impossible."""
 
     def on_restart(self) -> None: ...
 
     def on_session_end(self) -> None:
-        """Called when the session ends; its lease is given back after this."""
+        """Called when the session ends; its lease is released after this."""
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
-        """Return what was told in a call of the session, by its number, where that is in no store."""
+        """Return the interaction of the session's call `seq` if it is in no store."""
         return None
 
     def build_report(self) -> Mapping[str, Any]:
-        """Return plain values for the report of the session, by their names."""
+        """Return plain values for the session's report, by name."""
         return {}

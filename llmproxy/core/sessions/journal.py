@@ -1,8 +1,8 @@
-"""The journal: decisions and misses of each run, in ``<store>.state.db`` beside the store.
+"""The journal: decisions and misses of each run, in ``<store>.state.db`` next to the store.
 
-Written behind the answer by a thread of its own, at most half a second late, so that serving never waits for a disk.
-It may be lost in a crash, and never stands in anybody's way: a file that cannot be opened is done without (`note` says
-so, the last misses are kept in memory), one that is damaged is put aside. All text that comes here is redacted already.
+A thread of its own writes it after the answer, at most half a second later, so that serving never waits for a disk. It
+may be lost in a crash, and never blocks a run: without a usable file the last misses are kept in memory (`note` reports
+it), and a damaged file is renamed. All text is redacted before it arrives here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from llmproxy.sqlite_file import FileState, open_connection, read_state, write_t
 log = logging.getLogger(__name__)
 
 SUFFIX = ".state.db"
-"""Of the file, behind the store's name."""
+"""Suffix of the file after the store's name."""
 VERSION = 2
 BEHIND_SECONDS = 0.25
-"""How long entries are collected before they are written; with the write itself well under half a second."""
+"""Seconds for which entries are collected before they are written; well under half a second with the write."""
 BUSY_SECONDS = 2.0
 KEPT_DECISIONS = 100_000
 KEPT_MISSES = 1_000
 KEPT_ASKED = 20_000
 ASKED_OF_A_RUN = 2_000
-"""Questions that one run keeps."""
+"""Maximum replayed requests that one run keeps."""
 IN_MEMORY = 100
 
 _SCHEMA = f"""
@@ -61,7 +61,7 @@ PRAGMA user_version = {VERSION};
 
 @dataclass(frozen=True, slots=True)
 class JournaledMiss:
-    """One miss as it was told to the client."""
+    """One miss as sent to the client."""
 
     at: float
     """Unix time."""
@@ -69,26 +69,26 @@ class JournaledMiss:
     data: Mapping[str, Any]
     """`ExplainedMiss.to_dict()`."""
     places: Sequence[Mapping[str, Any]] = ()
-    """Of the nearest recording, with their values (`misses.nearest_recording`); in memory only."""
+    """Differences from the nearest recording, with values (`misses.nearest_recording`); in memory only."""
     steps: Sequence[Mapping[str, Any]] = ()
-    """What to do (`ExplainedMiss.steps`); in memory only."""
+    """Advice (`ExplainedMiss.steps`); in memory only."""
 
 
 class ReplayedRequest(NamedTuple):
-    """A question that a recording answered, redacted; for `llmproxy audit`."""
+    """A request that a recording answered, redacted; for `llmproxy audit`."""
 
     at: float
     """Unix time."""
     interaction: int
     request: Request
     same_body: bool
-    """Its body is the recorded one's, byte for byte, and not kept again."""
+    """Whether its body equals the recorded one, byte for byte, and is not stored again."""
 
 
 _Entry = Call | ReplayedRequest | JournaledMiss
 _COLUMNS = 23
 _AT_ONCE = 64
-"""Rows that one statement inserts: a quarter of the time, with the interpreter's lock, of single ones."""
+"""Rows per insert: a quarter of the time, with the interpreter's lock, of single ones."""
 
 
 def _build_insert(count: int) -> str:
@@ -125,11 +125,11 @@ def _build_replayed_row(run: int, asked: ReplayedRequest) -> tuple[object, ...]:
 
 
 class Journal:
-    """The writing side, one per proxy run. `record_call` and `add_miss` put into a queue, from any thread."""
+    """Writer of the journal, one per proxy run. `record_call` and `add_miss` put into a queue, from any thread."""
 
     def __init__(self, conn: sqlite3.Connection | None, now: Callable[[], float], note: str) -> None:
         self.note = note
-        """What the user should know about the journal, in one line; empty if all is well."""
+        """One-line note for the user about problems of the journal; empty if there are none."""
         self._conn, self._now = conn, now
         self._last: deque[JournaledMiss] = deque(maxlen=IN_MEMORY)
         self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
@@ -137,7 +137,7 @@ class Journal:
         self._thread: threading.Thread | None = None
         self._run = 0
         self.asks = 0 if conn is None else ASKED_OF_A_RUN
-        """How many more questions it keeps."""
+        """Number of further replayed requests that it keeps."""
         if conn is not None:
             self._run = int(conn.execute("INSERT INTO runs (started_at) VALUES (?)", (now(),)).lastrowid or 0)
             self._thread = threading.Thread(target=self._write_until_stopped, name="llmproxy-journal", daemon=True)
@@ -145,7 +145,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path, now: Callable[[], float]) -> Journal:
-        """Open or make the journal; never raises for what the file is or where it lies. `now` gives Unix time."""
+        """Open or create the journal; never raises for the file's content or place. `now` returns Unix time."""
         try:
             try:
                 return cls(open_state(path), now, "")
@@ -177,18 +177,18 @@ class Journal:
         places: Sequence[Mapping[str, Any]] = (),
         steps: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Note a refused request: `ExplainedMiss.to_dict()`, its Unix time, and what is told of it until we end."""
+        """Add a refused request: `ExplainedMiss.to_dict()`, its Unix time, and details that are kept in memory."""
         miss = JournaledMiss(at, str(data.get("text", "")), data, places, steps)
         self._last.append(miss)
         if self._conn is not None:
             self._queue.put(miss)
 
     def list_misses(self) -> list[JournaledMiss]:
-        """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
+        """Return the last misses of this run, oldest first, including those not yet written."""
         return list(self._last)
 
     def close(self) -> None:
-        """Write what is waiting, and end. May be called twice."""
+        """Write pending entries, and end. May be called twice."""
         thread, self._thread = self._thread, None
         if thread is None or self._conn is None:
             return
@@ -203,12 +203,12 @@ class Journal:
         self._conn = None
 
     def _write_until_stopped(self) -> None:
-        """Write batch after batch, until told to stop."""
+        """Write batches until stopped."""
         while self._write_next_batch():
             pass
 
     def _write_next_batch(self) -> bool:
-        """Write a batch of entries; False when told to stop. Apart, so that the wait for the next one holds nothing."""
+        """Write a batch of entries; False when stopped. A function of its own, so that waiting keeps no references."""
         first = self._queue.get()
         self._stop.wait(BEHIND_SECONDS)
         batch = [] if first is None else [first]
@@ -242,12 +242,12 @@ class Journal:
 
 
 def open_state(path: Path) -> sqlite3.Connection:
-    """Open the state database at `path`: make or check its tables, drop what is old. Raises sqlite3.Error, OSError."""
+    """Open the state database at `path`: create or check its tables, drop old rows. Raises sqlite3.Error, OSError."""
     make_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = open_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
-        conn.execute("PRAGMA synchronous=OFF")  # it may be lost
+        conn.execute("PRAGMA synchronous=OFF")  # a journal may be lost
         with write_transaction(conn):
             version = conn.execute("PRAGMA user_version").fetchone()[0]
             if version != VERSION:
@@ -255,7 +255,7 @@ def open_state(path: Path) -> sqlite3.Connection:
                 for statement in _SCHEMA.split(";\n"):
                     if statement.strip():
                         conn.execute(statement)
-            conn.execute(_ASKED_TABLE)  # younger than the rest; an older llmproxy leaves it alone
+            conn.execute(_ASKED_TABLE)  # newer than the other tables; an older llmproxy ignores it
             for table, kept in (("decisions", KEPT_DECISIONS), ("misses", KEPT_MISSES), ("asked", KEPT_ASKED)):
                 old = f"(SELECT max(id) FROM {table}) - {kept}"  # noqa: S608 - only names of ours
                 conn.execute(f"DELETE FROM {table} WHERE id <= {old}")  # noqa: S608 - as above
@@ -266,7 +266,7 @@ def open_state(path: Path) -> sqlite3.Connection:
 
 
 def _check_writable(path: Path) -> None:
-    """Explain why a file cannot be written, where SQLite only says "unable to open". Raises OSError."""
+    """Raise OSError with the reason if a file is not writable; SQLite only says "unable to open"."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not path.parent.is_dir():
@@ -281,7 +281,7 @@ def _check_empty(conn: sqlite3.Connection, version: int) -> None:
 
 
 def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-    """Query a journal without making or changing it; an absent or unreadable one holds nothing."""
+    """Return the rows of a query, without creating or changing the journal; empty if it is absent or unreadable."""
     try:
         if read_state(path) is not FileState.ROLLBACK:
             return []
@@ -293,7 +293,7 @@ def query_journal(path: Path, sql: str, values: tuple[object, ...]) -> list[tupl
 
 
 def _parse_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[T]:
-    """Yield what rows make; one with a value that is none of its column's is left out, as an unreadable file is."""
+    """Yield the results of `make`; rows with values invalid for their column are skipped."""
     for row in rows:
         try:
             yield make(*row)
@@ -309,14 +309,14 @@ def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:
 
 
 def _check_time(at: Any) -> float:
-    """Return a Unix time of this era. Raises TypeError, ValueError."""
+    """Return a valid Unix time. Raises TypeError, ValueError."""
     if not 0 <= float(at) < _LATEST:
         raise ValueError(f"{at!r:.60} is no time")
     return float(at)
 
 
 _LATEST = 253_402_300_800
-"""Unix seconds at which there are no years any more."""
+"""Unix seconds from which on Python has no dates (year 10000)."""
 
 
 def read_misses(path: Path, limit: int) -> list[JournaledMiss]:
@@ -326,7 +326,7 @@ def read_misses(path: Path, limit: int) -> list[JournaledMiss]:
 
 
 class FaultedCall(NamedTuple):
-    """A call of the last run that met an injected fault."""
+    """A call of the last run with an injected fault."""
 
     at: float
     """Unix time."""
@@ -335,12 +335,12 @@ class FaultedCall(NamedTuple):
     operation: str
     model: str
     note: str
-    """Which fault, and of which rule."""
+    """The fault, and the number of its rule."""
     status: int
 
 
 def read_faulted_calls(path: Path, limit: int) -> list[FaultedCall]:
-    """Return the last calls of the journal's last run that met injected faults, oldest first."""
+    """Return the last calls with injected faults of the journal's last run, oldest first."""
     sql = (
         "SELECT at, status, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
@@ -354,7 +354,7 @@ def _parse_faulted_call(at: Any, status: Any, *texts: Any) -> FaultedCall:
 
 
 def read_served_ids(path: Path) -> frozenset[int] | None:
-    """Return the interactions that the last run of the journal served or recorded; None if it knows of no run."""
+    """Return the interactions that the journal's last run served or recorded; None if there is no run."""
     last = "SELECT max(run) FROM decisions"
     if not (found := query_journal(path, last, ())) or found[0][0] is None:
         return None
@@ -363,7 +363,7 @@ def read_served_ids(path: Path) -> frozenset[int] | None:
 
 
 def read_replayed_requests(path: Path) -> list[tuple[int, Request, bool]]:
-    """Return the last run's questions with hits: interaction, request, whether its body is the recorded one's."""
+    """Return the last run's requests with hits: interaction, request, whether its body is the recorded one's."""
     last = "(SELECT max(id) FROM runs)"
     what = "SELECT interaction, method, target, headers, body FROM asked"
     return list(_parse_rows(query_journal(path, f"{what} WHERE run = {last} ORDER BY id", ()), _parse_replayed_request))

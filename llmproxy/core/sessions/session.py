@@ -1,12 +1,12 @@
-"""A session: one client's way through one cassette, the calls that it saw, and all sessions of one proxy.
+"""Sessions: one client's run through one cassette with its calls, and all sessions of one proxy.
 
-It counts how often each key came, so that the n-th request gets the n-th recording. A session that nobody opened is
-named by what arrives; it *restarts* by itself when the cassette's first request comes again although its recordings are
-used up and another key was served since: that is the second run of the same agent against one running proxy, and it
-gets the same answers.
+A session counts the arrivals of each key, so that the n-th request gets the n-th recording. A session that was not
+opened explicitly is created by a request with its name. It *restarts* by itself when the cassette's first request
+arrives again although its recordings are used up and another key was served since: that is the second run of the same
+agent against one running proxy, and it gets the same answers.
 
-A call gets its number when it arrives and is kept when it has ended. A session that nobody closes may see any number
-of calls: only the last ones are kept, and asking for those before them is an error, never a gap.
+A call gets its number when it arrives and is kept when it has ended. A session that is never closed may get any number
+of calls: only the last ones are kept, and a query for earlier ones is an error, never a gap.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted
 from llmproxy.proxy_calls import Call, Totals
 
 KEPT_CALLS = 20_000
-"""Calls of one session; about 400 bytes each."""
+"""Maximum kept calls of one session; about 400 bytes each."""
 KEPT_TEXTS = 1_000
-"""Refusals of one session whose words are kept; a miss has some thousand characters."""
+"""Maximum refusals of one session whose texts are kept; a miss has some thousand characters."""
 NOT_KEPT = (
     "llmproxy: refused; the words of the first {} refusals of a session are kept, and all of them in the journal."
 )
 
 
 class CallsNotKept(RefusedError):
-    """Calls were asked for that are not kept any more."""
+    """Requested calls are not kept any more."""
 
     code = "llmproxy_calls_gone"
     status = 410
@@ -48,12 +48,12 @@ class CallsNotKept(RefusedError):
 
 @dataclass(slots=True)
 class CallLog:
-    """What a session was asked and what became of it."""
+    """Calls of a session with their outcomes."""
 
     arrived: int = 0
-    """Calls that have begun, since the session was opened; the number of the last one."""
+    """Number of calls that have begun since the session was opened."""
     totals: Totals = field(default_factory=Totals)
-    """Of those that have ended."""
+    """Totals of ended calls."""
     _ended: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
     _count: int = 0
     _texts: dict[int, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class CallLog:
         return self.arrived
 
     def add_ended_call(self, call: Call, text: str = "") -> None:
-        """Keep a call that has ended; `text` is what a refused client was told."""
+        """Keep a call that has ended; `text` is the text that a refused client got."""
         self.totals.add(call, text if call.miss else "")
         self._ended.append(call)
         self._count += 1
@@ -72,7 +72,7 @@ class CallLog:
             self._texts[call.seq] = text
 
     def list_calls_after(self, number: int) -> list[Call]:
-        """Return ended calls that arrived after the `number`-th, in order. Raises CallsNotKept: some are not kept."""
+        """Return ended calls that arrived after the `number`-th, in order. Raises CallsNotKept if some are not kept."""
         dropped = self._count - len(self._ended)
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
@@ -80,27 +80,27 @@ class CallLog:
         return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
 
     def get_call_note(self, call: Call) -> str:
-        """Return the note of a call; of a refused one what the client was told."""
+        """Return the note of a call; of a refused one the text that the client got."""
         if (text := self._texts.get(call.seq)) is not None:
             return text
         return NOT_KEPT.format(KEPT_TEXTS) if call.miss else call.note
 
     @property
     def open_count(self) -> int:
-        """How many calls have begun and not ended."""
+        """Number of calls that have begun and not ended."""
         return self.arrived - self._count
 
 
 LONGEST_NAME = 300
 PartyKey = tuple[str, Key]
-"""Who asked (party) and what (key): occurrences are counted for each."""
+"""Party and key of a request: occurrences are counted for each."""
 
 _SAMPLE = re.compile(r"(?P<cassette>.+)~(?P<sample>[0-9]{1,6})", re.DOTALL)
 _PARTY = re.compile(r"agent|(user|judge)(\.[0-9]{1,4})?")
 
 
 def split_cassette_sample(name: str) -> tuple[str, int]:
-    """Return cassette and sample of a session's name: ``weather~3`` is the third trial of ``weather``."""
+    """Return cassette and sample of a session's name: ``weather~3`` is the third sample of ``weather``."""
     if not name or len(name) > LONGEST_NAME or any(ord(letter) < 32 for letter in name):
         msg = f"llmproxy: a session's name has 1 to {LONGEST_NAME} printable characters; this one has {len(name)}."
         raise RefusedError(msg, hint="Name it in the URL: http://HOST:PORT/s/<name>/v1")
@@ -110,7 +110,7 @@ def split_cassette_sample(name: str) -> tuple[str, int]:
 
 
 def parse_party(value: str | None) -> str:
-    """Return the party that a header names, by default the agent. Anything else is refused, never guessed."""
+    """Return the party named in a header, by default the agent. Any other value is refused, never guessed."""
     if value is None:
         return AGENT
     if not _PARTY.fullmatch(value):
@@ -123,37 +123,37 @@ def parse_party(value: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session was opened with; another value where that changes."""
+    """Settings of an open session; replaced when they change."""
 
     mode: Mode
     speed: float = 0.0
     exhausted: Exhausted = Exhausted.LAST
     opened: bool = False
-    """By the control API: it ends with close or reset, and never restarts by itself."""
+    """Whether the control API opened it: it ends with close or reset, and never restarts by itself."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Where this session's providers are, if not where the proxy's are."""
+    """Base URLs of providers, if they differ from the proxy's."""
 
 
 Question = tuple[object, ...]
-"""What a client asks that drops options and asks on: the same in each of its attempts, and in no other question."""
+"""Identity of a request whose client repeats it with fewer options: equal for all attempts, and unique to it."""
 _ATTEMPT_SECONDS = 60.0
-"""From one attempt to the next at most."""
+"""Maximum seconds between two attempts."""
 
 
 @dataclass(slots=True)
 class MissedCall:
-    """A miss, by which the client's next attempts at it are told from further questions."""
+    """A miss, kept to distinguish its client's further attempts from new requests."""
 
     wanted: Canonical
     question: Question | None
-    """None for a client that asks the same again or not at all."""
+    """None for a client that never drops options when it repeats."""
     at: float
-    """Of its last attempt, in seconds of the proxy's clock."""
+    """Time of its last attempt, in seconds of the proxy's clock."""
     error: LLMProxyError | None = None
-    """What its client was told."""
+    """Error that its client got."""
 
     def is_retry_of(self, first: MissedCall) -> bool:
-        """Return whether this is `first` asked again, without a stream or with less; word for word it is a new one."""
+        """Return whether this repeats `first` without a stream or with fewer options; an identical one is a new one."""
         mine, theirs = self.wanted, first.wanted
         if build_key(mine) == build_key(theirs):
             return False
@@ -165,33 +165,33 @@ class MissedCall:
 
 @dataclass(slots=True)
 class ReplayPosition:
-    """Where a session stands in its cassette."""
+    """Position of a session in its cassette."""
 
     counts: Counter[PartyKey] = field(default_factory=Counter)
     recorded_here: set[PartyKey] = field(default_factory=set)
-    """Which it records, each for its party and for nobody's."""
+    """Keys that the session records, each with its party and with an empty one."""
     failed: set[int] = field(default_factory=set)
-    """Failures that were recorded: one that a good answer follows is a retry."""
+    """Recorded failures of this session: a good answer after one is a retry."""
     changes: StateChanges = field(default_factory=StateChanges)
-    """What it made of what servers keep."""
+    """Its changes of objects on servers."""
     last: PartyKey | None = None
-    """The last request."""
+    """Party and key of the last request."""
     stateless: PartyKey | None = None
-    """The last request, by the key that it has without any state (`keys.server_object_changes`)."""
+    """The same with the key before any server state is added (`keys.server_object_changes`)."""
     missed: dict[Question | None, MissedCall] = field(default_factory=dict)
-    """The last miss of each question of a client that asks on with less; of all others the last one."""
+    """Last miss by question, for clients that repeat with fewer options; the last one of all others."""
     threads: dict[object, Key] = field(default_factory=dict)
-    """What each thread asked last."""
+    """Last key of each thread."""
 
     def record_thread_key(self, thread: object, key: Key) -> str:
-        """Note what a thread asks; return what it asked before, empty if nothing."""
+        """Record the key that a thread requests; return its previous key, empty if none."""
         if len(self.threads) > KEPT_CALLS:
             self.threads.clear()
         before, self.threads[thread] = self.threads.get(thread, ""), key
         return before
 
     def restart(self) -> None:
-        """Stand at the start again; who asked last is still known."""
+        """Return to the start; `stateless` and `missed` are kept."""
         self.counts.clear()
         self.recorded_here.clear()
         self.failed.clear()
@@ -209,30 +209,30 @@ class Session:
     complete: bool = False
     """`once`: the cassette was complete when this session opened."""
     sealed: bool | None = None
-    """What its close said of its cassette: complete, or open; None: complete if nothing in it failed or is cut."""
+    """State of its cassette given at its close: complete, or open; None: complete if no recording failed or is cut."""
     is_over: bool = False
-    """Who opened it has closed it, and what ran in it came to its end; False: its proxy ends it."""
+    """Whether its opener has closed it, and the run in it ended by itself; False: its proxy ends it."""
     first: PartyKey | None = None
-    """The cassette's first recording; None while nothing is recorded."""
+    """Party and key of the cassette's first recording; None while nothing is recorded."""
     position: ReplayPosition = field(default_factory=ReplayPosition)
     superseded: set[PartyKey] = field(default_factory=set)
-    """`record`: keys whose older recordings were already replaced by this session."""
+    """`record`: keys whose older recordings this session has replaced."""
     served: set[int] = field(default_factory=set)
     """Interactions that were replayed or recorded, over all restarts; any thread adds."""
     calls: CallLog = field(default_factory=CallLog)
-    """What it was asked and what became of it, over all restarts."""
+    """Calls with their outcomes, over all restarts."""
     interceptors: tuple[Interceptor[Any], ...] = ()
-    """Of the features that it has, in the declared order."""
+    """In the declared order of features."""
     _along: dict[tuple[Channel, bool], tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
 
     @property
     def policy(self) -> ModePolicy:
-        """What its mode does over the cassette as it was when this session opened."""
+        """Policy of its mode, given the state of the cassette when this session opened."""
         policy = self.settings.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
     def list_interceptors(self, channel: Channel, *, auxiliary: bool = False) -> tuple[Interceptor[Any], ...]:
-        """Return the interceptors that are asked of a channel's calls, or of the `auxiliary` ones among them."""
+        """Return the interceptors of a channel's calls, or of the `auxiliary` ones among them."""
         which, known = self._along.get((channel, auxiliary), (None, ()))
         if which is not self.interceptors:
             asked = (each for each in self.interceptors if auxiliary or not each.auxiliary)
@@ -241,19 +241,19 @@ class Session:
         return known
 
     def is_plain_replay(self, channel: Channel) -> bool:
-        """Return whether a channel's calls are served as recorded, at once: nobody is asked, and nothing is paced."""
+        """Return whether a channel's calls are served as recorded and at once: no interceptors, no pacing."""
         return not (self.settings.speed or self.list_interceptors(channel))
 
     @property
     def needs_whole_calls(self) -> bool:
-        """Whether its calls must be here whole before anything of them goes upstream."""
+        """Whether its calls must have arrived completely before anything of them is sent upstream."""
         return any(each.sees_whole for each in self.interceptors)
 
     def find_interceptor[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
         return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
     def find_first_attempt(self, missed: MissedCall) -> MissedCall | None:
-        """Note a missed request, and return the one of which it is no more than the next attempt."""
+        """Record a missed request, and return the earlier one of which it is only the next attempt."""
         first = self.position.missed.get(missed.question)
         if first is None or not missed.is_retry_of(first):
             self.position.missed[missed.question] = missed
@@ -264,13 +264,13 @@ class Session:
         return first
 
     def count_arrival(self, walker: PartyKey, recordings: int) -> int:
-        """Count one arrival and return its number, from 1; `recordings` is how many the key has."""
+        """Count one arrival and return its number, from 1; `recordings` is the number of the key's recordings."""
         if self.is_new_run(walker, recordings):
             self.restart()
         return self.next_turn(walker)
 
     def is_new_run(self, walker: PartyKey, recordings: int) -> bool:
-        """Return whether this arrival begins another run of the agent; `recordings` is how many the key has."""
+        """Return whether this arrival begins another run of the agent; `recordings` counts those of its key."""
         return (
             walker == self.first
             and self.position.last is not None
@@ -281,14 +281,14 @@ class Session:
         )
 
     def next_turn(self, walker: PartyKey) -> int:
-        """Count one arrival that does not start the walk again, and return its number, from 1."""
+        """Count one arrival that does not restart the session, and return its number, from 1."""
         position = self.position
         position.last = walker
         position.counts[walker] += 1
         return position.counts[walker]
 
     def get_last_asked_key(self, party: str) -> Key | None:
-        """Return the key that a party asked last; None if the last request was another's, or there was none."""
+        """Return the key of a party's last request; None if the last request was another party's, or there was none."""
         last = self.position.last
         return last[1] if last is not None and last[0] == party else None
 
@@ -298,16 +298,16 @@ class Session:
             each.on_restart()
 
     def mark_recorded(self, walker: PartyKey) -> None:
-        """Note that what is asked here is recorded by this session, not served."""
+        """Record that this session records requests of this key and does not serve them."""
         self.position.recorded_here.add(walker)
         self.position.recorded_here.add(("", walker[1]))
 
     def has_recorded_key(self, key: Key) -> bool:
-        """Return whether a key is recorded here, whoever asks. From any thread."""
+        """Return whether this session records a key, for any party. Thread-safe."""
         return ("", key) in self.position.recorded_here
 
     def claim_superseding(self, walker: PartyKey) -> bool:
-        """Return (once per key) that the recording about to be stored replaces the older ones."""
+        """Return (True once per key) whether the recording about to be stored replaces the older ones."""
         if not self.policy.anew or walker in self.superseded:
             return False
         self.superseded.add(walker)
@@ -315,17 +315,17 @@ class Session:
 
     @property
     def id_source(self) -> tuple[str, int]:
-        """Cassette and sample whose answers made the ids that its requests name."""
+        """Cassette and sample whose answers created the ids in its requests."""
         return next((each.id_source for each in self.interceptors if each.id_source), (self.cassette, self.sample))
 
     @property
     def save_target(self) -> tuple[str, int]:
-        """Cassette and sample in which its answers are kept, where a call does not say otherwise."""
+        """Cassette and sample in which its answers are stored, unless a call has its own."""
         return next((each.save_target for each in self.interceptors if each.save_target), (self.cassette, self.sample))
 
     @property
     def leased_cassette(self) -> tuple[str, int] | None:
-        """The cassette and sample it alone may record: its own, or the child that it records or may fork to."""
+        """Cassette and sample that only it may record: its own, or the child that it records or may fork to."""
         if self.policy.alone:
             return self.save_target
         return next((each.leased_cassette for each in self.interceptors if each.leased_cassette is not None), None)
@@ -335,7 +335,7 @@ log = logging.getLogger(__name__)
 
 _SHOWN_NAMES = 10
 _LATE = "llmproxy, late"
-"""A holder that never holds a lease: what comes after the end only marks the cassette as complete."""
+"""A holder without a lease: a recording stored after the end only marks the cassette as complete."""
 
 
 class SessionInUse(LLMProxyError):
@@ -344,7 +344,7 @@ class SessionInUse(LLMProxyError):
     code = "llmproxy_session_busy"
     status = 409
     bound_to: str = ""
-    """The session that the name is bound to; empty where it is busy otherwise."""
+    """Session to which the name is bound; empty if it is in use otherwise."""
 
 
 class SessionUnknown(LLMProxyError):
@@ -355,31 +355,31 @@ class SessionUnknown(LLMProxyError):
 
 
 class LiveForbidden(RefusedError):
-    """A replay proxy was asked for a session that may reach the network."""
+    """A session that may reach the network was requested of a replay proxy."""
 
     code = "llmproxy_live_forbidden"
     status = 403
 
 
 class InterceptorFactory:
-    """Makes the interceptors of sessions; this one makes none."""
+    """Creates the interceptors of sessions; this base class creates none."""
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
-        """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
+        """Check a session's options before it is opened. Raises LLMProxyError if it cannot be opened."""
 
     def add_interceptors(self, session: Session, asked: Mapping[str, Any]) -> None:
-        """Add to a session that begins what it asks for. Raises LLMProxyError: it cannot be."""
+        """Add interceptors to a session that begins. Raises LLMProxyError if that is impossible."""
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        """Called when recordings of a session that plays some were looked for: it begins, or had none until now."""
+        """Called when recordings of a replaying session were looked for: at its begin, or if it had none until now."""
 
     def add_interceptor(self, session: Session, made: Interceptor[Any]) -> None:
-        """Add an interceptor to a session, or put it in the place of one of its kind. Raises RefusedError."""
+        """Add an interceptor to a session, or replace one of its kind. Raises RefusedError."""
 
 
 def canonical_name(name: str) -> str:
-    """Return a session's one name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
-    if name and "~" not in name:  # nearly always; what else may be wrong with it is said when the session begins
+    """Return a session's canonical name: its cassette, ``~sample`` from the second on. Raises RefusedError."""
+    if name and "~" not in name:  # the usual case; other errors are raised when the session begins
         return name
     cassette, sample = split_cassette_sample(name)
     return cassette if sample == 1 and split_cassette_sample(cassette) == (cassette, 1) else f"{cassette}~{sample}"
@@ -388,36 +388,36 @@ def canonical_name(name: str) -> str:
 @dataclass(slots=True)
 class Sessions:
     defaults: SessionSettings
-    """What a session is like unless it says otherwise."""
+    """Settings of sessions without their own."""
     store: Callable[[Mode], Store | None]
-    """Returns the store, ready for what the mode does with it; None where there is none yet."""
+    """Returns the store, opened as the mode requires; None if there is none yet."""
     holder: str
     on_run_end: Callable[[Session], None] = lambda _session: None
-    """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
+    """Handles the end of a recording session, after its last write. May raise LLMProxyError."""
     prepare_cassette: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
-    """Makes a cassette (and sample) of the store ready, before a session looks into it."""
+    """Prepares a cassette (and sample) of the store, before a session reads it."""
     now: Callable[[], float] = lambda: 0.0
-    """Unix seconds, of what is noted about a session."""
+    """Unix seconds, for records about a session."""
     allow_live: bool = False
-    """A replay proxy may open sessions in modes that reach the network."""
+    """Whether a replay proxy may open sessions in modes that reach the network."""
     open_sessions: dict[str, Session] = field(default_factory=dict)
     bindings: dict[str, str] = field(default_factory=dict)
-    """name in the request -> session that it belongs to."""
+    """Session by name in the request."""
     speakers: dict[str, str] = field(default_factory=dict)
-    """Names that are bound for another party than the agent, with that party."""
+    """Party by bound name, if it is not the agent."""
     features: InterceptorFactory = field(default_factory=InterceptorFactory)
-    """Gives sessions their interceptors."""
+    """Creates the sessions' interceptors."""
     served_before: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
     def get_or_open(self, name: str) -> Session:
-        """Return the session that a request under `name` belongs to, opened now if need be."""
+        """Return the session for requests under `name`, opened now if necessary."""
         name = canonical_name(name)
         name = self.bindings.get(name, name)
         return self.open_sessions.get(name) or self._begin_session(name, self.defaults, {})
 
     def find_open(self, name: str) -> Session | None:
-        """Return the session that a request under `name` would belong to, if it is open. Raises RefusedError."""
+        """Return the session for requests under `name`, if it is open. Raises RefusedError."""
         name = canonical_name(name)
         return self.open_sessions.get(self.bindings.get(name, name))
 
@@ -432,15 +432,15 @@ class Sessions:
         upstreams: Mapping[str, str] | None = None,
         **asked: Any,
     ) -> Session:
-        """Open a session with properties of its own; what is None is the proxy's.
+        """Open a session with its own settings; those of None are the proxy's.
 
-        A session of this name that nobody opened ends; what is bound to it stays bound. `cassette` is the one of its
-        name unless it is given, which is for replay: several sessions may replay one cassette. `asked` is what is asked
-        of the other features, by their names.
+        A session of this name that was not opened explicitly ends; names bound to it stay bound. `cassette` is by
+        default that of its name; another one is for replay: several sessions may replay one cassette. `asked` are
+        options of other features, by name.
 
-        Raises SessionInUse: it is open already; RefusedError: the name cannot be; LiveForbidden: a replay proxy was
-        asked for a session with a network; CassetteBusy: another session records this cassette; CassetteNameTaken:
-        there is a `child` already.
+        Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveForbidden: a replay proxy may
+        not open a session with a network; CassetteBusy: another session records this cassette; CassetteNameTaken: there
+        is a `child` already.
         """
         name = canonical_name(name)
         known = self.open_sessions.get(name)
@@ -461,20 +461,20 @@ class Sessions:
         return self._begin_session(name, settings, asked, cassette)
 
     def require_network_allowed(self, which: str) -> None:
-        """Refuse a session with a network that this proxy was not allowed. Raises LiveForbidden."""
+        """Raise LiveForbidden if this proxy may not open a session with a network."""
         if self.defaults.mode in OFFLINE and not self.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
     def lease_child_cassette(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
-        """Lease a child's cassette; returns the store and its name. Raises CassetteNameTaken: there is a `child`."""
+        """Lease a child's cassette; returns the store and its name. Raises CassetteNameTaken: `child` exists."""
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a child without a store")
         taken = [place[0] for each in self.open_sessions.values() if (place := each.leased_cassette) is not None]
         return store, lease_cassette_name(store, parent, child, self.holder, taken, kind=kind)
 
     def read_first_key(self, session: Session, store: Store) -> None:
-        """Read with which request the cassette begins."""
+        """Read the key of the cassette's first request."""
         session.first = store.find_first_key(session.cassette, session.sample)
         if session.policy.plays is not PlayScope.NOTHING:
             self.features.on_replay_begin(session, store)
@@ -488,7 +488,7 @@ class Sessions:
             self.prepare_cassette(store, session.cassette, session.sample)
         self.features.add_interceptors(session, asked)
         cassette, sample = session.cassette, session.sample
-        if (store := self.store(mode)) is not None:  # maybe another one: a feature may have it opened for writing
+        if (store := self.store(mode)) is not None:  # may be another object: a feature may have reopened it for writing
             self.read_first_key(session, store)
             if mode.policy.complete is not None and store.has_recordings(cassette, sample):
                 session.complete = store.last_session_ended_cleanly(cassette, sample)
@@ -515,7 +515,7 @@ class Sessions:
         )
 
     def reset_session(self, name: str) -> Session:
-        """Let a session walk from the start again; what it counted stays. What it recorded so far is to be replaced."""
+        """Restart a session; its counts stay. Its recordings so far will be replaced."""
         session = self.get_session(name)
         for each in session.interceptors:
             each.before_reset()
@@ -524,13 +524,13 @@ class Sessions:
         return session
 
     def close_session(self, name: str, *, complete: bool | None = None, interrupted: bool = False) -> Session:
-        """End a session: give its lease back, mark its cassette as complete or leave it open, unbind it.
+        """End a session: release its lease, mark its cassette as complete or leave it open, unbind it.
 
-        `complete` None: complete unless an answer in it is cut, or failed and no good one came after it. `interrupted`:
-        what ran in it was ended from outside.
+        `complete` None: complete unless an answer in it is cut, or failed without a later good one. `interrupted`: the
+        run in it was ended from outside.
 
-        Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is
-        still open.
+        Raises SessionUnknown; CassetteBusy if another program holds the store for seconds: then the session is still
+        open.
         """
         session = self.get_session(name)
         session.sealed, session.is_over = complete, not interrupted
@@ -549,10 +549,10 @@ class Sessions:
         self.served_before[place] = array("q", {*self.served_before.get(place, ()), *session.served})
 
     def release_recording_lease(self, session: Session) -> None:
-        """Release a session's lease, and mark its cassette. Raises as `close`."""
+        """Release a session's lease, and mark its cassette. Raises as `close_session`."""
         writes = (
             session.policy.writes or session.position.recorded_here
-        )  # a left answer is asked live even where it is complete
+        )  # an abandoned answer goes live even in a complete cassette
         place = session.leased_cassette or (session.save_target if writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
             for each in session.interceptors:
@@ -562,7 +562,7 @@ class Sessions:
                 self.on_run_end(session)
 
     def on_recording_stored(self, session: Session) -> None:
-        """Handle a stored recording of `session`, maybe after its end, which settles completeness. Blocks."""
+        """Handle a stored recording of `session`; after its end, mark the cassette again. Blocks."""
         if self.open_sessions.get(session.name) is session:
             return
         self._remember_served_ids(session)
@@ -572,12 +572,12 @@ class Sessions:
                 if session.policy.writes:
                     self.on_run_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
-            # Another close can say again that it is the last.
+            # A later close can mark it as complete.
             why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"
             log.warning("cassette %s could not be marked as complete: %s", session.name, why)
 
     def bind_name(self, name: str, session: str, party: str = AGENT) -> None:
-        """Send what arrives under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
+        """Route requests under `name` to `session`, by default as `party`'s. Raises SessionUnknown, SessionInUse."""
         target = self.get_session(session).name
         split_cassette_sample(name)
         name = canonical_name(name)
@@ -593,13 +593,13 @@ class Sessions:
             self.speakers[name] = party
 
     def unbind_name(self, name: str) -> None:
-        """Let what arrives under `name` be its own session again. Raises SessionUnknown."""
+        """Route requests under `name` to their own session again. Raises SessionUnknown."""
         if not name or self.bindings.pop(canonical_name(name), None) is None:
             raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
         self.speakers.pop(canonical_name(name), None)
 
     def find_bound_party(self, name: str) -> str:
-        """Return the party that what arrives under `name` belongs to, unless the request says so itself."""
+        """Return the party of requests under `name` that do not name one themselves."""
         return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
 
     def renew_recording_leases(self) -> None:
@@ -608,7 +608,7 @@ class Sessions:
                 store.renew_lease(*place, self.holder)
 
     def close_sessions(self) -> None:
-        """End every session before the store is closed; one that cannot be ended does not keep the others."""
+        """End every session before the store is closed; one that cannot be ended does not block the others."""
         failure: LLMProxyError | None = None
         for session in list(self.open_sessions.values()):
             try:
