@@ -1,1 +1,1 @@
-"""Cassettes as files: the folder that is kept in step with the store, and other formats."""
+"""Cassettes as files: the folder that is synchronized with the store, and other formats."""

@@ -1,5 +1,4 @@
-"""Recordings as they may stand in a pull request: without the name of a person or a machine that a run variable could
-have taken.
+"""Export of recordings for pull requests, without names of people or machines in run variables.
 
 A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit
 renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no
@@ -60,17 +59,17 @@ HOME = "/home/user"
 _IMPERSONAL = frozenset({"/root", "/", HOME})
 _NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folder of this machine
 _CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", "host"})}
-"""Run variables that are called by their names, and values that name nobody."""
+"""Run variables that get their own names as values, and values that identify nobody."""
 
 _NAMED_LINES = 5
 _BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"
-"""A word does, also behind a terminal's colour and an escape."""
+"""Start of a word, also after a terminal's colour or an escape."""
 _LEFT_OUT = ("git_user",)
-"""Run variables that are nothing but a person's name: replayed without one, any author may be this run's user."""
+"""Run variables whose only content is a person's name: replayed without one, any author may be this run's user."""
 
 
 def anonymize_interaction(interaction: Interaction) -> Interaction:
-    """Return a recording with stand-ins for what names a person; the same object if no such thing was declared."""
+    """Return a recording with stand-ins for personal values; the same object if it has no run variables."""
     if not interaction.run_variables:
         return interaction
     said, bindings = _build_stand_ins(interaction.run_variables)
@@ -80,7 +79,7 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 
 
 def apply_bindings(interaction: Interaction, bindings: Bindings) -> Interaction:
-    """Return a recording with the present value of each run variable for the recorded one, in request and answer."""
+    """Return a recording with the present values of run variables in place of the recorded ones."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     return replace(
         interaction,
@@ -111,7 +110,7 @@ def _build_stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> Ru
 
 
 def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
-    """Return a value with ``user`` and ``host`` for their names, where these are words of it."""
+    """Return a value in which ``user`` and ``host`` replace the names that are words of it."""
     for each in all_of_them:
         if each.name in _CALLED and each.value not in _CALLED[each.name]:
             pattern = rf"(?<![^\W_]){re.escape(each.value)}(?![^\W_])"
@@ -120,7 +119,7 @@ def _replace_name_words(text: str, all_of_them: Sequence[RunVariable]) -> str:
 
 
 def _strip_user(name: str, path: str, home: RunVariable | None, user: str) -> str:
-    """Return a path without the home in its front, or the user's name in it."""
+    """Return a path without the home at its start, or without the user's name in it."""
     for own in (home.value, home.other) if home is not None else ():
         if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
             return HOME + path[len(own) :]
@@ -147,7 +146,7 @@ def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -
 
 
 def _insert_stand_ins(body: bytes, bindings: Bindings) -> bytes:
-    """Return a request's body with stand-ins in it; what is no JSON stays."""
+    """Return a request's body with stand-ins; a body that is no JSON stays."""
     tree = parse_json(body)
     renamed = rewrite_recorded(bindings, tree)
     return body if renamed == tree else write_json_like(renamed, like=body)
@@ -164,7 +163,7 @@ def anonymize_all(
 
 
 def add_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
-    """Let the first recording say what the head of a file says: its age, volatile fields, and accepted changes."""
+    """Add the notes of a file's head to the first recording: age, volatile fields, and accepted changes."""
     said: dict[str, list[Any]] = {
         "max_age": [note.age for note in notes if isinstance(note, MaxAge)],
         "volatile": [note.to_dict() for note in notes if isinstance(note, VolatileField)],
@@ -177,7 +176,7 @@ def add_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
 
 
 def drop_unused_variables(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
-    """Return what is `said` of a cassette without run variables that occur in none of its recordings, as `recorded`."""
+    """Return `said` without run variables that occur in no body of `recorded`, its form before anonymization."""
     bodies = b"".join(body for each in recorded for body in (each.body, each.response_body))
     text, found = bodies.decode("utf-8", "replace").lower(), []
     for each, as_it_was in zip(said, recorded, strict=True):
@@ -189,7 +188,7 @@ def drop_unused_variables(said: Sequence[Recorded], recorded: Sequence[Recorded]
 
 
 def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, ...]:
-    """Return what the head of a file says of it, each once. Raises CassetteCorrupt, which names the file."""
+    """Return the notes in a file's head, each once. Raises CassetteCorrupt naming the file."""
     readers: dict[str, Callable[[Any], Note]] = {
         "max_age": MaxAge.parse,
         "volatile": parse_volatile_field,
@@ -205,12 +204,12 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
 
 
 def anonymize(interaction: Interaction) -> Recorded:
-    """Return an interaction for a file in pull requests: with stand-ins for what names a person."""
+    """Return an interaction for a file in pull requests, with stand-ins for personal values."""
     return drop_unkeyed_headers(to_recorded(anonymize_interaction(interaction)))
 
 
 def drop_unkeyed_headers(each: Recorded) -> Recorded:
-    """Return an exchange without the request's fields that cannot choose an answer; who asked stays."""
+    """Return an exchange without request headers that cannot choose an answer; the user-agent stays."""
     kept = [(name, value) for name, value in each.headers if name.lower() == "user-agent" or _is_keyed_header(name)]
     return replace(each, headers=tuple(kept))
 
@@ -220,7 +219,7 @@ def _is_keyed_header(name: str) -> bool:
 
 
 def _may_occur(variable: Mapping[str, str], text: str) -> bool:
-    """Return whether a run variable may stand in recordings in any form: its words do, or a part of its day."""
+    """Return whether a run variable may occur in recordings in any form: all its words do, or a part of its day."""
     for value in filter(None, (variable["value"], variable.get("other"))):
         words = re.findall(r"[^\W_]{2,}", value.lower())
         if not (found := re.fullmatch(r"(\d{4})-(\d\d)-(\d\d)", value)):
@@ -235,7 +234,7 @@ def _may_occur(variable: Mapping[str, str], text: str) -> bool:
 
 
 def to_recorded(interaction: Interaction) -> Recorded:
-    """Return an interaction as a cassette file says it, with everything else in `Recorded.extra`."""
+    """Return an interaction in the form of a cassette file, with everything else in `Recorded.extra`."""
     request, response = interaction.request, interaction.response
     provider = PROVIDERS.get(interaction.provider)
     upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
@@ -249,7 +248,7 @@ def to_recorded(interaction: Interaction) -> Recorded:
         "chunks": " ".join(f"{chunk.offset}:{len(chunk.data)}" for chunk in response.chunks),
         "ending": response.ending.value,
     }
-    # Said only where it is not what a reader would take for granted: the file is meant to be reviewed.
+    # Written only if it differs from the default: the file is for review.
     exceptions = {
         "upstream": (interaction.upstream, f"{upstream.scheme}://{upstream.netloc}"),
         "sample": (interaction.sample, 1),
@@ -287,7 +286,7 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
 
 
 def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
-    """Read an object that :func:`to_json` wrote; `number` stands in errors. Raises CassetteCorrupt: it is none."""
+    """Read an object that :func:`to_json` wrote; `number` is for errors. Raises CassetteCorrupt if it is none."""
     try:
         return _parse_exported_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
     except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,16 +1,16 @@
-"""One YAML file a cassette, in step with the store: what ``--cassette-dir`` keeps for pull requests.
+"""The folder of ``--cassette-dir``: one YAML file per cassette, synchronized with the store, for pull requests.
 
     files -> store, when a run starts: the file wins           `CassetteDir.load_into`
     store -> file, after a session that recorded               `CassetteDir.save_cassette`
 
-The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared
-with what the store holds of its cassette. Where they differ, all live recordings of the cassette are marked as replaced
-and the file's take their place. Cassettes without a file stay as they are. The store remembers the file that it last
-read or wrote: what it recorded since then is in no file, so no file replaces it. All files are read before anything is
-written: a damaged one is an error, and nothing was changed.
+The files are committed; the store answers requests and can be deleted. At the start every file is compared with the
+store's recordings of its cassette. If they differ, all live recordings of the cassette are superseded by the file's.
+Cassettes without a file stay unchanged. The store remembers the file that it last read or wrote: its newer recordings
+are in no file, so no file replaces them. All files are read before anything is written: a damaged one is an error, and
+nothing is changed.
 
-A file is never overwritten while it holds something that the store has not seen: an edit made during the run, a damaged
-file, or one of another format. A file's name is made from the cassette's, but the name inside counts.
+A file is never overwritten while it has content that the store has not read: an edit made during the run, a damaged
+file, or one of another format. A file's name is derived from the cassette's, but the name inside is authoritative.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ log = logging.getLogger(__name__)
 SUFFIXES = (".yaml", ".yml")
 HOLDER = "llmproxy --cassette-dir"
 _NAME = 100
-"""Characters of a file's name that we make."""
+"""Maximum characters of a generated file name."""
 _HEAD = 4096
-"""Bytes in which a file's cassette is named."""
+"""Bytes of a file that contain its cassette's name."""
 _RETRIES = 25
 _PAUSE = 0.2
-"""Seconds between two tries, while another process brings the same file in."""
+"""Seconds between two attempts, while another process loads the same file."""
 _RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
 _Stamp = tuple[int, int, int]
-"""Of a file: time of its last change in nanoseconds, bytes, inode."""
+"""A file's modification time in nanoseconds, size in bytes, inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +74,31 @@ class FolderLoadSummary:
     """Cassettes whose files differed from the store, or were new to it."""
     unchanged: int = 0
     interactions: int = 0
-    """That came in with `imported`."""
+    """Number of interactions of `imported`."""
     set_aside: int = 0
-    """Live recordings of the store that the files did not hold as they were."""
+    """Number of live recordings that the files' recordings replaced."""
     skipped: tuple[str, ...] = ()
     """Exchanges that cannot be replayed, each with the reason."""
     merged: tuple[Path, ...] = ()
-    """Files in which git had left a merge conflict; both sides were kept."""
+    """Files with a merge conflict of git; both sides were kept."""
 
 
 class CassetteDir:
     def __init__(self, path: Path, *, now: Callable[[], float]) -> None:
-        """`now` gives Unix time, for the mark of recordings that a file replaces. Raises MachineError: a file."""
+        """`now` returns Unix time, for the mark of superseded recordings. Raises MachineError if `path` is a file."""
         if path.is_file():
             raise MachineError(f"--cassette-dir {path} is a file.", hint="Give a folder, or leave it out.")
         self.path = path
         self.now = now
         self._heads: dict[str, tuple[_Stamp, str]] = {}
-        """The cassette that each file held when it was last opened."""
+        """Stamp and cassette of each file when it was last opened."""
 
     def list_cassette_files(self) -> dict[str, Path]:
-        """Return the file of each cassette. Raises CassetteCorrupt: two files say that they are the same cassette."""
+        """Return the file of each cassette. Raises CassetteCorrupt if two files have the same cassette."""
         return {name: Path(path) for name, path in self._map_names_to_paths(self._list_files()).items()}
 
     def _map_names_to_paths(self, listed: Mapping[str, _Stamp]) -> dict[str, str]:
-        """Return the path of each cassette; a file is opened only if it is not as it was when it was opened before."""
+        """Return the path of each cassette; a file is opened only if it has changed since it was last opened."""
         found: dict[str, str] = {}
         for path, stamp in listed.items():
             known, name = self._heads.get(path, (None, ""))
@@ -114,19 +114,19 @@ class CassetteDir:
         return found
 
     def _read_cassette_name(self, path: Path) -> str:
-        """Return the cassette that a file holds: the name inside, in its head, else the file's own."""
+        """Return the name of a file's cassette: the name in its head, else the file's own."""
         with path.open("rb") as file:
             head = Source(file.read(_HEAD), str(path))
         inside = review_yaml.read_name(head) if review_yaml.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
-        """Return the YAML files in and below the folder, in order, but hidden ones; `scandir`: there are thousands."""
+        """Return the YAML files in and below the folder, sorted, except hidden ones; `scandir`: there are thousands."""
         found: list[tuple[str, _Stamp]] = []
         folders = [str(self.path)]
         try:
             while folders:
-                # A folder that is gone, or never was one, holds nothing; all others are looked through all the same.
+                # A folder that is gone, or is none, counts as empty; the others are still searched.
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
                     for each in entries:
                         if each.is_dir(follow_symlinks=False):
@@ -149,12 +149,12 @@ class CassetteDir:
         upstreams: Mapping[str, str] | None = None,
         wait: Callable[[float], None] | None = None,
     ) -> FolderLoadSummary:
-        """Bring every file that differs from the store into it; a store that is in step is not written to.
+        """Load every file that differs from the store into it; a synchronized store is not written to.
 
-        `wait` (seconds) is called between tries while another process brings in the same cassette.
+        `wait` (seconds) is called between attempts while another process loads the same cassette.
 
-        Raises CassetteCorrupt, CassetteNewer: for all such files together, before anything was written; CassetteBusy:
-        somebody records a cassette whose file differs.
+        Raises CassetteCorrupt, CassetteNewer: for all such files together, before anything was written; CassetteBusy: a
+        cassette whose file differs is being recorded.
         """
         differing: dict[str, _FileData] = {}
         failed: list[CassetteError] = []
@@ -175,7 +175,7 @@ class CassetteDir:
             if (before is not None and before.sha256 == digest) or (
                 kept := _format_cassette(store, name)
             ) == source.data:
-                continue  # the store holds it, and maybe more that was recorded since
+                continue  # the store has it, and maybe newer recordings
             try:
                 taken, left_out, fields = _read_file_interactions(source, name, rules, upstreams)
                 ours = review_yaml.recognises(source)
@@ -191,7 +191,7 @@ class CassetteDir:
                 and review_yaml.dumps(drop_unused_variables(said, said), name, fork, unfinished=unfinished).encode()
                 == kept
             ):
-                continue  # as written by a version that left out less
+                continue  # as written by a version that removed fewer headers and variables
             if (taken, fork, unfinished, fields) != (
                 remove_row_numbers(anonymize_interaction(each) for each in store.iter_interactions(name)),
                 find_fork(store, name, 1),
@@ -223,12 +223,12 @@ class CassetteDir:
         force: bool = False,
         remember: Callable[[str, SyncedCassetteFile], None] = lambda _cassette, _seen: None,
     ) -> Path | None:
-        """Write the file of a cassette atomically, if it changed; return it, None where nothing is recorded.
+        """Write the file of a cassette atomically, if it changed; return it, None if nothing is recorded.
 
-        `remember` is told what was written, for the store (`Store.record_synced_file`).
+        `remember` gets the written content, for the store (`Store.record_synced_file`).
 
-        Raises CassetteCorrupt: a damaged file, or one of another format, stands in the way (`force` overwrites it);
-        CassetteBusy: the file was edited since the store saw it (`force` overwrites it); MachineError: the folder
+        Raises CassetteCorrupt: the existing file is damaged or has another format (`force` overwrites it);
+        CassetteBusy: the file was edited since the store read it (`force` overwrites it); MachineError: the folder
         cannot be written to.
         """
         path = self.get_path(cassette)
@@ -251,17 +251,17 @@ class CassetteDir:
     def get_path(self, cassette: str) -> Path:
         """Return the file of a cassette, or a path for a new one: its name where that can be one, hashed where not."""
         usual = self.path / f"{build_slug(cassette)}.yaml"
-        if usual.is_file() and self._read_cassette_name(usual) == cassette:  # without looking at all the others
+        if usual.is_file() and self._read_cassette_name(usual) == cassette:  # without reading all the others
             return usual
         listed = self._list_files()
         if found := self._map_names_to_paths(listed).get(cassette):
             return Path(found)
-        taken = {path.rpartition(os.sep)[2].lower() for path in listed}  # file systems may not tell A from a
+        taken = {path.rpartition(os.sep)[2].lower() for path in listed}  # some file systems ignore case
         return self.path / f"{build_slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 
 def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
-    """Describe how many `served` recordings, by cassette, stand in no file (a fresh clone lacks them); or ""."""
+    """Describe how many `served` recordings, by cassette, are in no file (a fresh clone lacks them); or ""."""
     if not store_exists(store):
         return ""
     count = 0
@@ -281,11 +281,11 @@ def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Call
 
 
 _DEVICE = re.compile(r"\A(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
-"""Windows' names of devices, whatever follows the point: a repository with such a file is not checked out there."""
+"""Windows' device names, with any suffix: a repository with such a file cannot be checked out there."""
 
 
 def build_slug(name: str, *, unique: bool = False) -> str:
-    """Return `name` as one that stands in a URL and a path as it is; what is changed gets 8 hex digits: no two meet."""
+    """Return `name` in a form valid in URLs and paths; a changed one gets 8 hex digits, so that names stay distinct."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-").lstrip(".")
     if plain == name and len(name) <= _NAME and not unique and not _DEVICE.match(name):
         return name
@@ -297,7 +297,7 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
-    """Return what the file of a cassette would hold; None if nothing of it is recorded."""
+    """Return the content of a cassette's file; None if nothing is recorded."""
     recorded = anonymize_all(store.iter_interactions(cassette), read_notes(store, cassette))
     fork = find_fork(store, cassette, 1)
     return (
@@ -317,7 +317,7 @@ def _has_unfinished_recording(store: Readable, cassette: str) -> bool:
 
 
 def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
-    """Leave out what only the store knows: row numbers and counts. That an answer was left again stays."""
+    """Remove data of the store only, row numbers and counts, but keep the mark of an answer that was left again."""
     turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
     for each in interactions:
         place, response = (each.sample, each.party, each.key), each.response
@@ -331,7 +331,7 @@ def remove_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]
 def _read_file_interactions(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
-    """Return a file's interactions in the store's order, what was skipped, and what it says of the cassette."""
+    """Return a file's interactions in the store's order, skipped exchanges, and the cassette's notes."""
     if (form := recognise_format(source)) is None:
         raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
     recorded = form.loaded.read(source)
@@ -350,7 +350,7 @@ def _join_errors(failed: list[CassetteError]) -> CassetteError:
 
 @dataclass(frozen=True, slots=True)
 class _FileData:
-    """What a file holds that differs from the store."""
+    """Content of a file that differs from the store."""
 
     interactions: list[Interaction]
     fork: Fork | None
@@ -358,13 +358,13 @@ class _FileData:
     unfinished: bool
     digest: bytes
     synced: int | None
-    """What the store recorded of the cassette after this id stands in no file; None: it was never in step with one."""
+    """Recordings of the cassette with larger ids are in no file; None: it was never synchronized with one."""
 
 
 def _replace_recordings(
     store: Store, name: str, read: _FileData, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
-    """Put what was read in place of all that is live in a cassette of a file; returns how many were set aside."""
+    """Supersede all live recordings of a cassette by those of its file; return the number of superseded ones."""
     new, fork = read.interactions, read.fork
     samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes(name)})
     begun: list[int] = []
@@ -378,7 +378,7 @@ def _replace_recordings(
             write_notes(store, name, read.notes)
         clean = not read.unfinished
         live = list(store.iter_interactions(name))
-        if remove_row_numbers(map(anonymize_interaction, live)) == new:  # whoever we waited for brought it in
+        if remove_row_numbers(map(anonymize_interaction, live)) == new:  # loaded by the process that we waited for
             store.record_synced_file(name, SyncedCassetteFile(read.digest, store.find_last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -408,7 +408,7 @@ def _begin_writing_when_free(store: Store, name: str, sample: int, wait: Callabl
 
 
 def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
-    """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
+    """Raise unless all recordings of a file are, or once were, in the store (superseded ones count)."""
     kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
     source = open_source(path)

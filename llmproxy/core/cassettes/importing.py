@@ -1,16 +1,16 @@
-"""An exchange that somebody else recorded becomes an interaction of ours (`anonymized_export`: the other way round).
+"""Conversion of other programs' exchanges to interactions (`anonymized_export`: the other direction).
 
     [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedExchange, ...]    `convert_exchanges`
     Interaction -> Recorded                                                              `anonymized_export`
 
-The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are
-decoded: *exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies
-decoded and leave the field) is dropped, unless we recorded it: then it came so. A host that is in no table gets an
-OpenAI-compatible provider named like the host, ``localhost:8000``: just what ``--upstream
-localhost:8000=http://localhost:8000`` makes of it in the proxy.
+The path is that of live traffic, so a later request finds its imported recording. Bodies are decoded: *exact* means
+status and decoded bytes. A content-encoding whose body does not decode (vcrpy can store bodies decoded and keep the
+field) is dropped, unless we recorded it: then it arrived that way. A host that is in no table gets an OpenAI-compatible
+provider named like the host, ``localhost:8000``, exactly as ``--upstream localhost:8000=http://localhost:8000`` does in
+the proxy.
 
-What our own files say in the member ``llmproxy`` is taken back; whatever of it does not fit the rest any more (a body
-edited by hand) is left out. Key, usage, model and ids are always derived anew.
+The member ``llmproxy`` of our own files is restored; parts of it that no longer match the rest (a body edited by hand)
+are ignored. Key, usage, model and ids are always derived anew.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
 
 _TIMES = {"head_offset", "body_offset"}
-"""What HAR and flow files say besides, too: by these alone a file is not ours."""
+"""Members that HAR and flow files have too: with these alone a file is not ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedExchange:
     recorded: Recorded
     host: str
-    """Lower case, with its port if that is not the scheme's; empty if the URI has none."""
+    """Lower case, with its port if that is not the scheme's default; empty if the URI has none."""
     interaction: Interaction | None
     """None: it was skipped."""
     why: str = ""
-    """Why it was skipped."""
+    """Reason why it was skipped."""
     known: bool = False
     """Whether the host is in the provider table."""
     first: bool = False
-    """The first of its (sample, party, key) in this file: what was recorded of it before is replaced."""
+    """Whether it is the first of its (sample, party, key) in this file: it replaces earlier recordings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def convert_exchanges(
     redactor: Redactor,
     upstreams: Mapping[str, str] | None = None,
 ) -> list[ImportedExchange]:
-    """Return what becomes of each exchange of one file, in order. `redactor` is a new one, for this file alone."""
+    """Return the result for each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_split_uri(each.uri) for each in recorded]
     adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})
     for each, place in zip(recorded, places, strict=True):
@@ -107,7 +107,7 @@ def convert_exchanges(
 
 
 def _split_uri(uri: str) -> _RequestUrl | None:
-    """Take a URI apart; None if it is not an HTTP one. User info and fragment are left out."""
+    """Return the parts of a URI, without user info and fragment; None if it is not an HTTP one."""
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -116,20 +116,20 @@ def _split_uri(uri: str) -> _RequestUrl | None:
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         return None
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # Some clients' stubs write URIs for people to read; on the wire there are neither blanks nor letters beyond ASCII.
+    # Some clients' stubs write readable URIs; on the wire there are neither blanks nor letters beyond ASCII.
     legal = re.sub(r"[^\x21-\x7e]+", lambda match: quote(match[0], errors="surrogatepass"), target)
     return _RequestUrl(parts.scheme, parts.hostname, port, legal)
 
 
 class _ExchangeConverter:
-    """One file on its way in: counts occurrences, and remembers which interaction made which id."""
+    """Conversion of one file: counts occurrences, and maps ids to the interactions that created them."""
 
     def __init__(self, cassette: str, rules: Rules, redactor: Redactor, upstreams: Mapping[str, str]) -> None:
         self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()
         self.made: dict[tuple[int, str], IdOrigin] = {}
         self.changes: dict[int, StateChanges] = {}
-        """By sample, of a file of another program: one session, from its start."""
+        """Changes by sample, for a file of another program: one session, from its start."""
 
     def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedExchange:
         if each.problem:
@@ -162,7 +162,7 @@ class _ExchangeConverter:
         return lambda name: self.made.get((sample, name))
 
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
-        """Add the state in which a request was asked, and note what it changed of what the server keeps."""
+        """Add the state before a request, and record its own changes of the server's objects."""
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
         tree = parse_json(body) if route.changes else None
         change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
@@ -189,7 +189,7 @@ class _ExchangeConverter:
         )
         self.occurrences[sample, party, key] += 1
         if response.ending is Ending.LEFT and extra.get_number("occurrence", 1) > self.occurrences[sample, party, key]:
-            self.occurrences[sample, party, key] += 1  # a free place before it tells that it was left again
+            self.occurrences[sample, party, key] += 1  # a gap before it marks that it was left again
         kind, answer = response.mime_type, response.body
         interaction = Interaction(
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
@@ -210,11 +210,11 @@ class _ExchangeConverter:
 
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
-    """Undo the content-encoding; one that the body lacks is dropped, but for `ours`, which keep it if it came so."""
+    """Undo the content-encoding; one that the body lacks is dropped, except for `ours`, where it is kept."""
     coding = header(headers, "content-encoding")
     if coding is None or ours:
         return headers, body
-    with suppress(ValueError):  # not encoded: recorded decoded, and the field left behind
+    with suppress(ValueError):  # not encoded: recorded decoded, with the field kept
         body = decode_body(body, coding)
     return without(headers, "content-encoding"), body
 
@@ -236,7 +236,7 @@ def _build_response(each: Recorded, route: Route, extra: _OwnMember, *, stream: 
 
 
 class _OwnMember:
-    """The member ``llmproxy`` of an interaction; what does not make sense is as if it were not there."""
+    """The member ``llmproxy`` of an interaction; invalid parts are ignored."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values = values
@@ -255,7 +255,7 @@ class _OwnMember:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
     def read_run_variables(self) -> str:
-        """Return the run variables in the file. Raises CassetteCorrupt: a wrong binding would bind nothing, unsaid."""
+        """Return the file's run variables. Raises CassetteCorrupt: a wrong one would silently bind nothing."""
         found = self.values.get("run_variables") or []
         try:
             return dump_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
@@ -269,7 +269,7 @@ class _OwnMember:
         return Ending(value) if value in list(Ending) else None
 
     def cut_chunks(self, body: bytes) -> tuple[Chunk, ...]:
-        """Cut the body at its recorded borders; one chunk if there are none, or they are not this body's."""
+        """Cut the body at its recorded borders; one chunk if there are none, or they do not match this body."""
         chunks: list[Chunk] = []
         at = 0
         for part in self.text("chunks").split():
@@ -280,5 +280,5 @@ class _OwnMember:
             at += int(length)
         if at == len(body) and (chunks or not body):
             return tuple(chunks)
-        # Other programs say at most when the whole of it was there.
+        # Other programs record at most when the whole body had arrived.
         return (Chunk(self.get_number("body_offset", 0), body),) if body else ()

@@ -1,10 +1,10 @@
-"""Several stores -> one, and several folders of cassettes -> one (`merge_folders`): what parts of a test recorded,
-each on its own machine.
+"""Merging of several stores into one, and of several folders of cassettes (`merge_folders`): recordings of a test's
+parts, each from another machine.
 
-Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was
-replaced in another, is the older one and stays away. Of folders it is known what was there before, in the folder that
-they are merged into: what only one of them changed is taken from it. Two answers to one request, for the same time, are
-a conflict: all conflicts are shown, and nothing is written.
+Merging never guesses. A store knows which recordings were replaced: one that is live in one store and was replaced in
+another is older and is left out. For folders, the target folder is the common base: a file that only one of them
+changed is taken from it. Two answers to one request with the same occurrence are a conflict: all conflicts are shown,
+and nothing is written.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"
 _SHOWN = 20
-"""Conflicts that are shown."""
+"""Maximum conflicts that are shown."""
 _VERSIONS = "SELECT DISTINCT substr(key, 1, instr(key, ':')), rules FROM interactions WHERE superseded_at IS NULL"
 
 
 class MergeConflict(CassetteError):
-    """What was to be merged says two things about one request."""
+    """The inputs of a merge have different data for one request."""
 
     code = "llmproxy_merge_conflict"
     status = 409
 
 
 def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
-    """Refuse a union that has any. Raises MergeConflict."""
+    """Raise MergeConflict if there are conflicts."""
     if conflicts:
         more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         listed = "\n".join(f"  {each}" for each in conflicts[:_SHOWN])
@@ -63,7 +63,7 @@ def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
 # -- stores
 
 _Occurrence = tuple[str, int, str, str, int]
-"""Cassette, sample, party, key, occurrence: what a request is looked up by."""
+"""Cassette, sample, party, key, occurrence: the identity for a lookup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class MergedStores:
 class _KeptRecording:
     interaction: Interaction
     path: Path
-    """Store in which it was found first."""
+    """Store from which it is taken."""
 
 
 def merge_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
-    """Write a new store with everything live in several; the order of `paths` makes no difference. `now` gives Unix
+    """Write a new store with the live recordings of several; the order of `paths` is irrelevant. `now` returns Unix
     time.
 
     Raises MergeConflict: two of them answer one request differently; CassetteError: one cannot be read, or was written
@@ -119,7 +119,7 @@ def merge_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
 
 
 def _check_versions(paths: Sequence[Path]) -> None:
-    """See that one version wrote all of them: what an older one wrote may be keyed otherwise. Raises CassetteError."""
+    """Check that one version wrote all stores: older ones may have other keys. Raises CassetteError."""
     first: tuple[Path, tuple[str, ...]] | None = None
     for path in sorted(set(paths)):
         open_reader(path).close()  # says what is wrong with it
@@ -135,7 +135,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
 
 
 def _check_rules(stores: Mapping[Path, Readable]) -> None:
-    """See that keys mean the same in all of them. Raises CassetteError."""
+    """Check that all stores have keys of the same rules. Raises CassetteError."""
     known = {path: set(store.query(_VERSIONS, ())) for path, store in stores.items()}
     filled = [(path, found) for path, found in known.items() if found]
     for path, found in filled[1:]:
@@ -149,7 +149,7 @@ def _check_rules(stores: Mapping[Path, Readable]) -> None:
 
 
 def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
-    """Return a cassette's live recordings in order, how many were left out as older, and conflicts in words."""
+    """Return a cassette's live recordings in order, the number of outdated ones, and descriptions of conflicts."""
     gone = {
         identity
         for store in stores.values()
@@ -188,7 +188,7 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
 
 
 def _identify_recording(one: Interaction) -> tuple[object, ...]:
-    """Return what tells a recording from all others, in whatever store it stands."""
+    """Return the identity of a recording, independent of its store."""
     return one.sample, one.party, one.key, one.started_at, _digest_answer(one)
 
 
@@ -203,7 +203,7 @@ def _format_title(one: Interaction) -> str:
 
 
 def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
-    """Store a cassette as the parts have it together."""
+    """Store the merged recordings of a cassette."""
     samples = sorted({one.interaction.sample for one in kept})
     for sample in samples:
         made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)
@@ -231,7 +231,7 @@ class MergedFolders:
 
 
 def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedFolders:
-    """Bring several folders into that at `target`, the base of the union. Raises MergeConflict, CassetteError."""
+    """Merge several folders into `target`, their common base. Raises MergeConflict, CassetteError."""
     into = CassetteDir(target, now=now)
     before = into.list_cassette_files() if target.is_dir() else {}
     found: dict[str, dict[bytes, Path]] = {}
@@ -260,7 +260,7 @@ def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float
 
 
 def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
-    """Return the text of a file that several changed; says in `conflicts` what nobody but a person can decide."""
+    """Return the text of a file that several folders changed; add to `conflicts` what only a person can decide."""
     files = ", ".join(each.name for each in sides)
     if not all(review_yaml.recognises(each) for each in (*sides, *([base] if base else []))):
         conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
@@ -330,17 +330,16 @@ def _build_exchange_sort_key(one: Recorded) -> tuple[int, float, str, bytes]:
 class CopiedCassette(NamedTuple):
     interactions: int
     replaced: int
-    """Live recordings that the cassette had there before."""
+    """Number of live recordings that the target's cassette had before."""
     same: bool
-    """It was there already, and nothing was written."""
+    """Whether it existed already, and nothing was written."""
 
 
 def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> CopiedCassette:
-    """Bring cassette `name` of one store into another one as `new`; `instead` of what it holds there.
+    """Copy cassette `name` of one store to another as `new`; `instead`: replace an existing one.
 
-    Raises CassetteNotFound: nothing is recorded under that name; CassetteNameTaken: there is another cassette of the
-    new name, and it is not to be replaced; SettingsError: it cannot be carried as it is; CassetteBusy: somebody records
-    it there just now.
+    Raises CassetteNotFound: it has no recordings; CassetteNameTaken: the new name has another cassette, and `instead`
+    is false; SettingsError: a copy would lose data; CassetteBusy: the target is being recorded.
     """
     found = [replace(each, cassette=new) for each in source.iter_interactions(name)]
     if not found:
@@ -376,12 +375,12 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
 
 
 def _drop_row_id(each: Interaction) -> Interaction:
-    """Return all that two recordings must share to be one."""
+    """Return the data in which equal recordings agree."""
     return replace(each, id=None)
 
 
 def _refuse_lossy_copy(source: Store, name: str, found: list[Interaction]) -> None:
-    """Raise SettingsError for a cassette that would not replay there as it does here."""
+    """Raise SettingsError for a cassette that would replay differently in the target."""
     for sample in {each.sample for each in found}:
         if (fork := find_fork(source, name, sample)) is not None and fork.overrides.tools:
             raise SettingsError(

@@ -1,6 +1,5 @@
-"""The database of recordings: one SQLite file, made to be read.
+"""The database of recordings: one SQLite file, optimized for reading.
 
-`store` writes, `reader` reads without ever changing the file, `connect` opens, `migrations` makes and upgrades the
-schema; `rekeying` gives what was recorded under other rules the keys of today, `integrity_checks` looks at a whole
-store.
+`store` writes, `reader` reads without ever changing the file, `connect` opens, `migrations` creates and upgrades the
+schema; `rekeying` derives current keys for recordings of other rules, `integrity_checks` checks a whole store.
 """

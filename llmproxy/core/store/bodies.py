@@ -1,12 +1,12 @@
-"""Bodies, each content stored once, and a conversation that is resent every turn stored as what was new.
+"""Storage of bodies: each content once, and the requests of a growing conversation as deltas.
 
-A body is kept as it is (small or incompressible), deflated, or as a *delta*: the first `prefix` and the last
-`suffix` bytes of an earlier body with `data` between them. An agent sends its whole history each turn, so the
-request of turn n is a delta on that of turn n-1, and the file grows with the new text. Reading walks the chain in
-one query and splices in place; its length is bounded. Every read is checked against the sha256 of the content.
+A body is stored as it is (small or incompressible), deflated, or as a *delta*: the first `prefix` and the last `suffix`
+bytes of an earlier body with `data` between them. An agent sends its whole history each turn, so the request of turn n
+is a delta on that of turn n-1, and the file grows with the new text. Reading walks the chain in one query per link and
+splices in place; its length is bounded. Every read is checked against the content's sha256.
 
-Bodies that others build on are never deleted while those live: `file.statements.collect_bodies` stores those anew
-first.
+A body that is the base of others is never deleted before them: `file.statements.collect_bodies` first stores those
+anew.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from llmproxy.core.traffic.json_diff import count_common_prefix, count_common_su
 from llmproxy.errors import CassetteCorrupt
 
 LARGE = 4 << 20
-"""Bytes of a column from which on it is written and read in pieces."""
+"""Bytes of a column above which it is written and read in pieces."""
 PIECE = 1 << 20
 
 
 def deflate_content(content: bytes, level: int) -> bytes | None:
-    """Deflate a content; None where that does not save a tenth, which is known before all of it is held."""
+    """Deflate a content; None if that does not save a tenth, which is detected before all of it is in memory."""
     deflater, view, out = zlib.compressobj(level), memoryview(content), io.BytesIO()
     most = len(content) * 9 // 10
     for at in range(0, len(content), PIECE):
@@ -40,7 +40,7 @@ def deflate_content(content: bytes, level: int) -> bytes | None:
 
 
 def fill_zeroed_blob(conn: sqlite3.Connection, row: int, data: bytes) -> None:
-    """Write `data` into a row's zeros in `bodies`, inside the caller's transaction. Raises sqlite3.Error."""
+    """Write `data` over the zeros of a row in `bodies`, inside the caller's transaction. Raises sqlite3.Error."""
     view = memoryview(data)
     with conn.blobopen("bodies", "data", row) as blob:
         for at in range(0, len(data), PIECE):
@@ -48,7 +48,7 @@ def fill_zeroed_blob(conn: sqlite3.Connection, row: int, data: bytes) -> None:
 
 
 def read_blob(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
-    """Return what the column of a row of `bodies` holds. Raises sqlite3.Error, zlib.error."""
+    """Return the data column of a row of `bodies`. Raises sqlite3.Error, zlib.error."""
     out = io.BytesIO()
     inflater = zlib.decompressobj() if deflated else None
     with conn.blobopen("bodies", "data", row, readonly=True) as blob:
@@ -62,22 +62,22 @@ def read_blob(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
 MAX_DEPTH = 256
 """Longest chain of deltas; the next body starts a new one. 256 links are read in about 2 ms."""
 CANDIDATES = 8
-"""How many recent bodies are tried as a base: conversations of sub-agents run side by side."""
+"""Number of recent bodies tried as a base: conversations of sub-agents run side by side."""
 REMEMBERED_BYTES = 16 << 20
-"""Bound of the memory of recent bodies."""
+"""Maximum bytes of the cache of recent bodies."""
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
 _LITTLE_WORK = 8192
-"""Bytes up to which encoding is less work than asking whether the content is there: a new row says so."""
+"""Bytes up to which encoding is cheaper than checking whether the content exists: the insert detects that."""
 _LEAST_SHARED = 256
 _LITTLE = 64
-"""Bytes; with a base that leaves no more than this to say, no other is looked at."""
+"""Bytes; with a base that leaves no more than this to store, no other is tried."""
 
 Group = tuple[str | bytes, str | bytes, str | bytes]
 """Cassette, provider, operation: bodies that are likely to share text."""
 
 DATA = f"CASE WHEN length({{0}}data) > {LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
-"""Columns of `Blob`, behind the name of the table's alias: what is large is left to be read in pieces."""
+"""Columns of `Blob`, after the prefix of the table's alias; large data is read in pieces."""
 _ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"
 _RECENT = """
 SELECT DISTINCT request_body FROM (
@@ -93,7 +93,7 @@ _SAME = "SELECT id, depth FROM bodies WHERE sha256 = ?"
 
 @dataclass(frozen=True, slots=True)
 class EncodedBody:
-    """A content as it will stand in a row of `bodies`."""
+    """A content in the form of a row of `bodies`."""
 
     encoding: str
     data: bytes
@@ -105,7 +105,7 @@ class EncodedBody:
 
 @dataclass(frozen=True, slots=True)
 class DeltaBase:
-    """An earlier body that a delta may build on."""
+    """An earlier body that can be the base of a delta."""
 
     id: int
     depth: int
@@ -113,7 +113,7 @@ class DeltaBase:
 
 
 def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
-    """Deflate where that saves a tenth."""
+    """Deflate if that saves a tenth; return whether it did, and the data."""
     if len(data) < _SMALL:
         return False, data
     packed = deflate_content(data, 1 if len(data) > _FAST_ABOVE else 6)
@@ -121,7 +121,7 @@ def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
 
 
 def encode_body(content: bytes, bases: tuple[DeltaBase, ...] = ()) -> EncodedBody:
-    """Return the smallest of the forms worth trying, given bodies to build on."""
+    """Return the smallest of the forms worth trying, given possible bases."""
     best: tuple[int, int, DeltaBase] | None = None
     for base in bases:
         if base.depth >= MAX_DEPTH:
@@ -145,16 +145,16 @@ def _damage_error(row: int, why: str) -> CassetteCorrupt:
 
 
 class Blob(NamedTuple):
-    """What a row's column holds, as far as it was read with the row."""
+    """The data column of a row, as far as it was read with the row."""
 
     row: int
     encoding: str
     data: object
-    """None where it is to be read in pieces."""
+    """None if it is to be read in pieces."""
     length: object
 
     def read_content(self, conn: sqlite3.Connection) -> bytes:
-        """Return it inflated. Raises CassetteCorrupt."""
+        """Return the inflated data. Raises CassetteCorrupt."""
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
@@ -167,7 +167,7 @@ class Blob(NamedTuple):
 
 
 def decode_standalone(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> bytes:
-    """Return the content of a row that builds on no other. Raises CassetteCorrupt if it is not what was stored."""
+    """Return the content of a row without a base. Raises CassetteCorrupt if its sha256 differs."""
     content = stored.read_content(conn)
     if hashlib.sha256(content).digest() != sha256:
         raise _damage_error(stored.row, "its content does not have the sha256 it was stored with")
@@ -175,7 +175,7 @@ def decode_standalone(conn: sqlite3.Connection, sha256: bytes, stored: Blob) -> 
 
 
 class RowCache[T]:
-    """A bounded memory of what was read of rows, which never change."""
+    """A bounded cache of values read from rows, which never change."""
 
     def __init__(self, limit: int) -> None:
         """Hold at most `limit` bytes."""
@@ -183,7 +183,7 @@ class RowCache[T]:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; ids are another store's from now on."""
+        """Drop everything; ids belong to another store from now on."""
         self._kept: OrderedDict[int, tuple[T, int]] = OrderedDict()
         self._bytes = 0
 
@@ -194,7 +194,7 @@ class RowCache[T]:
         return known[0]
 
     def put(self, row: int, value: T, size: int) -> None:
-        """Remember a value of `size` bytes, those that nobody asked for longest making room."""
+        """Cache a value of `size` bytes, and drop the least recently used ones above the limit."""
         if row in self._kept or size > self._limit:
             return
         self._kept[row] = value, size
@@ -204,7 +204,7 @@ class RowCache[T]:
 
 
 def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | None = None) -> bytes:
-    """Return the content of a body. Raises CassetteCorrupt naming the row that is damaged or missing."""
+    """Return the content of a body. Raises CassetteCorrupt naming the damaged or missing row."""
     chain: list[tuple[int, int, int, Blob]] = []
     at, digest = body_id, b""
     content: bytes | None = None
@@ -234,7 +234,7 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | N
 
 
 def _apply_deltas(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Blob]]) -> bytes:
-    """Return what the first of a chain of deltas says, whose last builds on `base`."""
+    """Return the content of the first delta of a chain whose last one has the base `base`."""
     buffer = bytearray(base)
     for row_id, prefix, suffix, stored in reversed(chain):
         if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
@@ -245,7 +245,7 @@ def _apply_deltas(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBody:
-    """A content made ready outside the transaction."""
+    """A content encoded outside the transaction."""
 
     content: bytes
     sha256: bytes
@@ -254,7 +254,7 @@ class PreparedBody:
 
 
 def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedBody) -> int | None:
-    """Make a row and return its id; None if its content has one."""
+    """Insert a row and return its id; None if its content has one."""
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
     large = len(how.data) > LARGE
@@ -268,10 +268,10 @@ def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedB
 
 
 class BodyWriter:
-    """The writing side: remembers the last few request bodies of each group as bases for the next."""
+    """Writer of bodies, which caches the last few request bodies of each group as bases for the next."""
 
     def __init__(self) -> None:
-        """Start with nothing remembered; the database is asked for what came before."""
+        """Start with an empty cache; earlier bodies are read from the database."""
         self._recent: OrderedDict[Group, deque[DeltaBase]] = OrderedDict()
         self._bytes = 0
 
@@ -284,22 +284,22 @@ class BodyWriter:
         return PreparedBody(content, digest, encode_body(content, bases))
 
     def store_body(self, conn: sqlite3.Connection, prepared: PreparedBody) -> tuple[int, int]:
-        """Store inside the caller's transaction and return (row, depth); a content that is there already is shared."""
+        """Store inside the caller's transaction and return (row, depth); existing content is shared."""
         if (encoded := prepared.encoded) is not None:
             try:
                 new = _insert_body(conn, prepared, encoded)
-            except sqlite3.IntegrityError:  # another process pruned what it builds on
+            except sqlite3.IntegrityError:  # another process pruned its base
                 new = None
             if new is not None:
                 return new, encoded.depth
         row = conn.execute(_SAME, (prepared.sha256,)).fetchone()
         if row is not None:
             return int(row[0]), int(row[1])
-        # another process pruned what we meant to share; we hold the write lock, so it stays as it is
+        # another process pruned the row to share; we hold the write lock, so nothing else changes
         return _insert_body(conn, prepared, encode_body(prepared.content)) or 0, 0
 
     def remember_base(self, group: Group, stored: tuple[int, int], content: bytes) -> None:
-        """Offer a body that was committed, as (row, depth), to the next ones of its group."""
+        """Cache a committed body, as (row, depth), as a base for the next ones of its group."""
         body_id, depth = stored
         if len(content) < _LEAST_SHARED or len(content) > REMEMBERED_BYTES // 4:
             return
@@ -321,12 +321,12 @@ class BodyWriter:
             self._bytes -= len(recent.popleft().content)
 
     def forget_bases(self) -> None:
-        """Drop the memory, after a failed write or a prune."""
+        """Clear the cache, after a failed write or a prune."""
         self._recent.clear()
         self._bytes = 0
 
     def _find_bases(self, conn: sqlite3.Connection, group: Group) -> tuple[DeltaBase, ...]:
-        """Newest first: of equally good bases the first wins, and the newest shares most."""
+        """Return bases, newest first: of equally good ones the first wins, and the newest shares most."""
         if group not in self._recent:
             self._recent[group] = deque()
             for (body_id,) in reversed(conn.execute(_RECENT, (*group, CANDIDATES)).fetchall()):

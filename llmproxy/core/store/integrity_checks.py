@@ -1,9 +1,8 @@
-"""What is looked at over a whole store: what the rules of the key take for one, and what is damaged.
+"""Checks of a whole store: different requests with one key, and damage.
 
-Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them.
-`compare_served` compares each question that the journal kept with the recording that answered it. Both give the
-differences with the rules' reasons (`keys.ignored_differences`). `find_damages` reads all, and says what cannot be
-read.
+Recordings of one key within a cassette, sample and party answer each other's requests; `find_merged` compares them.
+`compare_served` compares each request in the journal with the recording that answered it. Both return the differences
+with the rules' reasons (`keys.ignored_differences`). `find_damages` reads everything, and reports unreadable rows.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from llmproxy.protocol import Channel
 
 @dataclass(frozen=True, slots=True)
 class SameKeyPair:
-    """A recording, and another request that has its key."""
+    """A recording, and another request with the same key."""
 
     recording: int
     other: int | None
-    """The other recording; None for a question that was served."""
+    """Id of the other recording; None for a request from the journal."""
     operation: str
     differences: tuple[KeyDifference, ...]
 
     @property
     def unexplained_differences(self) -> tuple[KeyDifference, ...]:
-        """Those for which no rule gives a reason."""
+        """Differences for which no rule gives a reason."""
         return tuple(each for each in self.differences if not each.why)
 
 
 def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[SameKeyPair]:
-    """Yield each recording with the key of an earlier one of its cassette, sample and party, but another request."""
+    """Yield pairs of recordings in one cassette, sample and party with the same key but different requests."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.list_summaries():
         derive_current_keys(store, row.cassette, row.sample, rules, upstreams)
@@ -56,17 +55,17 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class FieldsIgnoredByKey:
-    """What was sent to another service and does not count."""
+    """Fields of requests to a service other than a model's that do not count for their keys."""
 
     provider: str
     fields: Mapping[str, str]
-    """Header fields, cookies and members of the query, each with the reason."""
+    """Reasons by header field, cookie or member of the query."""
     alike: tuple[tuple[int, int], ...]
-    """Recordings of one key whose answers differ: their requests differ in nothing that counts."""
+    """Pairs of recordings with one key but different answers: only ignored fields can differ in their requests."""
 
 
 def list_fields_ignored_by_key(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[FieldsIgnoredByKey]:
-    """Return for each service that is no model's which fields of its requests did not count."""
+    """Return the ignored fields of requests by service, except models' providers."""
     fields: dict[str, dict[str, str]] = {}
     answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
     alike: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -96,14 +95,14 @@ def _compare_pair(
         old, new = store.load(first), store.load(other)
         routes = find_recorded_route(old, upstreams), find_recorded_route(new, upstreams)
     except (CassetteError, RefusedError):
-        return None  # `verify` says what is damaged
+        return None  # `verify` reports the damage
     return SameKeyPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
 
 
 def compare_served(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[SameKeyPair]:
-    """Yield from the journal how questions differed from recordings: interaction, request, whether bodies are equal."""
+    """Yield differences of journal requests from recordings; `asked`: interaction, request, whether it has its body."""
     for id_, said, same_body in asked:
         try:
             old = store.load(id_)
@@ -117,7 +116,7 @@ def compare_served(
 @dataclass(frozen=True, slots=True)
 class Damage:
     interaction: int | None
-    """None: the file as a whole."""
+    """None: the whole file."""
     what: str
 
 
@@ -126,10 +125,10 @@ def find_damages(
     through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
     cassette: str | None = None,
 ) -> Iterator[Damage]:
-    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and
-    how many there are.
+    """Check the file's structure, and read all content against its sha256. `through` gets the ids of the interactions
+    and their number, and iterates over them (progress).
 
-    Of one `cassette` its interactions are read, and the structure is left to a check of the whole.
+    With `cassette`, only its interactions are read, without a check of the structure.
     """
     try:
         if cassette is None:
@@ -160,7 +159,7 @@ def find_damages(
 
 
 def count_freeable_bytes(store: Store, ids: Collection[int]) -> int:
-    """Return about how many bytes these interactions alone hold in the store."""
+    """Return the approximate number of bytes that only these interactions use in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:
         sql = (

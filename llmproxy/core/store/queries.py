@@ -1,7 +1,6 @@
-"""Queries that are asked rarely: counts for a miss and the summary, the volatile fields of a cassette, recordings that
-a bound request may fit.
+"""Rare queries: counts for a miss and the summary, the volatile fields of a cassette, candidates for a bound request.
 
-What every request needs is in `reader`; these are one statement each.
+Queries of every request are in `reader`; these are one statement each.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from llmproxy.protocol import API_KEYS, Channel
 
 
 def count_live_at(store: Store, cassette: str, sample: int, since: float) -> int:
-    """Count the recordings that were live at a second, Unix time."""
+    """Count the recordings that were live at a time, in Unix seconds."""
     sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?)"""
     return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
 
 
 def find_other_places(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
-    """Return where else a key is recorded: (cassette, sample, party)."""
+    """Return other places of a key: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
     return [(from_sql(name), sample, from_sql(party)) for name, sample, party in store.query(sql, [key, limit])]
 
@@ -51,7 +50,7 @@ def read_summary(store: Store, interaction: int) -> RowSummary:
 def count_unused(
     store: Store, cassette: str, sample: int, served: Collection[int], without: Collection[Channel] = ()
 ) -> int:
-    """Count live recordings of a cassette and sample with ids not in `served`, but for those of channels `without`."""
+    """Count live recordings of a cassette and sample with ids not in `served`, except for channels `without`."""
     sql = "SELECT id, key FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
@@ -82,7 +81,7 @@ SELECT id, started_at, started_at + duration_ms / 1000, party, key, response_bod
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND duration_ms > 0 AND started_at <> round(started_at)
     AND ending IN ('complete', 'failed', 'unterminated') AND NOT ({OF_CHANNEL[Channel.MCP]} AND method = 'GET')
 """
-"""Whole seconds, as others keep them, order nothing concurrent; an open MCP stream tells of no client's pause."""
+"""Excludes times in whole seconds (imported), which cannot order concurrent calls, and open MCP streams."""
 
 
 _LEFT = (
@@ -91,28 +90,28 @@ _LEFT = (
 
 
 class MaxAge(NamedTuple):
-    """How old the recordings of a cassette may be."""
+    """Maximum age of a cassette's recordings."""
 
     age: str
-    """``30d``, as `--max-age` takes it."""
+    """``30d``, in the form of `--max-age`."""
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Raise ValueError: it is no age."""
+        """Parse an age. Raises ValueError."""
         parse_age_seconds(str(value))
         return cls(str(value))
 
 
 Note = VolatileField | AcceptedChange | MaxAge
-"""What a cassette says of itself."""
+"""A cassette's own setting: a volatile field, an accepted change or a maximum age."""
 _KINDS = (MaxAge, VolatileField, AcceptedChange)
-"""In the order of a file's head, so that a store and its file say the same."""
+"""In the order of a file's head, so that a store and its file agree."""
 _CHANGE, _AGE = "change", "max_age"
-"""The members that an accepted change and an age stand in: the other rows are volatile fields."""
+"""Members that mark an accepted change and a maximum age; rows without them are volatile fields."""
 
 
 def read_notes(store: Readable, cassette: str) -> tuple[Note, ...]:
-    """Return what a cassette says of itself, in the order of its file. Raises CassetteCorrupt."""
+    """Return the notes of a cassette, in the order of its file. Raises CassetteCorrupt."""
     sql = "SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position"
     try:
         return tuple(_parse_note(json.loads(text)) for (text,) in store.query(sql, (to_sql(cassette),)))
@@ -129,7 +128,7 @@ def _parse_note(value: Mapping[str, Any]) -> Note:
 
 
 def write_notes(store: Store, cassette: str, notes: Iterable[Note]) -> None:
-    """Write what a cassette says of itself, in place of what it said."""
+    """Replace the notes of a cassette by these."""
     said = [
         {_CHANGE: note.to_member()} if isinstance(note, AcceptedChange)
         else {_AGE: note.age} if isinstance(note, MaxAge) else note.to_dict()
@@ -144,7 +143,7 @@ def read_volatile_fields(store: Readable, cassette: str) -> tuple[VolatileField,
 
 
 def write_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
-    """Write the volatile fields of a cassette, in place of those that it had."""
+    """Replace the volatile fields of a cassette by these."""
     others = [note for note in read_notes(store, cassette) if not isinstance(note, VolatileField)]
     write_notes(store, cassette, [*fields, *others])
 
@@ -155,19 +154,19 @@ def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChang
 
 
 def list_accepted_unused(store: Readable, cassette: str) -> frozenset[str]:
-    """Return `accepted_changes.digest_lookup_key` of the recordings that may be left unused: somebody accepted that."""
+    """Return `accepted_changes.digest_lookup_key` of the recordings that may stay unused by an accepted change."""
     found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
 
 
 def replace_accepted_changes(store: Store, cassette: str, changes: Sequence[AcceptedChange]) -> None:
-    """Write the accepted changes of a cassette, in place of those that it had."""
+    """Replace the accepted changes of a cassette by these."""
     others = [note for note in read_notes(store, cassette) if not isinstance(note, AcceptedChange)]
     write_notes(store, cassette, [*others, *changes])
 
 
 def read_max_age(store: Readable, cassette: str, given: float | None) -> float | None:
-    """Return above how many seconds a recording is stale, by file or as `given`; or None. Raises CassetteCorrupt."""
+    """Return the seconds above which a recording is stale, by file or `given`; or None. Raises CassetteCorrupt."""
     own = [parse_age_seconds(note.age) for note in read_notes(store, cassette) if isinstance(note, MaxAge)]
     return min(filter(None, [*own, given]), default=None)
 
@@ -197,18 +196,18 @@ def has_answers_left_by_client(store: Readable, cassette: str, sample: int) -> b
 
 
 def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]:
-    """Return what was declared of the runs whose recordings are live in a sample of a cassette, the newest first."""
+    """Return the run variables of the live recordings in a cassette and sample, those of the newest first."""
     return [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
 
 
 def read_newest_variables(store: Readable, cassette: str) -> str:
-    """Return the run variables declared of a cassette's newest live recording, as they are stored; or ""."""
+    """Return the run variables of a cassette's newest live recording, in stored form; empty if there are none."""
     found = store.query(_NEWEST, (to_sql(cassette),))
     return store.read_run_variables(found[0][0]) if found else ""
 
 
 def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
-    """Return variables of keys set when a cassette was recorded, and its providers; None if the first is unknown."""
+    """Return API key variables set when a cassette was recorded, and its providers'; None if the former are unknown."""
     declared = load_run_variables(read_newest_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
     if said is None:
@@ -221,7 +220,7 @@ def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | 
 
 
 def find_recorded_route(interaction: Interaction | StoredRequest, upstreams: Mapping[str, str]) -> Route:
-    """Return the route that the recorded request had. Raises RefusedError for what no route can say."""
+    """Return the route that the recorded request had. Raises RefusedError if no route matches."""
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
         upstreams = {name: interaction.upstream or "http://localhost", **upstreams}
@@ -236,6 +235,6 @@ def canonical_of(store: Store, interaction: Interaction, rules: Rules, upstreams
 def read_canonical(
     store: Store, asked: Interaction | StoredRequest, place: Place, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
-    """Return the same of what may come from no whole recording; `place` is its cassette and sample."""
+    """Return the canonical request of a recording or of its stored request; `place` is its cassette and sample."""
     where = find_recorded_route(asked, upstreams)
     return canonicalize(asked.request, where, rules, lambda made: store.find_id_origin(*place, made))

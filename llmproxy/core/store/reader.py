@@ -1,7 +1,7 @@
-"""The reading side of a store: prepared SQL on indexed columns, one connection, one thread at a time.
+"""Reading of a store: prepared SQL on indexed columns, one connection, one thread at a time.
 
-What is read by id may be remembered: a row's content never changes once it is there (only its superseded mark does),
-and ids are never given twice. Errors of SQLite come out as ours.
+Values read by id may be cached: a row's content never changes once it exists (only its superseded mark does), and ids
+are never reused. Errors of SQLite are translated to llmproxy's.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REMEMBERED_SLOTS = 20_000
-"""Keys whose recordings are remembered, about 400 bytes each."""
+"""Maximum keys whose recordings are cached, about 400 bytes each."""
 REMEMBERED_BYTES = 8 << 20
-"""Bound of the memory of answers."""
+"""Maximum bytes of the cache of answers."""
 REMEMBERED_CONTENT = 4 << 20
-"""Bound of the memory of contents, for the turns of one conversation."""
+"""Maximum bytes of the cache of contents, for the turns of one conversation."""
 
 _KEYED_COLUMNS = "id, occurrence, status, ending, (SELECT sha256 FROM bodies WHERE bodies.id = request_body)"
 SLOTS = f"""
@@ -60,7 +60,7 @@ SELECT rules, operation, key, model, stream, provider, method, target, replace(r
 FROM interactions WHERE request_body = (SELECT id FROM bodies WHERE sha256 = ?)
     AND +cassette = ? AND +sample = ? AND +party = ? AND superseded_at IS NULL LIMIT 1
 """
-"""By the index of bodies: for SQLite, the one of slots looks better, where it finds a whole cassette."""
+"""Uses the index of bodies: SQLite would prefer that of slots, which matches a whole cassette."""
 _FIRST = """
 SELECT party, key, id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
 ORDER BY started_at, id LIMIT 1
@@ -94,7 +94,7 @@ SELECT name, sample FROM cassettes AS c ORDER BY (
     ORDER BY started_at DESC, id DESC LIMIT 1
 ) DESC LIMIT ?
 """
-"""Asks the index of each cassette for its last row: of a million rows in 10,000 cassettes 10,000."""
+"""Reads the last row of each cassette by index: 10,000 of a million rows for 10,000 cassettes."""
 _NAMES = """
 SELECT DISTINCT name FROM cassettes AS c WHERE EXISTS (
     SELECT 1 FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample AND i.superseded_at IS NULL
@@ -106,11 +106,11 @@ SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at 
 """
 _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
 _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What is raised by a value that is none of its column's."""
+"""Exceptions raised by a value that is invalid for its column."""
 
 
 def is_good_status(status: int) -> bool:
-    """Return whether an answer of this status may stand for the provider's in `auto`, or be repeated as the last."""
+    """Return whether an answer of this status may be replayed in `auto`, or be repeated as the last."""
     return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION
 
 
@@ -118,34 +118,34 @@ def is_good_status(status: int) -> bool:
 class KeyedRecording:
     id: int
     occurrence: int
-    """Which recording of its key it was made as, from 1; greater than its turn where one before it is replaced."""
+    """Number among recordings of its key, from 1, at its recording; above its turn if an earlier one is replaced."""
     status: int
     ending: Ending
     asked: bytes = b""
-    """SHA-256 of its request's body; empty where nobody asks for it."""
+    """SHA-256 of its request's body; empty if not needed."""
 
     @property
     def is_good_answer(self) -> bool:
-        """Whether it is whole, may stand for the provider's in `auto` and `once`, and be repeated as the last."""
+        """Whether it is complete, may be replayed in `auto` and `once`, and may be repeated as the last."""
         return self.ending is Ending.COMPLETE and is_good_status(self.status)
 
     @property
     def was_left(self) -> bool:
-        """Whether its client left what would have been a good answer."""
+        """Whether its client left an answer that would otherwise be good."""
         return self.ending is Ending.LEFT and is_good_status(self.status)
 
 
 def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
-    """Return whether a client left this answer, as it (or another run's) had left one in its place before.
+    """Return whether a client left this answer, after it (or another run's) had left one in its place before.
 
     `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
-    twice it is the agent's way, and as much as it reads is recorded.
+    twice is the agent's behaviour, and the part that it reads is recorded.
     """
     return recording.was_left and recording.occurrence > turn
 
 
 def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
-    """Return the answers of a key, behind its last good one, that their clients left for the first time."""
+    """Return the answers of a key, after its last good one, that their clients left for the first time."""
     behind = {each.id for each in find_trailing_failures(slots)}
     return [
         each
@@ -155,7 +155,7 @@ def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
 
 
 def find_trailing_failures(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
-    """Return failures behind a key's last good answer: what stands before one was overcome by retrying."""
+    """Return failures after a key's last good answer: a retry overcame those before it."""
     return slots[max((at for at, each in enumerate(slots) if each.is_good_answer), default=-1) + 1 :]
 
 
@@ -164,7 +164,7 @@ Place = tuple[str, int]
 
 
 class StoredRequest(NamedTuple):
-    """What was asked, and of whom."""
+    """A recorded request, its provider and its upstream."""
 
     provider: str
     upstream: str
@@ -172,45 +172,44 @@ class StoredRequest(NamedTuple):
 
 
 class StoredKey(NamedTuple):
-    """A live recording, and how it is found."""
+    """Key and occurrence of a live recording."""
 
     id: int
     party: str
     key: Key
     occurrence: int
     rules: str
-    """Digest of the rules under which the key was derived; empty where that is not known."""
+    """Digest of the rules under which the key was derived; empty if unknown."""
 
 
 class KeyChange(NamedTuple):
-    """A live recording, and the slot that it is to have."""
+    """A live recording, with its new key and occurrence."""
 
     id: int
     old: Key
-    """What has another key meanwhile is left alone."""
+    """Expected key; a recording with another one is not changed."""
     key: Key
     occurrence: int
     rules: str
 
 
 class RecomputedKeys:
-    """Keys under today's rules of a cassette that was recorded under others: in memory, since a store that is replayed
-    never changes.
+    """Keys under today's rules for a cassette recorded under others, in memory, as a replayed store never changes.
 
-    `store.rekeying` fills it when a session opens the cassette; `Readable` looks into it; the first write makes it last
+    `store.rekeying` fills it when a session opens the cassette; `Readable` uses it; the first write persists it
     (`Store.write_current_keys`).
     """
 
     def __init__(self) -> None:
         self.changes: list[KeyChange] = []
-        """In the order in which they were requested."""
+        """Changes in the order of the requests."""
         self.names: dict[int, tuple[Key, int]] = {}
-        """By id of every live recording: key and occurrence."""
+        """Key and occurrence of every live recording by id."""
         self.keyed: dict[tuple[str, Key], dict[int, int]] = {}
-        """By party and key: ids by their occurrences."""
+        """Ids by party and key, then by occurrence."""
 
     def add(self, each: StoredKey, key: Key, rules: str) -> None:
-        """Name a recording `key`; it keeps its occurrence unless an earlier one has that. `rules`: today's digest."""
+        """Add a recording with `key`; it keeps its occurrence unless an earlier one has that. `rules`: digest."""
         ids = self.keyed.setdefault((each.party, key), {})
         nth = each.occurrence if each.occurrence not in ids else max(ids) + 1
         ids[nth] = each.id
@@ -224,7 +223,7 @@ class CassetteInfo:
     name: str
     sample: int
     stored: int
-    """Rows, superseded ones included."""
+    """Number of rows, superseded ones included."""
     live: int
     last_at: float
     tokens_in: int | None
@@ -234,59 +233,59 @@ class CassetteInfo:
 
 
 class SyncedCassetteFile(NamedTuple):
-    """What the file of a cassette held when the store was last in step with it."""
+    """Content of a cassette's file when the store was last synchronized with it."""
 
     sha256: bytes
     last_id: int
-    """Interactions of the cassette with larger ids stand in no file yet."""
+    """Interactions of the cassette with larger ids are in no file yet."""
 
 
 class Readable:
     def __init__(self, path: Path, reader: StoreReader, *, now: Callable[[], float], watch: bool = False) -> None:
-        """Read from `reader`, which is closed with this; `now` gives Unix time.
+        """Read from `reader`, which is closed with this object; `now` returns Unix time.
 
-        With `watch` the file may be written or replaced by others at any time: it is opened anew then (not beside a
+        With `watch`, other processes may write or replace the file at any time: it is then reopened (not next to a
         writer of our own).
         """
         self.path, self._file = path, os.fspath(path)
         self.conn: sqlite3.Connection = reader.conn
-        """The reading connection, for queries that are not here."""
+        """The reading connection, for queries in other modules."""
         self.reopened: Callable[[], None] = lambda: None
-        """Called when the file was opened anew: what was remembered by id may mean something else now."""
+        """Called when the file was reopened: values cached by id may belong to other rows now."""
         self.on_replaced: Callable[[Sequence[Place]], None] = lambda _places: None
-        """Called with the cassettes that were opened when another store was put in the place of the file."""
+        """Called with the cassettes that were opened, when another store replaced the file."""
         self._reader = reader
         self._now = now
         self._watch = watch
         self._answers = RowCache[Response](REMEMBERED_BYTES)
         self._contents = RowCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
-        """What `read_price` returns of the answer that was read last: it is asked next."""
+        """Id and price (see `read_price`) of the last answer read: it is needed next."""
         self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0
-        """How often the file was opened anew."""
+        """Number of times that the file was reopened."""
         self._seen: Signature | None = read_signature(self._file) if watch else None
         self._settled = False
-        """Whether every later write must show in the file's signature."""
+        """Whether every later write must change the file's signature."""
         self._refused: Signature | None = None
-        """Of a file that was put in the place of ours and cannot be read: said once."""
+        """Signature of an unreadable file that replaced ours, to warn once."""
         self._last_row = self._read_last_interaction() if watch else ()
         self.derived: dict[Place, RecomputedKeys | None] = {}
-        """By cassette and sample, of those that were opened: the keys of what was recorded there under other rules."""
+        """Current keys of recordings of other rules, by opened cassette and sample."""
 
     @property
     def generation(self) -> tuple[int, int]:
-        """What changes whenever anybody else, our own writer included, has committed. Raises CassetteCorrupt for a file
-        that cannot be read.
+        """Value that changes whenever another connection, our own writer included, has committed. Raises
+        CassetteCorrupt if the file cannot be read.
 
-        A file at rest is asked by one `stat`, a quarter of the time of `PRAGMA data_version`; that one is asked as well
-        while the file is so young that another write may leave it the same times, and in write-ahead mode, whose
-        commits go beside the file.
+        A file at rest needs one `stat`, a quarter of the time of `PRAGMA data_version`. That is used in addition while
+        the file is so young that another write may leave its times unchanged, and in write-ahead mode, whose commits go
+        to another file.
         """
         if self._watch:
             seen = read_signature(self._file)
-            if seen != self._seen and seen is not None:  # removed: what is open stays readable
+            if seen != self._seen and seen is not None:  # if removed, the open file stays readable
                 self._reopen(seen)
             if self._settled:
                 return self._opened, -1
@@ -298,10 +297,10 @@ class Readable:
         return self._opened, found
 
     def _follow_writer_file(self) -> None:
-        """Read what our own writer writes, where that moved to another file. Raises CassetteError."""
+        """Reopen the connection if our own writer moved to another file. Raises CassetteError."""
 
     def _reopen(self, seen: Signature) -> None:
-        """Read from the file as it is now. Whoever overwrites a database leaves SQLite with pages of two of them."""
+        """Reopen the file as it is now. An overwritten database leaves SQLite with pages of both."""
         try:
             reader = open_reader(self.path)
         except LLMProxyError as error:
@@ -318,13 +317,13 @@ class Readable:
             self._reset_derived_keys()
 
     def _reset_derived_keys(self) -> None:
-        """Forget what was derived, and have it derived of the store that stands there now."""
+        """Drop derived keys, and derive those of the present store."""
         places = list(self.derived)
         self.derived.clear()
         self.on_replaced(places)
 
     def _switch_reader(self, reader: StoreReader) -> None:
-        """Read from another connection, maybe of another file: nothing that was remembered holds."""
+        """Read from another connection, maybe of another file: clear all caches."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn
         self._opened += 1
@@ -335,7 +334,7 @@ class Readable:
         self.reopened()
 
     def _read_last_interaction(self) -> Row:
-        """Return the youngest row, which tells stores apart; none of a damaged one, which reading will report."""
+        """Return the newest row, which identifies the store; empty for a damaged one, which reading reports."""
         try:
             return self._first(_LAST_ROW) or ()
         except LLMProxyError:
@@ -346,13 +345,13 @@ class Readable:
         return not row or self.query(sql, row[:1]) == [row]
 
     def _check_same_file(self) -> None:
-        """Raise CassetteBusy if the file was replaced since its slots were read: an id means another recording."""
+        """Raise CassetteBusy if the file was replaced since its slots were read: ids have other meanings then."""
         before, opened = self._last_row, self._opened
         if self.generation[0] != opened and not self._still_has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
-        """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
+        """Return the live recordings of `key` in order of occurrence; cached until the next commit."""
         generation = self.generation
         if generation != self._keyed_generation:
             self._keyed.clear()
@@ -376,12 +375,12 @@ class Readable:
     def find_same_request_bytes(self, cassette: str, sample: int, party: str, asked: bytes, length: str) -> Row | None:
         """Return rules, operation, key, model, stream and head of a live recording with these bytes of a request.
 
-        `asked` is their SHA-256; `length` is left out of the fields of the head.
+        `asked` is their SHA-256; `length` is removed from the fields of the head.
         """
         return self._first(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
 
     def _find_current_rows(self, derived: RecomputedKeys, found: Sequence[Row], party: str, key: Key) -> list[Row]:
-        """Return the rows of a key under today's rules; `found` are those that have it in the store."""
+        """Return the rows of a key under today's rules; `found` are those with the key in the store."""
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
         for id_ in derived.keyed.get((party, key), {}).values():
@@ -436,7 +435,7 @@ class Readable:
 
     @contextmanager
     def _report_bad_value(self, what: str) -> Iterator[None]:
-        """Let a value that is none of its column's say of which recording it is. Raises CassetteCorrupt."""
+        """Raise CassetteCorrupt with the name `what` for a value that is invalid for its column."""
         try:
             yield
         except CassetteCorrupt:
@@ -450,13 +449,13 @@ class Readable:
         )
 
     def read_run_variables(self, interaction_id: int) -> str:
-        """Return what was declared of the run that made a recording, as JSON; or ""."""
+        """Return the run variables of the run that made a recording, as JSON; or ""."""
         sql = "SELECT said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id = ?"
         row = self._first(sql, (interaction_id,))
         return "" if row is None else from_sql(row[0])
 
     def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
-        """Return which live interaction made this id, the first one; None if none in the cassette did."""
+        """Return the first live interaction that created this id; None if none in the cassette did."""
         from llmproxy.core.keys.normalize import IdOrigin
 
         row = self._first(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
@@ -470,7 +469,7 @@ class Readable:
         return self._first(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
 
     def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
-        """Return how the live recordings of a cassette are found, in the order in which they were requested."""
+        """Return key and occurrence of a cassette's live recordings, in the order of the requests."""
         found = []
         for id_, party, key, nth, digest in self.query(_KEYED, (to_sql(cassette), sample)):
             with self._report_bad_value(f"Interaction {id_}"):
@@ -478,7 +477,7 @@ class Readable:
         return found
 
     def read_request(self, interaction_id: int) -> StoredRequest:
-        """Return what was asked. Raises CassetteNotFound, CassetteCorrupt."""
+        """Return the recorded request. Raises CassetteNotFound, CassetteCorrupt."""
         row = self._first(_REQUEST, (interaction_id,))
         if row is None:
             raise self._build_missing_error(interaction_id)
@@ -488,18 +487,18 @@ class Readable:
             return StoredRequest(from_sql(provider), from_sql(upstream), request)
 
     def has_recordings(self, cassette: str, sample: int) -> bool:
-        """Return whether anything live is recorded there."""
+        """Return whether the cassette and sample have live recordings."""
         return self._first(_HAS, (to_sql(cassette), sample)) is not None
 
     def last_session_ended_cleanly(self, cassette: str, sample: int) -> bool:
-        """Return whether the session that wrote there last came to its proper end."""
+        """Return whether the last session that wrote there ended properly."""
         row = self._first(
             "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
         )
         return row is not None and bool(row[0])
 
     def find_first_key(self, cassette: str, sample: int) -> tuple[str, Key] | None:
-        """Return (party, key) of the request that came first in the latest recording."""
+        """Return (party, key) of the first request in the latest recording."""
         name = to_sql(cassette)
         since = self._first("SELECT latest_from FROM cassettes WHERE name = ? AND sample = ?", (name, sample))
         row = self._first(_FIRST, (name, sample, since[0])) if since is not None else None
@@ -509,7 +508,7 @@ class Readable:
         return from_sql(row[0]), self.find_current_key(cassette, sample, row[2], row[1], 0)[0]
 
     def list_candidate_ids(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
-        """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss's nearest."""
+        """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss."""
         found = self.query(
             "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
             "NULL"
@@ -522,7 +521,7 @@ class Readable:
         self, cassette: str | None = None, sample: int | None = None, *, superseded: bool = False,
         limit: int | None = None, channel: Channel | None = None,
     ) -> list[RowSummary]:  # fmt: skip
-        """Return rows in the order they were requested; of more than `limit` the last ones."""
+        """Return rows in the order of the requests; the last `limit` of them."""
         if limit is not None and cassette is None and sample is None and not superseded and channel is None:
             ids = [row[0] for place in self.query(_LATEST, (limit,)) for row in self.query(_OF_PLACE, (*place, limit))]
             where, values = f"id IN ({', '.join(map(str, ids))})", tuple[object, ...]()
@@ -535,7 +534,7 @@ class Readable:
         return [rows.to_summary(row) for row in reversed(found)]
 
     def iter_interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
-        """Yield the live interactions of a cassette in the order they were requested, one at a time."""
+        """Yield the live interactions of a cassette in the order of the requests, one at a time."""
         where, values = self._build_where(cassette, sample, superseded=False)
         for (id_,) in self.query(f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id", values):
             yield self.load(id_)
@@ -547,16 +546,16 @@ class Readable:
         )
 
     def read_synced_file(self, cassette: str) -> SyncedCassetteFile | None:
-        """Return what the cassette's file held when it was last read or written; None if it never was."""
+        """Return the content of the cassette's file when it was last read or written; None if it never was."""
         row = self._first("SELECT sha256, last_id FROM files WHERE cassette = ?", (to_sql(cassette),))
         return None if row is None else SyncedCassetteFile(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
-        """Return every cassette and sample that holds something; those of one name, or the `latest` recorded."""
+        """Return every cassette and sample with recordings; those of one name, or the `latest` recorded."""
         asked: list[tuple[str, Sequence[object]]] = (
             [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
         )
-        if latest is not None:  # one by one: a list of them would be looked for in every row
+        if latest is not None:  # one by one: SQLite would search a list for every row
             places = sorted(self.query(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
             asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
         found = [row for where, values in asked for row in self.query(_CASSETTES.format(where=where), values)]
@@ -569,19 +568,19 @@ class Readable:
         self, cassette: str | None, sample: int | None = None, *, superseded: bool = False,
         channel: Channel | None = None, kind: tuple[str, str] | None = None,
     ) -> int:  # fmt: skip
-        """Count the live interactions of a cassette, or of all; with those that newer recordings replaced.
+        """Count the live interactions of a cassette, or of all; with `superseded`, also replaced ones.
 
-        `kind`: of this provider and operation only.
+        `kind`: only of this provider and operation.
         """
         where, values = self._build_where(cassette, sample, superseded=superseded, channel=channel, kind=kind)
         return int(self.query(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
     def list_cassette_names(self, limit: int = -1) -> list[str]:
-        """Return the names of the cassettes in which something is live, at most `limit`."""
+        """Return the names of the cassettes with live recordings, at most `limit`."""
         return [from_sql(name) for (name,) in self.query(_NAMES, (limit,))]
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Return what a query finds. Raises CassetteCorrupt and its like for SQLite's errors."""
+        """Return the rows of a query. Translates SQLite's errors (CassetteCorrupt and others)."""
         try:
             return self.conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
@@ -598,7 +597,7 @@ class Readable:
 
     @contextmanager
     def _name_store_in_errors(self) -> Iterator[None]:
-        """Let errors say in which store a body is damaged; who reads a row does not know its file."""
+        """Add the store's name to errors of damaged bodies, whose reader does not know the file."""
         try:
             yield
         except sqlite3.Error as error:

@@ -1,10 +1,10 @@
-"""Keys derived once more from what is stored, under the rules of today.
+"""Derivation of keys from stored requests, under today's rules.
 
-A key that comes out otherwise under the very rules it was stored with is damage. Under other rules it says what the
-change did: recordings whose keys *merge* answer each other's requests now, those of one key that *split* no longer do.
+A different key under the same rules is damage. Under other rules the difference is the effect of their change:
+recordings whose keys *merge* answer each other's requests now, those of one key that *split* no longer do.
 
-`derive_current_keys` gives what was recorded under other rules today's keys, in memory, when a session opens its
-cassette: so a change of the rules holds at once, for every command, and a store that is only replayed stays as it is.
+`derive_current_keys` derives today's keys for recordings of other rules, in memory, when a session opens their
+cassette: so a change of the rules takes effect at once, for every command, and a replayed store stays unchanged.
 `update_keys` writes them.
 """
 
@@ -26,33 +26,33 @@ from llmproxy.errors import CassetteError, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Rekeyed:
-    """One live interaction and its key then and now."""
+    """One live interaction with its stored key and its new one."""
 
     id: int
     place: tuple[str, int, str]
-    """Cassette, sample, party: only within one do keys meet."""
+    """Cassette, sample, party: keys are compared only within one."""
     old: Key
     new: Key
     other_rules: bool
-    """It was stored under other rules than today's."""
+    """Whether it was stored under other rules than today's."""
 
     @property
     def has_unexplained_key(self) -> bool:
-        """Whether no change of rules explains the difference."""
+        """Whether the keys differ without a change of rules."""
         return self.old != self.new and not self.other_rules
 
 
 def derive_current_keys(
     store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]
 ) -> RecomputedKeys | None:
-    """Derive a cassette's keys under today's rules, once for each opened store; or None. Raises CassetteError."""
+    """Derive a cassette's keys under today's rules, once per opened store; None if not needed. Raises CassetteError."""
     place = (cassette, sample)
     if place not in store.derived:
         store.derived[place] = None
         if store.has_other_rules(cassette, sample, rules.rules_digest):
             store.derived[place] = derived = RecomputedKeys()
             try:
-                for each in store.list_keys(cassette, sample):  # in order: a key may stand inside a later one
+                for each in store.list_keys(cassette, sample):  # in order: a key may be part of a later one
                     key, digest = each.key, each.rules
                     if digest not in ("", rules.rules_digest):
                         with suppress(RefusedError):
@@ -60,7 +60,7 @@ def derive_current_keys(
                             digest = rules.rules_digest
                     derived.add(each, key, digest)
             except BaseException:
-                del store.derived[place]  # half of it would let the other half be found by what counted then
+                del store.derived[place]  # a partial result would mix keys of old and new rules
                 raise
     return store.derived[place]
 
@@ -68,7 +68,7 @@ def derive_current_keys(
 def rederive_keys(
     store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> Iterator[Rekeyed]:
-    """Derive the key of each live interaction, of one cassette or all, anew; `find_damages` names bad rows."""
+    """Yield each live interaction, of one cassette or all, with its key derived anew; skips damaged rows."""
     for info in store.cassettes(cassette):
         with suppress(CassetteError):
             derive_current_keys(store, info.name, info.sample, rules, upstreams)
@@ -80,13 +80,13 @@ def rederive_keys(
         try:
             new = build_key(canonical_of(store, each, rules, upstreams))
         except RefusedError:
-            new = each.key  # no route today: nothing can be said
+            new = each.key  # no route today: the new key is unknown
         other_rules = each.rules not in ("", rules.rules_digest)
         yield Rekeyed(summary.id, (each.cassette, each.sample, each.party), each.key, new, other_rules)
 
 
 def update_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
-    """Update the keys of live interactions to `rules`; returns how many changed. Merged ones stay in order."""
+    """Update the keys of live interactions to `rules`; return the number of changed ones. Merged ones stay in order."""
     changed = 0
     for info in store.cassettes():
         if (derived := derive_current_keys(store, info.name, info.sample, rules, upstreams)) is not None:
@@ -96,12 +96,12 @@ def update_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int
 
 
 def find_merged_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
-    """Return the groups whose keys differed and are one now."""
+    """Return groups with different old keys and one new key."""
     return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 
 def find_split_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
-    """Return the groups whose key was one and is several now."""
+    """Return groups with one old key and different new keys."""
     return [group for group in _group_by_key(found, new=False) if len({each.new for each in group}) > 1]
 
 

@@ -1,7 +1,7 @@
-"""An interaction as one row of table `interactions`, and back: nothing is lost, and a person can read it.
+"""Conversion of an interaction to one row of table `interactions`, and back: lossless, and readable for people.
 
-Bodies live in `bodies`, the ids that a response made in `made_ids`; everything else is a column. Texts that are not
-valid Unicode (a lone surrogate in a header or path) are kept as bytes in the same column and come back as they were.
+Bodies are in `bodies`, the ids that a response created in `made_ids`; everything else is a column. Texts that are not
+valid Unicode (a lone surrogate in a header or path) are stored as bytes in the same column and restored exactly.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 LAST_USER_CHARACTERS = 400
 ANSWER_CHARACTERS = 800
-"""How much of the texts stands in the row, for reading; the bodies hold everything."""
+"""Maximum characters of the answer's text in the row, for display; the bodies contain everything."""
 
 Sql = str | int | float | bytes | None
 Row = tuple[Any, ...]
-"""What SQLite gives for one row: the schema knows the types, Python's driver does not."""
+"""One row from SQLite: the schema has the types, Python's driver does not."""
 
 COLUMNS = (
     "cassette", "sample", "party", "key", "provider", "operation", "status", "ending", "model", "stream", "method",
@@ -39,7 +39,7 @@ COLUMNS = (
     "output_tokens", "cached_tokens", "cache_written_tokens", "reasoning_tokens", "cost_usd", "redacted", "rules",
     "last_user_text", "answer_text", "request_headers", "response_headers", "chunks",
 )  # fmt: skip
-"""What :func:`to_row` gives, in order; position, occurrence and the bodies are the transaction's."""
+"""Columns of :func:`to_row`, in order; the transaction adds position, occurrence and the bodies."""
 
 _LOADED = (
     "id, cassette, sample, party, occurrence, key, provider, operation, model, stream, method, target, upstream,"
@@ -87,11 +87,10 @@ class RowSummary:
     last_user_text: str | None
     answer_text: str | None
     client: str
-    """Program that asked, with its version; empty where it does not say."""
+    """Client program with its version; empty if unknown."""
     recorded_at: float
-    """When the answer came, Unix time: `started_at`, or the answer's own date where that is a day later or more, since
-    it was asked again. 0: nobody knows.
-    """
+    """Unix time of the answer: `started_at`, or the answer's own date if that is a day or more later, since it was
+    requested again. 0: unknown."""
 
     @property
     def channel(self) -> Channel:
@@ -113,7 +112,7 @@ OF_CHANNEL: dict[Channel, str] = {
 
 
 def to_sql(text: str) -> str | bytes:
-    """Return what stands in a column for `text`: itself, or bytes if UTF-8 cannot say it."""
+    """Return the column value of `text`: the text, or bytes if it is not valid UTF-8."""
     if text.isascii():
         return text
     try:
@@ -124,7 +123,7 @@ def to_sql(text: str) -> str | bytes:
 
 
 def from_sql(value: str | bytes) -> str:
-    """Undo :func:`to_sql`. Raises CassetteCorrupt: it is no text."""
+    """Undo :func:`to_sql`. Raises CassetteCorrupt if it is no text."""
     try:
         return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
     except (AttributeError, UnicodeDecodeError) as error:
@@ -132,7 +131,7 @@ def from_sql(value: str | bytes) -> str:
 
 
 def _drop_huge_int(value: int | None) -> int | None:
-    """A count that a provider made up and SQLite cannot hold is unknown."""
+    """Return a count, or None for one that SQLite cannot store (invented by a provider)."""
     return value if value is None or -(1 << 63) <= value < 1 << 63 else None
 
 
@@ -142,7 +141,7 @@ def _dump_headers(headers: Headers) -> str:
 
 
 def parse_headers(text: str) -> Headers:
-    """Read header fields back, their order and repetitions kept."""
+    """Return header fields of their stored form, with order and repetitions."""
     return tuple((name, value) for name, value in json.loads(text))
 
 
@@ -151,7 +150,7 @@ type Described = tuple[str | None, str | None, float | None]
 
 
 def extract_texts_and_cost(interaction: Interaction) -> Described:
-    """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
+    """Return the last user text, the answer's text and the cost; None for unknown ones. Never raises."""
     said = replied = cost = None
     try:
         operation, answer = interaction.operation, interaction.response
@@ -171,13 +170,13 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
             replied = clip_text(message.text or calls, ANSWER_CHARACTERS)
         price = compute_cost(interaction.provider, interaction.model, interaction.usage)
         cost = None if price is None else float(price)
-    except Exception:  # these columns are for looking; a recording must not fail because of them
+    except Exception:  # these columns are for display; a recording must not fail because of them
         log.debug("describe.failed", exc_info=True)
     return said, replied, cost
 
 
 def _extract_mcp_texts(interaction: Interaction) -> tuple[str | None, str | None, None]:
-    """Return a tool's arguments and result, each None where it is another message."""
+    """Return a tool's arguments and result; each is None for another message."""
     from llmproxy.core.mcp_messages import read_call
 
     if (call := read_call(interaction)) is None:
@@ -186,12 +185,12 @@ def _extract_mcp_texts(interaction: Interaction) -> tuple[str | None, str | None
 
 
 def clip_text(text: str, limit: int) -> str:
-    """Return at most `limit` characters, the cut marked."""
+    """Return at most `limit` characters, with a mark for a cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def to_row(interaction: Interaction, described: Described | None = None) -> tuple[Sql, ...]:
-    """Return the values of COLUMNS; `described`: what `extract_texts_and_cost` says of it, where known already."""
+    """Return the values of COLUMNS; `described`: result of `extract_texts_and_cost`, if known already."""
     i, request, response, usage = interaction, interaction.request, interaction.response, interaction.usage
     said, replied, cost = described or extract_texts_and_cost(interaction)
     chunks = response.chunks
@@ -221,7 +220,7 @@ def insert_made_ids_and_run_variables(
 
 
 def to_response(row: Row, body: bytes) -> Response:
-    """Build the response of a SELECT_RESPONSE row. Raises ValueError if the chunks are not those of `body`."""
+    """Return the response of a SELECT_RESPONSE row. Raises ValueError if the chunks do not match `body`."""
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
     chunks = ChunkedBody(body, json.loads(borders))
     return Response(
@@ -254,7 +253,7 @@ _DAY = 86_400
 
 
 def read_answer_time(started_at: float, headers: Headers) -> float:
-    """Return when an answer came (`RowSummary.recorded_at`)."""
+    """Return the Unix time of an answer (`RowSummary.recorded_at`)."""
     return _read_answer_time(started_at, _dump_headers(headers))
 
 
@@ -273,7 +272,7 @@ def _read_client(headers: str) -> str:
 
 
 def to_summary(row: Row) -> RowSummary:
-    """Build the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
+    """Return the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
     values = [from_sql(value) if isinstance(value, bytes) else value for value in row]
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:

@@ -1,11 +1,10 @@
-"""What a store is: read by `Readable`, from a file on this machine, and written as `Store` says, in a file or on a
-server.
+"""The interface of a store: `Readable` reads a file on this machine, `Store` also writes to a file or a server.
 
-There are two kinds: `file.store.FileStore`, and `postgres.store.ServerStore`, whose file is a copy of what was read of
-the server. One table of tests asks both: tests/core/store/test_conformance.py. Each change is one transaction: an
-interaction becomes visible whole or not at all, and its occurrence is given under a lock, so that no two writers take
-the same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given
-twice; what was read by id may be remembered.
+There are two kinds: `file.store.FileStore`, and `postgres.store.ServerStore`, whose file is a local copy of the
+server's content. Both pass the same tests: tests/core/store/test_conformance.py. Each change is one transaction: an
+interaction becomes visible completely or not at all, and its occurrence is assigned under a lock, so that no two
+writers take the same slot. A stored row's content never changes (only the superseded mark does), and ids are never
+reused; so what was read by id may be cached.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ i.ending = 'left' AND {_STATUS.format("i")} AND i.occurrence > (SELECT COUNT(*) 
     WHERE k.cassette = i.cassette AND k.sample = i.sample AND k.party = i.party AND k.key = i.key
         AND k.superseded_at IS NULL AND k.occurrence <= i.occurrence)
 """
-"""As `was_left_twice`."""
+"""SQL of `was_left_twice`."""
 UNFINISHED = f"""
 SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL
     AND NOT ({_GOOD.format("i")}) AND NOT ({_LEFT_AGAIN})
@@ -47,7 +46,7 @@ SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.supe
         AND j.party = i.party
         AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {_GOOD.format("j")}) LIMIT 1
 """
-"""Finds a live recording that failed or is cut (left twice it is neither) and that no good answer follows."""
+"""Finds a live recording that failed or is cut (not one that was left twice) and has no later good answer."""
 
 
 class Addition(NamedTuple):
@@ -55,75 +54,75 @@ class Addition(NamedTuple):
     supersede: bool = False
     """Whether it replaces the older live recordings of its key."""
     healing: Collection[int] | None = None
-    """If it is good, it replaces its place's failures but for these, of the same session. None: no failure."""
+    """If good, it replaces failures of its key except these ids, of the same session. None: it replaces none."""
     instead: int | None = None
-    """The one live recording of its key whose place it takes."""
+    """Id of the one live recording that it replaces."""
     described: Described | None = None
-    """What `extract_texts_and_cost` says of it, where that is known already."""
+    """Result of `extract_texts_and_cost`, if known already."""
 
 
 class Deleted(NamedTuple):
     interactions: int
     bodies: int
-    """Contents that nobody else used."""
+    """Number of contents that no other interaction used."""
     freed: int | None
-    """Bytes by which the file shrank; None on a server, which gives space back when it likes."""
+    """Bytes by which the file shrank; None on a server, which frees space later."""
 
 
 class Store(Readable, ABC):
-    """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
+    """A store of any kind. One thread at a time may read; any thread may write."""
 
     writable: bool
-    """Whether it was opened to be written; else all but `refresh_cassette` and `close` raise StoreReadOnly."""
+    """Whether it was opened for writing; else all but `refresh_cassette` and `close` raise StoreReadOnly."""
 
     @abstractmethod
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions: all, or (when this raises) none; returns their ids, committed.
 
-        One takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all
-        that is live in this cassette is superseded first.
+        Each takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all
+        live recordings of this cassette are superseded first.
 
-        Raises RecordingError: the disk is full or failed; nothing was stored, what was there stays readable;
-        CassetteBusy: somebody else held the store, or a cassette of it, all the time; StoreReadOnly: the store is not,
-        or cannot be, opened for writing.
+        Raises RecordingError: the disk is full or failed; nothing was stored, existing recordings stay readable;
+        CassetteBusy: another process held the store, or one of its cassettes, all the time; StoreReadOnly: the store is
+        not, or cannot be, opened for writing.
         """
 
     @abstractmethod
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
-        """Open a writing session. An `exclusive` one (record, once) takes the lease, any other leaves no trace yet.
+        """Open a writing session. An `exclusive` one (record, once) takes the lease; others write nothing yet.
 
-        `anew`: it records the cassette from its start; else it adds what is missing.
+        `anew`: it records the cassette from its start; else it adds missing recordings.
 
-        Raises CassetteBusy naming the holder whose lease is live. Call `renew_lease` at least every 5 s.
+        Raises CassetteBusy naming the holder of a live lease. Call `renew_lease` at least every 5 s.
         """
 
     @abstractmethod
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
-        """Keep the lease; False if it is gone."""
+        """Renew the lease; return False if it is gone."""
 
     @abstractmethod
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """End a writing session; `clean`: the cassette is complete, None: if nothing in it failed or is cut."""
+        """End a writing session; `clean`: the cassette is complete, None: complete if no recording failed or is cut."""
 
     @abstractmethod
     def wait_for_server(self) -> None:
-        """Wait, as writing does, until what is read may be asked again; from any thread. Raises Lost."""
+        """Wait, as writing does, until the store is available; thread-safe. Raises ServerLost."""
 
     @abstractmethod
     def refresh_cassette(self, cassette: str) -> None:
-        """See that what others recorded in a cassette can be read. Raises LLMProxyError."""
+        """Make other processes' recordings of a cassette readable. Raises LLMProxyError."""
 
     @abstractmethod
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        """Make recordings of `staged` recordings of `place`, superseding `gone`; `clean`: it is complete then."""
+        """Move the recordings of `staged` to `place`, superseding `gone`; `clean`: `place` is complete then."""
 
     @abstractmethod
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the volatile fields of a cassette (JSON), in place of those that it had."""
+        """Replace the volatile fields of a cassette by these (JSON)."""
 
     @abstractmethod
     def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:
-        """Note that the store is in step with the file of a cassette."""
+        """Record that the store is synchronized with a cassette's file."""
 
     @abstractmethod
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
@@ -131,15 +130,15 @@ class Store(Readable, ABC):
 
     @abstractmethod
     def rename_cassette(self, old: str, new: str) -> None:
-        """Rename a cassette and all its samples. Raises SettingsError if there is one of that name."""
+        """Rename a cassette and all its samples. Raises SettingsError if the new name is taken."""
 
     @abstractmethod
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Rekey live recordings, but for those that have another one than `KeyChange.old` meanwhile."""
+        """Rekey live recordings, except those whose key is no longer `KeyChange.old`."""
 
     @abstractmethod
     def sqlite_transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Hold the write lock of a store in a file; the block happens whole or not. Raises StoreReadOnly: no file."""
+        """Hold the write lock of a store in a file; the block is one transaction. Raises StoreReadOnly: no file."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -173,15 +172,15 @@ def build_delta_group(interaction: Interaction) -> Group:
 def choose_occurrence(
     given: Addition, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
-    """Return what an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
+    """Return the ids that an interaction supersedes, and its occurrence; `before`: the first id of its batch."""
     gone = frozenset(each.id for each in live) if given.supersede else _find_replaced_failures(given, live, before)
-    gone |= set() if given.instead is None else {given.instead}  # of another key too: the question of another run
+    gone |= set() if given.instead is None else {given.instead}  # may have another key: another run's request
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
 def _find_replaced_failures(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
-    """Return failures of earlier sessions that a new one replaces: a good one all, a left one the first left once."""
+    """Return earlier sessions' failures that a new answer replaces: a good one all, a left one the first left one."""
     made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
     if given.healing is None:
         return frozenset()

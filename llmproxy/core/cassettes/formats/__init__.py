@@ -1,14 +1,13 @@
-"""The file formats of recordings, one row each: ours, and those of other programs.
+"""File formats of recordings, one row each: llmproxy's own, and those of other programs.
 
     file's bytes -> recognised by content -> [Recorded, ...] -> `core.cassettes.importing`
 
-A format is a module of this package with ``recognises(source)``, ``read(source)``
-(``read_all(sources)`` besides, if files of one cassette explain each other) and, where we write it,
-``dumps(recorded, cassette)``. What its file says about an exchange beyond request and answer goes to
-`Recorded.extra`, so that everything from everywhere takes the same path: redaction, key, usage, ids.
+A format is a module of this package with ``recognises(source)``, ``read(source)`` (and ``read_all(sources)`` if files
+of one cassette depend on each other) and, if we write it, ``dumps(recorded, cassette)``. Data of an exchange other than
+request and answer goes to `Recorded.extra`, so that all formats take the same path: redaction, key, usage, ids.
 
-A file is read whole or not at all: what is damaged raises CassetteCorrupt with file and place. An exchange that is
-sound and still cannot be replayed (its body was never saved) is returned with `Recorded.problem`.
+A file is read whole or not at all: damage raises CassetteCorrupt with file and position. An intact exchange that cannot
+be replayed (its body was never saved) is returned with `Recorded.problem`.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _HEAD = 1 << 16
 
 
 class Source:
-    """One file's content, decoded no more often than needed."""
+    """One file's content, decoded at most once per form."""
 
     def __init__(self, data: bytes, name: str, models: Sequence[str] = ()) -> None:
-        """`name` stands in errors; `models` are those that are asked where the file says none."""
+        """`name` is for errors; `models` are those to use if the file names none."""
         self.data, self.name, self.models = data, name, models
 
     @cached_property
@@ -46,7 +45,7 @@ class Source:
 
     @cached_property
     def head(self) -> str:
-        """The start of the content, whatever it is: for looking."""
+        """The start of the content, decoded without errors, for recognition."""
         return self.data[:_HEAD].decode("utf-8", "replace").lstrip("\ufeff")
 
     @cached_property
@@ -70,7 +69,7 @@ class Source:
 
 
 def parse_json(text: str, name: str) -> Any:
-    """Parse JSON. Raises CassetteCorrupt with file and line."""
+    """Return parsed JSON. Raises CassetteCorrupt with file and line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -98,16 +97,16 @@ class FormatModule(Protocol):
 @dataclass(frozen=True, slots=True)
 class Format:
     name: str
-    """As ``--format`` takes it."""
+    """Value of ``--format``."""
     module: str
     what: str
     suffixes: tuple[str, ...]
-    """Of files, in a folder that is imported; a file that was named may have any."""
+    """Suffixes of its files in an imported folder; a file given by name may have any."""
     writes: bool = False
     mark: str = ""
-    """What stands in every file that we write, where others write this format too."""
+    """Text in every file that we write, if other programs write this format too."""
     apart: bool = False
-    """Every exchange has a file of its own: a folder of them is one cassette."""
+    """Whether every exchange has a file of its own: a folder of them is one cassette."""
 
     def read_all(self, sources: Sequence[Source]) -> list[Recorded]:
         """Return the exchanges of the files of one cassette. Raises as `read`."""
@@ -146,7 +145,7 @@ _ROWS = (
     Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True, mark="\nllmproxy:"),
 )
 FORMATS = {row.name: row for row in _ROWS}
-"""By name, in the order in which they are tried."""
+"""Formats by name, in the order in which they are tried."""
 SUFFIXES = tuple(dict.fromkeys(suffix for row in _ROWS for suffix in row.suffixes))
 
 
@@ -159,12 +158,12 @@ def get_format(name: str) -> Format:
 
 
 def recognise_format(source: Source) -> Format | None:
-    """Return what a file is by its content; None if nobody knows it."""
+    """Return a file's format by its content; None if unknown."""
     return next((row for row in _ROWS if row.loaded.recognises(source)), None)
 
 
 def open_source(path: Path, models: Sequence[str] = ()) -> Source:
-    """Return a file to look at and read. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
+    """Return a file's content. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
     return Source(read_bytes(path), str(path), models)
 
 
@@ -180,7 +179,7 @@ def read_each_item[T](
 ) -> list[T]:
     """Read numbered items, from 1, by a function that raises ReadingProblem.
 
-    Raises CassetteCorrupt naming the first ten, where `lines` knows them with their lines.
+    Raises CassetteCorrupt naming the first ten, with their lines if `lines` has them.
     """
     found: list[T] = []
     problems: list[tuple[int, str]] = []
@@ -215,7 +214,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Return the text of a file; `name` stands in the error. Raises CassetteCorrupt if it is not UTF-8."""
+    """Return the text of a file; `name` is for errors. Raises CassetteCorrupt if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -224,7 +223,7 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically, its folder made if missing. Raises MachineError."""
+    """Write a file atomically, creating its folder if missing. Raises MachineError."""
     try:
         with replace_file(path) as file:
             file.write(text)

@@ -1,17 +1,17 @@
-"""Fixtures of aimock (npm @copilotkit/aimock): what is answered to which question, without a request or bytes.
+"""Fixtures of aimock (npm @copilotkit/aimock): questions with answers, without complete requests or bytes.
 
     {"fixtures": [{"match": {"userMessage", "model", "turnIndex", "hasToolResult", ...}, "response": {...}}]}
 
 A fixture matches many requests and is answered in any dialect; a recording answers one. So each fixture becomes the
-smallest conversation that it matches, in the dialect of its model's maker, asked plainly and asked as a stream. What it
-says nothing about is not there: tools, temperature, the system message (unless `systemMessage` says it), and a tool's
-result, which is `toolResultContains` or empty. A request that has more is a miss whose nearest recording is this one,
-unless rules leave the rest out. Earlier turns of a conversation are those of other fixtures with the same user message.
+smallest conversation that it matches, in the dialect of its model's maker, once without and once with a stream. Parts
+that it does not mention are absent: tools, temperature, the system message (unless `systemMessage` has it), and a
+tool's result, which is `toolResultContains` or empty. A request with more is a miss with this nearest recording, unless
+rules ignore the rest. Earlier turns of a conversation are those of other fixtures with the same user message.
 
-A fixture without a model is for any; it is taken once for each model that its `Source` names (``import --model``).
+A fixture without a model is for any; it is read once for each model of its `Source` (``import --model``).
 
-Skipped, with the reason: fixtures whose model nobody names, or without a user message, turns whose earlier ones are not
-in the files, and images, audio, video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
+Skipped, with the reason: fixtures without a known model or a user message, turns whose earlier ones are not in the
+files, and images, audio, video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHAT = ("chat", None)
 
 
 def recognises(source: Source) -> bool:
-    """Look for the list of fixtures."""
+    """Return whether the file has a list of fixtures."""
     fixtures = source.members.get("fixtures")
     return isinstance(fixtures, list) and all(isinstance(each, dict) and "match" in each for each in fixtures)
 
@@ -73,7 +73,7 @@ class _Fixture:
     model: str
     user: str
     said: SpokenTurn | None
-    """What is answered; None for an error."""
+    """Answer; None for an error."""
     error: Mapping[str, Tree]
     status: int
     retry_after: str
@@ -86,7 +86,7 @@ class _Fixture:
         return self.model, self.user, index if isinstance(index, int) else 0
 
     def build_exchanges(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> Iterator[Recorded]:
-        """Yield the exchange asked plainly, then asked as a stream; one that says why, if it cannot be made."""
+        """Yield the exchange without and with a stream, or one with the reason why it cannot be built."""
         messages = [] if self.problem else self.build_conversation(turns)
         if not messages:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
@@ -111,7 +111,7 @@ class _Fixture:
             )
 
     def build_conversation(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> list[Message]:
-        """Return the conversation up to this answer; empty if it cannot be told."""
+        """Return the conversation up to this answer; empty if it is unknown."""
         system = self.match.get("systemMessage")
         said = " ".join(system) if isinstance(system, list) else system
         messages = [Message("system", said)] if isinstance(said, str) and said else []
@@ -148,7 +148,7 @@ def _read_fixtures(models: Sequence[str], tree: Tree, number: int) -> list[_Fixt
 
 
 def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
-    """Return a fixture as it answers one model; Problem where it is broken."""
+    """Return a fixture for one model, with `problem` if it cannot be replayed. Raises ReadingProblem."""
     match, response = mapping(tree, "match"), mapping(tree, "response")
     user = match.get("userMessage")
     problem = "" if model else "it names no model: say which your agent asks, --model NAME"

@@ -2,10 +2,10 @@
 
     body: {type: json|text|binary|none, content: ...}     in TOML: body_type, body_content (JSON as text)
 
-Binary bodies are hexadecimal. JSON bodies were stored parsed, their bytes are lost. We write them anew in the style
-that has the recorded content-length: for requests that gives the bytes that were sent; for answers cassetter restates
-the length for what it would serve itself (`json.dumps`), so that is what is served here too. gRPC and WebSocket
-recordings are skipped. Source: files of cassetter 0.16.1, and its `compare.body_to_bytes`.
+Binary bodies are hexadecimal. JSON bodies were stored parsed, so their bytes are lost. They are written in the style
+that has the recorded content-length: for requests these are the sent bytes; for answers cassetter records the length
+that it would serve itself (`json.dumps`), so that form is served here too. gRPC and WebSocket recordings are skipped.
+Source: files of cassetter 0.16.1, and its `compare.body_to_bytes`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OTHERS = {"grpc_interactions": "a gRPC call", "ws_interactions": "a WebSocket"}
 
 
 def recognises(source: Source) -> bool:
-    """Look at how bodies are written."""
+    """Return whether bodies have cassetter's form."""
     return not source.is_json and bool(_YAML.search(source.head) or _TOML.search(source.head))
 
 
@@ -57,7 +57,7 @@ def read(source: Source) -> list[Recorded]:
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` is {kind(items)}, not a list.")
     found = read_each_item(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
-    found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
+    found.sort(key=lambda each: each.recorded_at)  # an exchange is written when its answer was read
     for name, what in _OTHERS.items():
         found += [build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
@@ -73,7 +73,7 @@ def _parse_toml(source: Source) -> Tree:
 def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     when = parse_unix_time(mapping(tree).get("recorded_at"))
-    if not when:  # it stands last in YAML, where a file that was cut is still YAML
+    if not when:  # it is last in YAML, and a truncated file is still valid YAML
         raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
     asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
     return Recorded(

@@ -2,9 +2,9 @@
 
     {"request": {"method", "url", "headers", "body"}, "response": {"status": {"code", "message"}, "headers", "body"}}
 
-A body that is not UTF-8 text stands there as ``base64:...``. Header fields have lost their repetitions, and the file
-says neither when it was recorded nor how the answer was cut into chunks. Its older recordings are vcrpy's YAML.
-Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
+A body that is not UTF-8 text has the form ``base64:...``. Repeated header fields are lost, as are the time of the
+recording and the answer's chunk borders. Its older recordings are vcrpy's YAML. Source: ddapm_test_agent/vcr_proxy.py
+of 1.69.1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BINARY = "base64:"
 
 
 def recognises(source: Source) -> bool:
-    """Look for the members `request` with `url`, and `response`."""
+    """Return whether the file has the members `request` with `url`, and `response`."""
     request, response = source.members.get("request"), source.members.get("response")
     return isinstance(request, dict) and "url" in request and isinstance(response, dict)
 

@@ -1,6 +1,6 @@
-"""One exchange as it stands in a file of recordings, and readers of the parts that many formats share.
+"""One exchange of a file of recordings, and readers of parts that many formats share.
 
-The readers take whatever a parser returned, and raise ReadingProblem in words.
+The readers take the values of a parser, and raise ReadingProblem with a description.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tree = Any
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One exchange of a cassette file, as it stands there."""
+    """One exchange of a cassette file, unchanged."""
 
     method: str
     uri: str
@@ -32,24 +32,24 @@ class Recorded:
     reason: str
     response_headers: Headers
     response_body: bytes
-    """As recorded: still compressed where content-encoding says so."""
+    """As recorded: still compressed if content-encoding says so."""
     number: int = 0
     """Position in the file, from 1."""
     extra: Mapping[str, Tree] = field(default_factory=dict)
     """The member ``llmproxy``."""
     recorded_at: float = 0.0
-    """Unix time, seconds; 0.0 where the file does not say."""
+    """Unix time, seconds; 0.0 if unknown."""
     problem: str = ""
-    """Why this exchange cannot be replayed, although its file is sound (its body was never saved); else empty."""
+    """Reason why this exchange cannot be replayed although its file is intact (its body was never saved), or ""."""
 
 
 def build_skipped_exchange(what: object, number: int) -> Recorded:
-    """Return what stands for an entry that is no exchange of HTTP."""
+    """Return a placeholder for an entry that is no HTTP exchange."""
     return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
 
 
 class ReadingProblem(Exception):
-    """Something is wrong with one interaction."""
+    """An error in one interaction."""
 
 
 def kind(value: Tree) -> str:
@@ -57,7 +57,7 @@ def kind(value: Tree) -> str:
 
 
 def is_final_status(status: object) -> TypeGuard[int]:
-    """Return whether a status is that of an answer: after an interim one every client would wait for the real one."""
+    """Return whether a status is a final one: after an interim one every client would wait for another."""
     if isinstance(status, bool) or not isinstance(status, int):
         return False
     return 200 <= status <= 599 or status == SWITCHING
@@ -74,7 +74,7 @@ def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
 
 
 def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
-    """Return a text; one that must be there (no default) must not be empty."""
+    """Return a text; a required one (no default) must not be empty."""
     value = tree.get(name)
     if value is None and default is not None:
         return default
@@ -114,7 +114,7 @@ def header_map(value: Tree) -> Headers:
 
 
 def parse_header_pairs(value: Tree) -> Headers:
-    """Return header fields of a list of mappings with `name` and `value`; HTTP/2's pseudo fields are left out."""
+    """Return header fields of a list of mappings with `name` and `value`, without HTTP/2's pseudo fields."""
     found: list[tuple[str, str]] = []
     for each in get_list({"headers": value}, "headers"):
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
@@ -133,7 +133,7 @@ def decode_base64(value: str) -> bytes:
 
 
 def encode_utf8(value: str) -> bytes:
-    """Return the bytes of a text; lone surrogates as they are."""
+    """Return the bytes of a text; lone surrogates are kept."""
     return value.encode("utf-8", "surrogatepass")
 
 
@@ -154,7 +154,7 @@ def parse_unix_time(value: Tree) -> float:
 
 
 def microseconds(value: Tree, unit: int = 1_000_000) -> int:
-    """Return a duration in seconds (`unit`: microseconds in one of it) as whole microseconds, 0 at least."""
+    """Return a duration as whole microseconds, at least 0; `unit`: microseconds per unit of `value`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
         return 0
     return round(value * unit)

@@ -1,10 +1,9 @@
-"""HTTP archives (HAR 1.2): what browsers' developer tools, mitmproxy, Charles and Fiddler save, and open.
+"""HTTP archives (HAR 1.2), which browsers' developer tools, mitmproxy, Charles and Fiddler save and open.
 
-A HAR holds the answer decoded, with the header fields as they came; times in milliseconds. It does not know chunk
-borders; a request's body is a text, so one that is not UTF-8 may have been damaged by whoever wrote the file. What we
-write has all of it besides, in members ``_llmproxy`` that other programs pass over (the format's own rule for names
-with an underscore), and comes back as it was. An entry without an answer, or whose body was left out when the file was
-saved, is skipped.
+A HAR has the answer decoded, with the original header fields, and times in milliseconds. It has no chunk borders. A
+request's body is a text, so one that is not UTF-8 may have been damaged by the writer of the file. Our files have all
+of that in additional members ``_llmproxy``, which other programs ignore (the format's own rule for names with an
+underscore), and are restored exactly. An entry without an answer, or whose body was not saved, is skipped.
 
 Source: http://www.softwareishard.com/blog/har-12-spec/ (read 2026-11).
 """
@@ -44,7 +43,7 @@ _START = re.compile(r'\{\s*"log"\s*:\s*\{')
 
 
 def recognises(source: Source) -> bool:
-    """Look for the member `log`; also of a damaged file, so that it is read as what it was."""
+    """Return whether there is a member `log`; also for a damaged file, so that its error names this format."""
     return source.is_json and (bool(_START.match(source.head.lstrip())) or isinstance(source.members.get("log"), dict))
 
 
@@ -58,7 +57,7 @@ def read(source: Source) -> list[Recorded]:
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
     found = read_each_item(entries, _read_entry, source, "entry")
-    # Browsers write entries as answers end, or by page; conversations went the way they started.
+    # Browsers write entries as answers end, or by page; a conversation's order is that of the starts.
     return sorted(found, key=lambda each: each.recorded_at)
 
 
@@ -100,7 +99,7 @@ def _read_body(request: dict[str, Tree]) -> bytes:
 
 
 def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
-    """Return the body, and why it cannot be used."""
+    """Return the body, and the reason why it cannot be used."""
     content = mapping(response, "content")
     said, size = content.get("text"), content.get("size")
     if said is None:
@@ -116,7 +115,7 @@ def _decode_text(said: str, content: dict[str, Tree]) -> bytes:
 
 
 def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:
-    """Return when head and body were there, as far as the entry says."""
+    """Return when head and body arrived, as far as the entry has it."""
     said = entry["timings"] if isinstance(entry.get("timings"), dict) else {}
     send, wait, receive = (microseconds(said.get(name), _MS) for name in ("send", "wait", "receive"))
     return {"head_offset": send + wait, "body_offset": send + wait + receive}

@@ -1,10 +1,10 @@
-"""Recordings as JSON lines, for scripts: one exchange a line, exact, nothing to be known beforehand.
+"""Recordings as JSON lines, for scripts: one exchange per line, exact and self-contained.
 
     {"llmproxy": 1, "cassette", "method", "url", "headers": [[name, value], ...], "body",
      "status", "reason", "response_headers", "response_body", "recorded": {...}}
 
-A body is a text, or ``{"base64": ...}`` where its bytes are not UTF-8. `jq` reads the conversation with
-``.body | fromjson | .messages``.
+A body is a text, or ``{"base64": ...}`` if its bytes are not UTF-8. `jq` reads the conversation with ``.body | fromjson
+| .messages``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = 1
 
 
 def recognises(source: Source) -> bool:
-    """Look at the first line's first member."""
+    """Return whether the first line has our first member."""
     return source.head.lstrip().startswith('{"llmproxy":')
 
 
@@ -76,7 +76,7 @@ def _parse_line(line: str, number: int, name: str) -> Tree:
 
 
 def parse_exchange(tree: Tree, number: int) -> Recorded:
-    """Read the object of the `number`-th line. Raises Problem."""
+    """Read the object of the `number`-th line. Raises ReadingProblem."""
     tree = mapping(tree)
     return Recorded(
         method=text(tree, "method"), uri=text(tree, "url"), headers=_read_pairs(tree, "headers"),

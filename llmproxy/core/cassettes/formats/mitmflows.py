@@ -1,13 +1,12 @@
-"""mitmproxy's flow files (``mitmdump -w FILE``): flows one after the other, each a dictionary in typed netstrings.
+"""mitmproxy's flow files (``mitmdump -w FILE``): a sequence of flows, each a dictionary in typed netstrings.
 
     length ":" data type        type: ``,`` bytes  ``;`` text  ``#`` int  ``^`` float  ``!`` bool  ``~`` null  ``]``
                                 list  ``}`` dict
 
-Read here, without mitmproxy: an import must work where only the light package is installed, the core may not import it,
-and the part of the flow that we need (method, host, path, header fields, contents, times) has stood still since version
-4 of the format while mitmproxy's own reader comes with its pinned dependencies. Contents are stored as they were on the
-wire, still compressed. A flow without an answer, a WebSocket, and one whose body was streamed past mitmproxy
-(``content: null``) are skipped.
+Read without mitmproxy: an import must work if only the light package is installed, and the core may not import it. The
+needed part of the flow (method, host, path, header fields, contents, times) is unchanged since version 4 of the format,
+while mitmproxy's own reader has pinned dependencies. Contents are stored as on the wire, still compressed. A flow
+without an answer, a WebSocket, and one whose body was streamed past mitmproxy (``content: null``) are skipped.
 
 Source: mitmproxy/io/tnetstring.py, io/compat.py and http.py of 12.2.3.
 """
@@ -35,14 +34,14 @@ from llmproxy.errors import CassetteCorrupt
 
 _START = re.compile(rb"[0-9]{1,12}:[0-9]{1,9}:[a-z_]{2,30}[;,]")
 _LENGTH = 12
-"""Digits, as in mitmproxy's own reader."""
+"""Maximum digits of a length, as in mitmproxy's own reader."""
 _DEPTH = 32
 _OLDEST = 4
-"""Version of the format (2018) before which it was counted as mitmproxy was, and fields had other types."""
+"""Version of the format (2018) before which it had mitmproxy's number, and fields had other types."""
 
 
 def recognises(source: Source) -> bool:
-    """Look at the first netstring, a dictionary."""
+    """Return whether the first netstring is a dictionary."""
     return bool(_START.match(source.data))
 
 
@@ -73,7 +72,7 @@ class _Damaged(Exception):
 
 
 def _parse_value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree, int]:
-    """Return the value at `at`, and where the next one starts."""
+    """Return the value at `at`, and the position of the next one."""
     if depth > _DEPTH:
         raise _Damaged(at, "nested too deeply")
     head = bytes(data[at : min(at + _LENGTH + 1, end)])
@@ -155,7 +154,7 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
 
 
 def _build_uri(request: dict[str, Tree], headers: Headers) -> str:
-    """Return the address. A transparent proxy saw an IP address only: there the Host field says who was meant."""
+    """Return the URI. A transparent proxy saw an IP address only: then the Host field has the name."""
     scheme, host, port = _read_text(request, "scheme"), _read_text(request, "host"), request.get("port")
     asked = _read_text(request, "authority") or header(headers, "host") or ""
     named = asked.rpartition(":")[0] or asked

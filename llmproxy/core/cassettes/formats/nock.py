@@ -2,9 +2,9 @@
 
     {"scope": "https://api.openai.com:443", "method", "path", "body", "status", "response", "rawHeaders", "reqheaders"}
 
-A JSON body stands there as a tree, so that its own spelling is lost; another one is text. What was compressed or is no
-text is a list of pieces in hexadecimal. `rawHeaders` is an object, or (before nock 14) a flat list of names and values.
-There are no times and no chunk borders. Source: lib/recorder.js of 14.0.
+A JSON body is a tree, so its exact bytes are lost; another one is text. A compressed or binary body is a list of pieces
+in hexadecimal. `rawHeaders` is an object, or (before nock 14) a flat list of names and values. There are no times and
+no chunk borders. Source: lib/recorder.js of 14.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmproxy.errors import CassetteCorrupt
 
 
 def recognises(source: Source) -> bool:
-    """Look for the members `scope`, `path` and `response` of the first exchange."""
+    """Return whether the first exchange has the members `scope`, `path` and `response`."""
     if source.head.lstrip()[:1] != "[":
         return False
     try:
@@ -53,7 +53,7 @@ def _read_exchange(tree: Tree, number: int) -> Recorded:
 
 
 def _read_origin(scope: str) -> str:
-    """Return an origin without the port that its scheme has anyway."""
+    """Return an origin without its scheme's default port."""
     try:
         parts = urlsplit(scope)
         plain = parts.port in (None, DEFAULT_PORTS.get(parts.scheme))

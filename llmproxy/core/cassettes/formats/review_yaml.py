@@ -1,21 +1,20 @@
-"""The YAML that ``--cassette-dir`` keeps: made for pull requests, and exact.
+"""The YAML of ``--cassette-dir``: readable in pull requests, and exact.
 
     [Recorded, ...] <-> text, always the same text for the same exchanges
 
-Each body stands in the first of these forms that gives its very bytes back:
+Each body has the first of these forms that restores its exact bytes:
 
-    json:    a tree; how it was written is its `style` (`formats.yaml_text`), compact where none is named
-    text:    UTF-8 text, as a block of lines where YAML allows that (a stream: one line an event)
+    json:    a tree; its exact formatting is its `style` (`formats.yaml_text`), compact by default
+    text:    UTF-8 text, as a block of lines if YAML allows that (a stream: one line an event)
     base64:  anything else
 
-While something of a cassette is missing (its run failed, or was interrupted), the member `open` is true: mode `once`
-adds to it. Of a fork, the member `fork` says whose child it is, and which results are overridden
-(`core.forks.fork_rows`).
+While a cassette is incomplete (its run failed, or was interrupted), the member `open` is true: mode `once` adds to it.
+In a fork, the member `fork` has its parent, and the overridden results (`core.forks.fork_rows`).
 
-Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor
-made from their content, and as an alias after that: the file grows with the conversation, not with its square, and an
-edit of the one place changes them all. What only the recording knows (times, chunk borders) stands in `recorded`, each
-on a line of its own. Comments are for the reader; nothing is read from them.
+Repeated parts of requests (the conversation so far, tools) are written at their first place, with an anchor derived
+from their content, and as an alias after that: the file grows with the conversation, not with its square, and an edit
+at one place changes them all. Data of the recording only (times, chunk borders) is in `recorded`, on one line. Comments
+are for people; nothing is read from them.
 """
 
 from __future__ import annotations
@@ -66,33 +65,32 @@ from llmproxy.protocol import AGENT
 FORMAT = 1
 _AGE = "max_age"
 NOTES = (_AGE, "volatile", "changes")
-"""Members at the head that say something of the whole cassette: how old it may be (a list in a recording; the
-shortest counts), volatile fields, accepted changes.
-"""
+"""Members of the head about the whole cassette: maximum age (in a recording a list; the shortest counts), volatile
+fields, accepted changes."""
 TITLE = "llmproxy-cassette"
 _HEAD = re.compile(rf"^{TITLE}\s*:", re.MULTILINE)
 _OPEN = re.compile(r"^open: *true *(#.*)?$", re.MULTILINE)
-"""The member; whatever else begins so is indented."""
+"""The member at the top level; other occurrences are indented."""
 _FORK = re.compile(r"""^["']?fork["']?\s*:""", re.MULTILINE)
-"""The member, wherever it stands; whatever else begins so is indented."""
+"""The member at the top level, anywhere in the file; other occurrences are indented."""
 _NOTE = "# Recorded by llmproxy, for review: edit what is answered, and replay answers so (docs/cassettes.md).\n"
 _END = "..."
-"""YAML's end of a document: a file that was cut is still YAML, and lacks it."""
+"""YAML's end of a document: a truncated file is still valid YAML, but lacks it."""
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
 _SHARED = 80
-"""Characters of JSON from which on a part that comes again is written once."""
+"""Minimum characters of JSON for a repeated part to be written once."""
 _MAX_ALIASES = 9_000
-"""In one file; the reader takes 10 000."""
+"""Maximum aliases in one file; the reader accepts 10 000."""
 _SAID = 100
 _WRAP = 100
 _SHORT = 100
-"""Bytes of an answer that stands on one line whole."""
+"""Maximum bytes of an answer on one line."""
 _LINE = 2000
-"""Characters of what a reader skips: an answer's headers, ids, usage."""
+"""Maximum characters of a line that people skip: an answer's headers, ids, usage."""
 
 
 def recognises(source: Source) -> bool:
-    """Look at the first member."""
+    """Return whether the first member is llmproxy's."""
     return not source.is_json and bool(_HEAD.search(source.head[:2000]))
 
 
@@ -100,7 +98,7 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
-    """Return the text of a file; `fork`: whose child the cassette is; `unfinished`: mode `once` may add to it."""
+    """Return the text of a file; `fork`: the cassette's row as a child; `unfinished`: mode `once` may add to it."""
     shared = _SharedParts(recorded)
     parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {write_scalar(cassette)}\n"]
     if unfinished:
@@ -120,7 +118,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
 
 
 def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
-    """Move what a reader should see once to the head: volatile fields, and run variables of each run by a name."""
+    """Move shared data to the head: notes, and the run variables of each run under a name."""
     head: dict[str, Any] = {}
     runs: dict[str, str] = {}
     found = []
@@ -138,7 +136,7 @@ def _move_shared_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], 
 
 
 def _restore_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
-    """Return the recordings of a file back what stands at its head. Raises Problem."""
+    """Return the recordings of a file with the data of its head. Raises ReadingProblem."""
     runs = tree.get("run_variables") or {}
     notes = {name: tree[name] for name in NOTES if tree.get(name) not in (None, [])}
     if not isinstance(age := notes.get(_AGE, []), list):
@@ -195,7 +193,7 @@ def _build_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
 
 
 def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
-    """Return an answer's members in few groups: each list (choices, output, content) alone, the others together."""
+    """Return an answer's members in a few groups: each list (choices, output, content) alone, the others together."""
     groups: list[dict[str, object]] = [{}]
     for name, value in tree.items():
         if isinstance(value, list) and value:
@@ -206,7 +204,7 @@ def _group_answer_members(tree: dict[str, object]) -> list[dict[str, object]]:
 
 
 def _describe_exchange(each: Recorded) -> str:
-    """Return one line on what was asked and answered, for the reader."""
+    """Return a one-line summary of question and answer, for people."""
     from llmproxy.core.dialects.conversation import read_answer, read_conversation
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")
@@ -222,7 +220,7 @@ def _describe_exchange(each: Recorded) -> str:
 
 
 class _SharedParts:
-    """The parts of all requests of one file that come more than once."""
+    """Parts that occur more than once in the requests of one file."""
 
     def __init__(self, recorded: Sequence[Recorded]) -> None:
         trees = [found[0] for each in recorded if (found := detect_json_style(each.body))]
@@ -232,7 +230,7 @@ class _SharedParts:
         items: Counter[str] = Counter()
         for value in members:
             said = _format_shareable(value)
-            if isinstance(value, list) and said not in seen:  # a list that comes again as a whole is written once
+            if isinstance(value, list) and said not in seen:  # a list repeated as a whole is written once
                 items.update(map(_format_shareable, value))
             if said and whole[said] > 1:
                 seen.add(said)
@@ -241,7 +239,7 @@ class _SharedParts:
         self.left = _MAX_ALIASES
 
     def anchor_shared_parts(self, tree: object) -> object:
-        """Return a request's tree with anchors and aliases in it."""
+        """Return a request's tree with anchors and aliases."""
         if not isinstance(tree, dict):
             return tree
         return {name: self.anchor_part(value, items=True) for name, value in tree.items()}
@@ -264,7 +262,7 @@ class _SharedParts:
 
 
 def _format_shareable(value: object) -> str:
-    """Return a part as text, empty if it is too small to share."""
+    """Return a part as text; empty if it is too small to share."""
     if not isinstance(value, dict | list | str) or not value:
         return ""
     text = json.dumps(value)
@@ -284,12 +282,12 @@ def read_name(source: Source) -> str:
 
 
 def is_incomplete(source: Source) -> bool:
-    """Return whether the cassette of a file lacks something that mode `once` may add."""
+    """Return whether the cassette of a file lacks recordings that mode `once` may add."""
     return bool(_OPEN.search(source.text))
 
 
 def read_fork(source: Source) -> Fork | None:
-    """Return whose child the cassette of a file is; None for nobody's. Raises CassetteCorrupt."""
+    """Return a file's fork; None if its cassette is no child. Raises CassetteCorrupt."""
     if not _FORK.search(source.text):
         return None
     try:
@@ -336,7 +334,7 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
     if isinstance(code, str) and (found := re.fullmatch(r"(\d{3}) (.+)", code)):
         code, reason = int(found[1]), found[2]
     return Recorded(
-        method=method if extra else method.upper(),  # by hand anything goes
+        method=method if extra else method.upper(),  # people may write it in lower case
         uri=text(request, "url"),
         headers=_read_headers(request, "request"),
         body=_read_body(request, "request"),
@@ -392,25 +390,25 @@ _MIDDLE = "=" * 7
 
 
 def is_conflicted(source: Source) -> bool:
-    """Return whether git's markers stand in a file of ours."""
+    """Return whether a file of this format has git's conflict markers."""
     return recognises(source) and bool(_BEGIN.search(source.text))
 
 
 class MergeSide(NamedTuple):
-    """The file as one branch had it."""
+    """One branch's version of the file."""
 
     source: Source
     lines: list[int]
-    """Of each of its lines: which line of the conflicted file that is, from 1."""
+    """Line number in the conflicted file, from 1, by own line."""
 
     def describe_place(self, number: int) -> str:
-        """Return where its interaction of this number stands in the conflicted file."""
+        """Return the place of its `number`-th interaction in the conflicted file."""
         at = map_interaction_lines(self.source.text).get(number)
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 
 def split_sides(source: Source) -> tuple[MergeSide, MergeSide]:
-    """Return the file as each side had it. Raises CassetteCorrupt for markers that do not fit together."""
+    """Return the file's version of each side. Raises CassetteCorrupt for inconsistent markers."""
     sides: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
     into: tuple[int, ...] = (0, 1)
     for number, line in enumerate(source.text.splitlines(keepends=True), 1):
@@ -445,14 +443,14 @@ _NEXT: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {
     (): ((1,),),
     (1,): ((0, 1),),
 }
-"""Which part of a conflict may follow which."""
+"""Allowed transitions between the parts of a conflict."""
 
 
 def merge_both_sides(source: Source) -> str:
     """Return the text of a file that holds what either side recorded, once what both have. A request that comes again
     is told by which time it is, on its side. What the head of either side says, such as accepted changes, stays.
 
-    Raises CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
+    Raises CassetteCorrupt: they have different answers to the same request with the same number.
     """
     ours, theirs = split_sides(source)
     kept = read(ours.source)
@@ -480,7 +478,7 @@ def merge_both_sides(source: Source) -> str:
 
 
 def list_identities(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:
-    """Yield each with what tells it from the others of its side: who asked what, in which sample, for which time."""
+    """Yield each exchange with its identity on its side: request, party, sample, number of repetition."""
     times = Counter[object]()
     for each in recorded:
         asked = each.method, each.uri, each.body, each.extra.get("party", AGENT), each.extra.get("sample", 1)

@@ -1,15 +1,15 @@
 """vcrpy's YAML cassettes, read and written with vcrpy's own serializer.
 
-    FILE.yaml <-> [Recorded, ...]         (`core.cassettes.importing` makes interactions of them, and the other way
-    round)
+    FILE.yaml <-> [Recorded, ...]         (`core.cassettes.importing` converts them to interactions, and
+    `anonymized_export` back)
 
-What the format says is method, URI, header fields, bodies and status. What it cannot say (chunk borders, times, how the
-answer ended, who asked) stands in a member ``llmproxy`` of each interaction, which vcrpy ignores and loses when it
-writes the file anew; everything in it is optional on reading. YAML sorts members, so the order of header fields is
-kept there too. Chunks are written ``offset:length``, offsets in microseconds.
+The format has method, URI, header fields, bodies and status. Other data (chunk borders, times, how the answer ended,
+the party) is in a member ``llmproxy`` of each interaction, which vcrpy ignores and loses when it rewrites the file;
+everything in it is optional on reading. YAML sorts members, so the order of header fields is kept there too. Chunks are
+written ``offset:length``, offsets in microseconds.
 
-A file is read whole or not at all: what is damaged raises CassetteCorrupt with file, line and every problem, is never
-taken for empty and never overwritten. Before anything is constructed the file's events are counted, so that deep
+A file is read whole or not at all: damage raises CassetteCorrupt with file, line and every problem; a damaged file is
+never treated as empty and never overwritten. Before anything is constructed the file's events are counted, so that deep
 nesting and alias bombs end in an error; tags that build Python objects are refused by vcrpy's loader.
 
 vcrpy's JSON is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML refuses.
@@ -41,13 +41,13 @@ from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
 FORMAT = 1
-"""Of the member ``llmproxy``."""
+"""Version of the member ``llmproxy``."""
 VCR_VERSION = 1
 _START = re.compile(r"^(?:interactions|version)\s*:|^-\s+\w+\s*:", re.MULTILINE)
 
 
 def recognises(source: Source) -> bool:
-    """Return whether it is a mapping, or a list, of YAML; what is wrong with it is said when it is read."""
+    """Return whether it is a mapping, or a list, of YAML; errors are reported when it is read."""
     if source.is_json:
         return "interactions" in source.members
     return not source.head.strip() or bool(_START.search(source.head))
@@ -158,7 +158,7 @@ def _read_field(value: Tree) -> str:
 
 
 def _read_body(side: dict[str, Tree], where: str) -> bytes:
-    """Return a body: text is its UTF-8; a mapping holds it as ``string`` or ``base64_string``; a file, its content."""
+    """Return a body: a text as UTF-8, or the ``string`` or ``base64_string`` of a mapping, or a file's content."""
     value: Tree = side.get("body", side.get("content"))
     if "parsed_body" in side and not value:  # of a serializer of pydantic-ai's, which keeps JSON as a tree
         return json.dumps(side["parsed_body"], ensure_ascii=False, separators=(",", ":"), default=str).encode()
@@ -181,7 +181,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    """Return the text of a cassette file that vcrpy plays."""
+    """Return the text of a cassette file that vcrpy can play."""
     from vcr.serializers import yamlserializer
 
     ours = {"format": FORMAT, "cassette": cassette}

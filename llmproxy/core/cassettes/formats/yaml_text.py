@@ -1,17 +1,16 @@
-"""YAML for people who review, and JSON as it was written: texts that give back the very values, or the very bytes.
+"""YAML for review, and JSON with its exact formatting: texts that restore the exact values or bytes.
 
     tree of JSON values -> lines        `write_lines`         file text -> tree        `load_yaml`
     bytes -> (tree, name of its style), if writing the tree in that style gives these bytes    `detect_json_style`
     tree, name of a style -> bytes                                                             `write_json_style`
 
-The writer of YAML knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as
-blocks and one value a line, so that a diff shows what changed. A part that stands in several places is written once
-with an anchor (:class:`AnchoredValue`), and as an alias after that (:class:`AnchorReference`). The reader takes plain
-scalars as JSON does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members, tags and whatever
-explodes.
+The writer of YAML supports JSON's values only, keeps the order of members, and writes texts of several lines as blocks
+and one value per line, so that a diff shows the changes. A part with several occurrences is written once with an anchor
+(:class:`AnchoredValue`), and as an alias after that (:class:`AnchorReference`). The reader takes plain scalars as JSON
+does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members, tags and expansion bombs.
 
-A body of JSON whose style is known may be shown as a tree and is still exact. One that no style gives back (duplicate
-members, ``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
+A JSON body with a known style can be shown as a tree and is still exact. One that no style restores (duplicate members,
+``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from llmproxy.lazy_regex import late
 
 _STEP = "  "
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~*()-]+)*")
-"""Texts that stand in YAML as they are."""
+"""Texts that need no quotes in YAML."""
 _RESERVED = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
-"""What YAML 1.1 or 1.2 would read as something else; ours does not, an editor might."""
+"""Words that YAML 1.1 or 1.2 reads as other values; our reader does not, but an editor might."""
 _ODD = re.compile(
     "[^\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd"
     "\U00010000-\U0010ffff]"
 )
-"""What cannot stand in a block: controls, surrogates, YAML's line breaks, marks that turn text round (U+202E)."""
+"""Characters that a block cannot have: controls, surrogates, YAML's line breaks, marks that reverse text (U+202E)."""
 _ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class AnchoredValue:
-    """A value with an anchor, so that later places can name it."""
+    """A value with an anchor, to which later places refer."""
 
     name: str
     value: object
@@ -49,26 +48,26 @@ class AnchoredValue:
 
 @dataclass(frozen=True, slots=True)
 class AnchorReference:
-    """The value of an anchor that was written before."""
+    """Reference to the value of an earlier anchor."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class OneLineValue:
-    """A mapping or list that a reader skips: on one line of `room` characters, if it fits."""
+    """A mapping or list that people skip: on one line of `room` characters, if it fits."""
 
     value: object
     room: int = 400
 
 
 _WIDTH = 112
-"""Characters of a line into which a mapping or a list is put."""
+"""Maximum characters of a line with a mapping or a list."""
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
 def write_lines(value: object) -> list[str]:
-    """Return the lines of a mapping or list that is not empty."""
+    """Return the lines of a non-empty mapping or list."""
     out: list[str] = []
     _write_block_collection(out, value, "")
     return out
@@ -93,7 +92,7 @@ def _write_block_collection(out: list[str], value: object, indent: str) -> None:
 
 
 def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
-    """Write what stands after ``name:`` or ``-``; inside of an interaction on the same line, where that is short."""
+    """Write the value after ``name:`` or ``-``; inside an interaction on the same line if it is short."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
     value, room = _unwrap_one_line(value, _WIDTH - len(head))
@@ -115,7 +114,7 @@ def _unwrap_one_line(value: object, room: int) -> tuple[object, int]:
 
 
 def _write_flow(value: object, room: int) -> str:
-    """Return a value on one line of `room` characters; empty if too long, or with a text of lines or an anchor."""
+    """Return a value on one line of `room` characters; empty if too long, or with a multi-line text or an anchor."""
     if isinstance(value, dict | list) and value:
         many = (
             [(f"{_write_word(name)}: ", each) for name, each in value.items()]
@@ -135,7 +134,7 @@ def _write_word(text: str) -> str:
 
 
 def _write_literal(out: list[str], head: str, text: str, indent: str) -> None:
-    """Write a text as a block; how it ends, and whether it starts with blanks, stands in the head."""
+    """Write a text as a block; its head has its kind of ending, and whether it starts with blanks."""
     body = text.rstrip("\n")
     ends = len(text) - len(body)
     if not body:
@@ -177,11 +176,11 @@ def _quote_text(text: str) -> str:
 _VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SIZES = 1 << 40, 20_000_000
-"""Characters of a file, and values that its aliases may add: parts of a conversation stand in each request."""
+"""Maximum characters of a file, and values added by its aliases: parts of a conversation are in each request."""
 
 
 def _parse_plain(text: str) -> object:
-    """Return what a text without quotes means. Raises ValueError for thousands of digits."""
+    """Return the value of a text without quotes. Raises ValueError for thousands of digits."""
     if text in _VALUES:
         return _VALUES[text]
     found = _NUMBER.fullmatch(text)
@@ -191,7 +190,7 @@ def _parse_plain(text: str) -> object:
 
 
 def load_yaml(text: str, name: str) -> Any:
-    """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file, line and column."""
+    """Return the tree of a file's text; `name` is for errors. Raises CassetteCorrupt with file, line and column."""
     from llmproxy.yaml_reader import Limits, SuiteProblems, read_document
 
     try:
@@ -207,11 +206,11 @@ def load_yaml(text: str, name: str) -> Any:
 
 _MAX_DEPTH = 64
 _MAX_ALIASES = 10_000
-"""PyYAML writes one where the same object stands twice."""
+"""PyYAML writes one for each repeated object."""
 
 
 def build_yaml_error(error: Exception, text: str, name: str) -> CassetteCorrupt:
-    """Return what a YAML loader complains of as an error of ours, with the line where it says one."""
+    """Return a YAML loader's error as CassetteCorrupt, with the line if known."""
     import yaml
 
     if isinstance(error, yaml.MarkedYAMLError):
@@ -225,7 +224,7 @@ def build_yaml_error(error: Exception, text: str, name: str) -> CassetteCorrupt:
 
 
 def refuse_exploding_yaml(text: str, name: str) -> None:
-    """Refuse what is legal YAML and explodes when it is constructed: depth, aliases, merges."""
+    """Refuse valid YAML that is too large when it is constructed: depth, aliases, merges."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -248,7 +247,7 @@ def refuse_exploding_yaml(text: str, name: str) -> None:
 
 
 def map_interaction_lines(text: str) -> dict[int, int]:
-    """Return the line of each interaction, both from 1; needed only to say where a problem is."""
+    """Return the line of each interaction, both from 1; needed only for errors."""
     import yaml
 
     root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -259,7 +258,7 @@ def map_interaction_lines(text: str) -> dict[int, int]:
 
 
 MAX_BYTES = 1 << 20
-"""Largest body that is looked at: nobody reads a longer one as a tree."""
+"""Largest body to analyse: nobody reads a longer one as a tree."""
 _DEPTH = 39
 
 
@@ -282,11 +281,11 @@ STYLES = {
     for escaped in (False, True)
     for end in ("", "\n")
 }
-"""``compact`` is JavaScript's and most SDKs', ``spaced-ascii`` Python's own, ``indent2`` OpenAI's and Google's."""
+"""``compact`` is the style of JavaScript and most SDKs, ``spaced-ascii`` Python's, ``indent2`` OpenAI's, Google's."""
 
 
 def write_json_style(tree: object, style: str) -> bytes:
-    """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for what is not JSON."""
+    """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for values that are not JSON."""
     how = STYLES[style]
     text = json.dumps(
         tree, ensure_ascii=how.ascii, indent=how.indent, separators=(how.item, how.colon), allow_nan=False
@@ -295,7 +294,7 @@ def write_json_style(tree: object, style: str) -> bytes:
 
 
 def detect_json_style(body: bytes) -> tuple[object, str] | None:
-    """Return tree and style of a JSON object or array; None if no style gives these very bytes back."""
+    """Return tree and style of a JSON object or array; None if no style restores these exact bytes."""
     if not 2 <= len(body) <= MAX_BYTES or body[:1] not in (b"{", b"["):
         return None
     try:
@@ -318,7 +317,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _candidate_json_styles(body: bytes) -> Iterator[str]:
-    """Yield the styles that this text may be in; at most a few."""
+    """Yield the possible styles of this text; at most a few."""
     end = "-newline" if body.endswith(b"\n") else ""
     text = body.rstrip(b"\n")
     if b"\n" in text:
@@ -333,7 +332,7 @@ def _candidate_json_styles(body: bytes) -> Iterator[str]:
 
 
 def write_json_of_length(tree: object, length: str | None) -> bytes:
-    """Write a tree without bytes: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
+    """Return the bytes of a tree: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
     best = write_json_style(tree, "compact")
     if length is None or str(len(best)) == length:
         return best

@@ -1,1 +1,1 @@
-"""The file of a store: how it is opened, its schema and migrations, who may write, what git shall not see."""
+"""A store in a file: opening, schema and migrations, leases and writing, advice on ignoring its journal in git."""

@@ -1,9 +1,8 @@
-"""Opening the store's file: look before touching, and say what is wrong in the user's words.
+"""Opening of the store's file: checks before any change, and errors in the user's terms.
 
-Opening for replay leaves the file and its folder as they
-were: `mode=ro` where that holds; where SQLite would have to create a file beside it, `immutable=1` in a folder that
-nobody can write to, else a private copy (a later writer would pull the pages from under an immutable reader, and a
-crash may have left recordings in files that only a writer can fold in).
+Opening for replay leaves the file and its folder as they are: `mode=ro` if that suffices. If SQLite would have to
+create a file next to it: `immutable=1` in a folder that nobody can write to, else a private copy (a later writer would
+change pages that an immutable reader uses, and a crash may have left recordings in files that only a writer can merge).
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
 from llmproxy.sqlite_file import BUSY, DAMAGED, FileConn, FileState, copy_raw, in_snapshot, primary_code, sidecar_path
 
 BUSY_SECONDS = 5.0
-"""How long one statement waits for another process's write."""
+"""Seconds that one statement waits for another process's write."""
 PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
-"""Commits within one tick of the file system's clock have equal times: only older ones prove a file unwritten."""
+"""Nanoseconds; commits within one tick of the file system's clock have equal times: only older ones prove no write."""
 WORDS = sqlite_file.ErrorTexts(
     name="store",
     takes="recording",
@@ -42,7 +41,7 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
 
 
 def check_file(path: Path) -> FileState:
-    """Return what lies at `path`: nothing, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
+    """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
         state = sqlite_file.read_state(path)
     except sqlite3.Error as error:
@@ -67,13 +66,13 @@ def check_file(path: Path) -> FileState:
 
 
 def connect_file(path: Path, query: str) -> FileConn:
-    """Open `path` with SQLite URI parameters `query`; statements commit by themselves unless a transaction is open."""
+    """Open `path` with SQLite URI parameters `query`; statements autocommit unless a transaction is open."""
     return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
-    with in_snapshot(conn):  # between two statements of their own another process may have made the tables
+    with in_snapshot(conn):  # else another process may create the tables between the two statements
         has = migrations.list_applied_migrations(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
@@ -94,7 +93,7 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
 
 @dataclass(slots=True)
 class StoreReader:
-    """A connection for reading, and the private copy it reads from, if there had to be one."""
+    """A connection for reading, and its private copy if that was needed."""
 
     conn: FileConn
     copy: tempfile.TemporaryDirectory[str] | None = None
@@ -111,7 +110,7 @@ Signature = tuple[int, int, int, int, int]
 
 
 def read_signature(path: str) -> Signature | None:
-    """Return what changes when a file is written, replaced or touched; None if it is gone. Opens no descriptor."""
+    """Return values that change when a file is written, replaced or touched; None if it is gone. Opens no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each hit
     except OSError:
@@ -132,12 +131,12 @@ def _file_size(path: Path) -> int:
 
 
 def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
-    """Open without changing a thing in the folder; None if only a copy can be read."""
+    """Open without any change in the folder; None if only a copy can be read."""
     wal, shm = _file_size(sidecar_path(path, "-wal")), _file_size(sidecar_path(path, "-shm"))
     if state is not FileState.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
-        query = "mode=ro"  # a recorder is at work, or was killed: both files are there, none is made
+        query = "mode=ro"  # a recorder runs, or was killed: both files exist, none is created
     elif wal > 0 or os.access(path.parent, os.W_OK):
         return None  # SQLite would have to create -shm, and without reading -wal we would lose recordings
     else:
@@ -154,7 +153,7 @@ def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
 
 
 def _open_copy(path: Path) -> StoreReader:
-    """Copy the store with the files beside it and bring the copy up to date, the original untouched."""
+    """Copy the store with its sidecar files and upgrade the copy; the original is not changed."""
     folder = tempfile.TemporaryDirectory(prefix="llmproxy-", ignore_cleanup_errors=True)
     copied = Path(folder.name) / path.name
     with ExitStack() as undo:
@@ -170,13 +169,13 @@ def _open_copy(path: Path) -> StoreReader:
 
 
 def open_beside_writer(path: Path) -> StoreReader:
-    """Open the store for reading beside a writer of our own, which made it and keeps its files in order."""
+    """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         return StoreReader(connect_file(path, "mode=ro"))
 
 
 def advise_missing_store(path: Path) -> str:
-    """Return what to type where a store is not there: suites have one of their own, below the same folder."""
+    """Return advice on a missing store: suites have a store of their own, below the same folder."""
     tests = Path(TESTS_STORE) if path.parent == Path.cwd() else path.parent / TESTS_STORE
     if path.name == DEFAULT_STORE and tests.is_file():
         return f"What suites recorded is in {tests}; to look there:{format_store_option(tests)}"
@@ -184,7 +183,7 @@ def advise_missing_store(path: Path) -> str:
 
 
 def open_reader(path: Path) -> StoreReader:
-    """Open the store read-only, schema checked, changing nothing. Raises CassetteError of each kind."""
+    """Open the store read-only, schema checked, changing nothing. Raises any CassetteError."""
     state = check_file(path)
     if state is FileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
@@ -201,7 +200,7 @@ def open_reader(path: Path) -> StoreReader:
 
 
 def open_writer(path: Path) -> FileConn:
-    """Open the store for writing, made or upgraded, in write-ahead mode. Raises CassetteError of each kind."""
+    """Open the store for writing, created or upgraded, in write-ahead mode. Raises any CassetteError."""
     state = check_file(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
@@ -219,20 +218,20 @@ def open_writer(path: Path) -> FileConn:
 
 
 def close_writer(conn: FileConn) -> None:
-    """Fold the write-ahead file in and put the file at rest as one file; leave that to others who have it open."""
+    """Merge the write-ahead file, so that one file remains; other processes with an open store do that instead."""
     try:
         conn.execute("PRAGMA busy_timeout=200")
         with closing(conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")) as rows:
             rows.fetchall()
         conn.execute("PRAGMA journal_mode=DELETE").fetchone()
     except sqlite3.Error:
-        pass  # another process has it open and will do it, or the disk is full: what was committed is in the files
+        pass  # another process has it open and will do it, or the disk is full: all commits are in the files
     finally:
         conn.close()
 
 
 def check_writable(path: Path) -> None:
-    """Raise StoreReadOnly if the file or its folder does not take writes; make a missing folder."""
+    """Raise StoreReadOnly if the file or its folder is not writable; create a missing folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""The schema of the store, as functions in order, each run and recorded in a transaction of its own.
+"""The schema of the store: functions in order, each run and recorded in a transaction of its own.
 
-sqlite-utils keeps the record (table ``_sqlite_migrations``, set ``llmproxy``). A store that names a migration we do
-not know was written by a newer llmproxy and is refused; one that lacks some is brought up to date when it is opened
-for writing. A migration that was released never changes: add the next function instead.
+sqlite-utils keeps the record (table ``_sqlite_migrations``, set ``llmproxy``). A store with an unknown migration was
+written by a newer llmproxy and is refused; one that lacks some is upgraded when it is opened for writing. A released
+migration never changes: add a new function instead.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from sqlite_utils import Database
 
 APPLICATION_ID = 0x6C6C6D70
-"""``llmp``; stands in the file's header, so that ``file`` and we can tell a store from any other database."""
+"""``llmp`` in the file's header, so that ``file`` and llmproxy can recognize a store."""
 
 MIGRATION_SET = "llmproxy"
 
 NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files", "m005_words", "m006_live")
-"""Every migration this version knows, in order."""
+"""Every migration of this version, in order."""
 
 _M001 = """
 CREATE TABLE cassettes (
@@ -166,24 +166,24 @@ def m001_store(db: Database) -> None:
 
 
 def m002_forks(db: Database) -> None:
-    """Create `forks`: which cassette went its own way from which other one, where and why."""
+    """Create `forks`: the parent, position and reason of each forked cassette."""
     db.conn.execute(_M002)
 
 
 def m003_bindings(db: Database) -> None:
-    """Create `run_variables`, `declared` and `volatile_fields`: what a run declared, and what is known to vary."""
+    """Create `run_variables`, `declared` and `volatile_fields`, of recordings and of cassettes."""
     for statement in _M003.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
 
 
 def m004_files(db: Database) -> None:
-    """Create `files`: what the folder of cassettes held when the store was last in step with it."""
+    """Create `files`: content of each cassette's file when the store was last synchronized with it."""
     db.conn.execute(_M004)
 
 
 def m005_words(db: Database) -> None:
-    """Name what varies as everything else does, also in a store in which m003 named the tables otherwise."""
+    """Rename the tables of bindings in a store in which m003 gave them other names."""
     if "slots" in db.table_names():
         db.conn.execute("ALTER TABLE circumstances RENAME TO run_variables")
         db.conn.execute("ALTER TABLE declared RENAME COLUMN circumstances TO run_variables")
@@ -192,13 +192,13 @@ def m005_words(db: Database) -> None:
 
 
 def m006_live(db: Database) -> None:
-    """Add the live channels to `forks`: they stood in the reason alone."""
+    """Add the live channels to `forks`: before, only the reason named them."""
     db.conn.execute("ALTER TABLE forks ADD COLUMN live TEXT NOT NULL DEFAULT ''")
     db.conn.execute("UPDATE forks SET live = substr(why, 7) WHERE why GLOB 'live: *'")
 
 
 def list_applied_migrations(conn: sqlite3.Connection) -> tuple[str, ...]:
-    """Return the names of our migrations that this database says it has, in order; writes nothing."""
+    """Return the names of our migrations that this database has recorded, in order; writes nothing."""
     if conn.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone() is None:
         return ()
     rows = conn.execute("SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY id", (MIGRATION_SET,))
@@ -206,7 +206,7 @@ def list_applied_migrations(conn: sqlite3.Connection) -> tuple[str, ...]:
 
 
 def upgrade_schema(conn: sqlite3.Connection) -> None:
-    """Apply what is missing, one transaction each; safe when several processes do it at once."""
+    """Apply missing migrations, one transaction each; safe for concurrent processes."""
     from sqlite_utils import Database, Migrations  # late: reading never needs it
 
     db = Database(conn, execute_plugins=False)
@@ -215,5 +215,5 @@ def upgrade_schema(conn: sqlite3.Connection) -> None:
         steps(name=name)(globals()[name])
     while steps.pending(db):
         with write_transaction(conn):
-            # Another process may have been first: what is pending counts only under the lock.
+            # Another process may have been first: check for pending ones under the lock.
             steps.apply(db, stop_before=[step.name for step in steps.pending(db)][1:])

@@ -1,4 +1,4 @@
-"""Statements of a store in a file that are whole changes: leases of cassettes, deletion and renaming."""
+"""Changes of a store in a file that are one transaction: leases of cassettes, deletion and renaming."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHERE = " WHERE name = ? AND sample = ?"
 
 
 def is_process_alive(pid: int) -> bool:
-    """Return whether a process of this number runs on this machine; where that cannot be asked, yes."""
+    """Return whether a process with this id runs on this machine; if that cannot be checked, True."""
     if os.name == "nt":  # signal 0 would end the process there
         return True
     try:
@@ -44,7 +44,7 @@ def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, no
 def refuse_if_leased_by_other(
     holder: str, row: Sequence[Any], age: float | None, name: str | bytes, sample: int
 ) -> None:
-    """Raise CassetteBusy if somebody else (`row`: holder, process, host) said `age` seconds ago that he records."""
+    """Raise CassetteBusy if another process (`row`: holder, process, host) renewed its lease `age` seconds ago."""
     other, pid, host = row
     ours = other == holder and pid == os.getpid() and host == platform.node()
     fresh = age is not None and age < LEASE_SECONDS
@@ -70,14 +70,14 @@ def take_lease(
 
 
 def release_lease(conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, *, clean: bool) -> None:
-    """Return the lease if it is ours, and note whether the session came to its proper end."""
+    """Release the lease if this process holds it, and record whether the session ended properly."""
     conn.execute(
         "UPDATE cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL"
         " WHERE name = ? AND sample = ? AND holder = ? AND pid = ? AND host = ?",
         (name, sample, holder, os.getpid(), platform.node()),
     )
     if clean:
-        # While somebody else records it anew, only their end says that it is complete.
+        # While another session records it anew, only the end of that one makes it complete.
         conn.execute(
             "UPDATE cassettes SET closed_cleanly = 1 WHERE name = ? AND sample = ? AND holder IS NULL", (name, sample)
         )
@@ -91,8 +91,8 @@ _UPDATE = "UPDATE bodies SET encoding = ?, base_id = ?, prefix = ?, suffix = ?, 
 
 
 def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple[int, int]:
-    """Delete these interactions and every body that only they used; returns how many of both."""
-    # All at once: no index leads to who was superseded by whom, and a million single looks are a day.
+    """Delete these interactions and every body that only they used; returns the number of both."""
+    # All at once: `superseded_by` has no index, and a million single scans take a day.
     conn.execute("CREATE TEMP TABLE IF NOT EXISTS going (id INTEGER PRIMARY KEY)")
     conn.execute("DELETE FROM going")
     conn.executemany("INSERT OR IGNORE INTO going VALUES (?)", ((id_,) for id_ in ids))
@@ -109,7 +109,7 @@ def delete_interactions(conn: sqlite3.Connection, ids: Collection[int]) -> tuple
 
 
 def check_new_name(path: Path, old: str, new: str, *, there: bool, holder: str | None) -> None:
-    """Raise SettingsError if a new name is taken, CassetteBusy if the old one's cassette is being recorded."""
+    """Raise SettingsError if a new name is taken, CassetteBusy if the cassette of the old one is being recorded."""
     if there:
         raise SettingsError(
             f"there is a cassette {new} already.",
@@ -120,7 +120,7 @@ def check_new_name(path: Path, old: str, new: str, *, there: bool, holder: str |
 
 
 def collect_bodies(conn: sqlite3.Connection) -> int:
-    """Delete the bodies that nobody uses, newest first; what builds on one is stored anew on the next one below."""
+    """Delete unused bodies, newest first; a delta on one is encoded anew on that one's base."""
     dead = [row[0] for row in conn.execute(_DEAD)]
     for id_ in dead:
         base_id, depth = conn.execute("SELECT base_id, depth FROM bodies WHERE id = ?", (id_,)).fetchone()

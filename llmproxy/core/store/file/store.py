@@ -1,12 +1,12 @@
-"""A store in a file: every recorded interaction in one SQLite database, shared by as many processes as like.
+"""A store in a file: every recorded interaction in one SQLite database, shared by any number of processes.
 
-Reads go through one connection of the calling thread's, prepared SQL on indexed columns. Writes go through another,
-opened at the first write, guarded by a lock, each one short BEGIN IMMEDIATE transaction: an interaction becomes visible
-whole or not at all, and its occurrence is given under the database's write lock, so that no two processes take the
-same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given
-twice; what was read by id may be remembered.
+Reads use one connection of the calling thread, with prepared SQL on indexed columns. Writes use another connection,
+opened at the first write and guarded by a lock, each one short BEGIN IMMEDIATE transaction: an interaction becomes
+visible whole or not at all, and its occurrence is assigned under the database's write lock, so that no two processes
+take the same slot. A row's content never changes once it exists (only the superseded mark does), and ids are never
+reused; values read by id may be cached.
 
-Opened for replay the file never changes, nor does its folder. The schema is described in docs/store.md.
+Opened for replay, neither the file nor its folder changes. The schema is described in docs/store.md.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ UPDATE cassettes SET recorded = recorded + coalesce(
     (SELECT recorded FROM cassettes WHERE name = ? AND sample = ?), 0) WHERE name = ? AND sample = ?
 """
 _SPARE = 10
-"""A file of which a tenth is free is written anew after a deletion; what is less, the next recordings take."""
+"""A deletion rewrites a file of which this part (a tenth) is free; new recordings use less free space."""
 
 
 class FileStore(Store):
-    """One store file. Reading belongs to one thread at a time; writing may be done from any."""
+    """One store file. One thread at a time may read; any thread may write."""
 
     def __init__(self, path: Path, reader: StoreReader, *, writable: bool, now: Callable[[], float]) -> None:
         super().__init__(path, reader, now=now, watch=not writable)
@@ -81,10 +81,10 @@ class FileStore(Store):
         """Whether the file was removed or replaced since the reading connection was opened."""
         self._bodies = BodyWriter()
         self._last = 0
-        """The greatest id that we stored."""
+        """The greatest id that this store object stored."""
         self._stored = 0
         self._gone = False
-        """Whether somebody put a file in the place of ours in which what we stored is not."""
+        """Whether another program replaced the file by one that lacks our recordings."""
 
     def _follow_writer_file(self) -> None:
         if self._moved:
@@ -94,11 +94,11 @@ class FileStore(Store):
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:
-        """Open the store at `path`; made if `writable` and missing. `now` gives Unix time.
+        """Open the store at `path`; created if `writable` and missing. `now` returns Unix time.
 
-        Raises CassetteNotFound: it does not exist and is not to be written; CassetteCorrupt: it is not SQLite, damaged,
+        Raises CassetteNotFound: it does not exist, and `writable` is false; CassetteCorrupt: it is not SQLite, damaged,
         or another program's; CassetteNewer: a newer llmproxy wrote it; CassetteBusy: another program holds it locked;
-        StoreReadOnly: it is to be written and cannot be.
+        StoreReadOnly: `writable` is true, and the file or folder is not.
         """
         path = Path(path)
         if not writable:
@@ -106,7 +106,7 @@ class FileStore(Store):
         state = check_file(path)
         check_writable(path)
         if state is FileState.ROLLBACK:
-            # The writer comes with the first write: a run of nothing but hits leaves the file as it was.
+            # The writer is opened at the first write: a run with hits only does not change the file.
             reader = open_reader(path)
             if reader.copy is None:
                 return cls(path, reader, writable=True, now=now)
@@ -121,7 +121,7 @@ class FileStore(Store):
         return store
 
     def close(self) -> None:
-        """Close both connections, leaving one file unless others have it open. Raises RecordingError: it was cut."""
+        """Close both connections, leaving one file unless others have it open. Raises RecordingError if it was cut."""
         with self._lock:
             self._reader.close()
             if self._writer is None:
@@ -133,7 +133,7 @@ class FileStore(Store):
             raise self._build_loss_error()
 
     def _holds_last_stored(self) -> bool:
-        """Return whether the file still has what we stored last: ids only grow, whatever others delete."""
+        """Return whether the file still has our last recording: ids only grow, even if others delete."""
         try:
             with closing(connect_file(self.path, "mode=ro")) as conn:
                 found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
@@ -151,12 +151,12 @@ class FileStore(Store):
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
-        """Store several interactions in one transaction; blocks up to 5 s for others' writes."""
+        """Store several interactions in one transaction; blocks up to 5 s for other writers."""
         made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
         stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
-            stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it
+            stored = self._add_all(made, instead_of)  # the file was removed or replaced, with our rows in it
         return stored
 
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
@@ -179,7 +179,7 @@ class FileStore(Store):
         return ids
 
     def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[PreparedBody, PreparedBody]:
-        """Make the bodies of request and response ready: the slow part, without the write lock."""
+        """Encode the bodies of request and response: the slow part, without the write lock."""
         request = self._bodies.prepare_body(conn, interaction.request.body, build_delta_group(interaction))
         return request, self._bodies.prepare_body(conn, interaction.response.body, None)
 
@@ -226,7 +226,7 @@ class FileStore(Store):
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         self._require_writable()
         if self._writer is None:
-            return  # nothing was written through us, so there is nothing to say, and the file stays as it was
+            return  # nothing was written through this object, so the file stays unchanged
         with self._writing_connection() as conn, write_transaction(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
@@ -244,10 +244,10 @@ class FileStore(Store):
             statements.release_lease(conn, *new, holder, clean=clean)
 
     def wait_for_server(self) -> None:
-        """Do nothing: a file is always there."""
+        """Do nothing: a file needs no server."""
 
     def refresh_cassette(self, cassette: str) -> None:
-        """Do nothing: a file shows by itself what others recorded."""
+        """Do nothing: other processes' recordings are visible in the file."""
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         name = to_sql(cassette)
@@ -262,7 +262,7 @@ class FileStore(Store):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
-        """Delete and overwrite interactions and what only they used; gives space back where that is worth a rewrite."""
+        """Delete and overwrite interactions and bodies that only they used; rewrite the file if that frees enough."""
         before = self.path.stat().st_size
         with self.sqlite_transaction() as conn:
             conn.execute("PRAGMA secure_delete=ON")
@@ -285,7 +285,7 @@ class FileStore(Store):
                 conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Rekey live recordings; one whose slot is taken keeps its own until the next opening."""
+        """Rekey live recordings; one whose new slot is taken keeps its key until the next opening."""
         with self._writing_connection() as conn, write_transaction(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
@@ -294,14 +294,14 @@ class FileStore(Store):
 
     @contextmanager
     def sqlite_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the write lock; everything in the block happens, or nothing does."""
+        """Hold the write lock; the block is one transaction."""
         with self._writing_connection() as conn, write_transaction(conn):
             yield conn
         self._bodies.forget_bases()
         self._answers.clear()
 
     def vacuum(self, *, anew: bool = True) -> None:
-        """Free deleted rows' space by rewriting the file; left for later if another process uses the store."""
+        """Free deleted rows' space by rewriting the file; skipped if another process uses the store."""
         with suppress(CassetteBusy, RecordingError), self._writing_connection() as conn:
             if anew:
                 conn.execute("VACUUM")
@@ -335,7 +335,7 @@ class FileStore(Store):
 
 
 def _next_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
-    """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
+    """Count one more interaction of a cassette, creating its row if missing, and return its position."""
     found = conn.execute(_COUNT, (name, sample)).fetchall()
     if not found:
         statements.ensure_cassette(conn, name, sample, now)
@@ -344,10 +344,10 @@ def _next_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
-    """Open the store at `path`, as `FileStore.open` does and with its errors; `now` gives Unix time.
+    """Open the store at `path`, like `FileStore.open` and with its errors; `now` returns Unix time.
 
-    `whole`: all of a server's store is read at once, for commands that look at everything. Without, a cassette is read
-    when `Store.refresh` names it.
+    `whole`: read all of a server's store at once, for commands that need everything. Otherwise a cassette is read by
+    `Store.refresh_cassette`.
 
     Raises MachineError: the server cannot be reached, or the extra `postgres` is missing.
     """

@@ -1,8 +1,8 @@
 """A store on PostgreSQL, for many proxies on many machines.
 
-What was read of it lies on this machine as a store in a file, so that reading, and with it replay, is the same code and
-costs no round trip: `local_copy` brings it up to date. Writing goes to the server first (`store`), in one transaction
-that gives slots and ids under the lock of the cassette's row, and is acknowledged only when the server has committed.
-`connection` connects, says what went wrong, and in PostgreSQL's text what that cannot hold; `schema` makes the tables
+Cassettes that were read are kept on this machine as a store in a file, so that reading, and with it replay, is the same
+code and needs no round trip: `local_copy` updates it. Writes go to the server first (`store`), in one transaction that
+assigns slots and ids under the lock of the cassette's row, and are acknowledged only after the server's commit.
+`connection` connects, translates errors, and encodes texts that PostgreSQL cannot store; `schema` creates the tables
 under a lock.
 """

@@ -1,8 +1,8 @@
-"""The connection to a server: made when it is needed, made anew when it broke, never waited for without end, its errors
-in our words.
+"""Connection to a PostgreSQL server: opened when needed, reopened after a failure, always with timeouts, its errors
+translated to llmproxy's.
 
-Nothing of psycopg is imported before a server is named. No message holds a password: libpq's texts have none, and what
-we were given as one is struck from them all the same.
+psycopg is imported only if a server is named. No message contains a password: libpq's texts have none, and configured
+ones are removed from them anyway.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
-"""How long one statement's answer is waited for; a network that was cut says nothing."""
+"""Timeout of one statement in seconds; a broken network reports nothing."""
 _SOON = 0.5
-"""Seconds for which the event loop may stand until another thread has used the connection."""
+"""Maximum seconds that the event loop waits until another thread has used the connection."""
 PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
-"""Seconds between attempts to write while the server is away."""
+"""Seconds between attempts to write while the server is unavailable."""
 _SETTINGS = (
-    # The answer of a commit means: it is on the disk. A machine that vanished in a transaction holds its locks for
+    # A confirmed commit is on the disk. A machine that disappears in a transaction holds its locks for
     # seconds only.
     "SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', '10s', false),"
     " set_config('idle_in_transaction_session_timeout', '5s', false)"
@@ -47,18 +47,18 @@ _LOCKED = "55P03"
 
 
 class ServerLost(MachineError):
-    """The server went away, or was never there: what was asked may or may not have been done."""
+    """The server is unavailable; a statement that was sent may or may not have been executed."""
 
     code = "llmproxy_server_away"
     status = 503
 
 
 class Conflict(LLMProxyError):
-    """Two transactions met; the same again will do."""
+    """Two transactions conflicted; a retry can succeed."""
 
 
 class ServerLink:
-    """One connection of one thread at a time."""
+    """A connection that one thread at a time may use."""
 
     def __init__(self, server: StoreServer) -> None:
         self.server = server
@@ -66,7 +66,7 @@ class ServerLink:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Let it go; the next use connects again."""
+        """Close the connection; the next use reconnects."""
         with self._lock:
             conn, self._conn = self._conn, None
             if conn is not None:
@@ -75,7 +75,7 @@ class ServerLink:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it can be used: it is open, and whoever uses it ends soon."""
+        """Whether it is open, and free soon."""
         free = self._conn is not None and self._lock.acquire(timeout=_SOON)
         try:
             return free and self._conn is not None
@@ -85,12 +85,12 @@ class ServerLink:
 
     @contextmanager
     def borrow_connection(self, *, writing: bool) -> Iterator[Conn]:
-        """Yield the connection, in no transaction. Raises Lost, Conflict, StoreReadOnly and others of ours."""
+        """Yield the connection, in no transaction. Raises ServerLost, Conflict, StoreReadOnly and other errors."""
         with self._lock:
             if self._conn is None:
                 self._conn = connect_server(self.server)
             conn = self._conn
-            import psycopg  # `connect` says what brings it
+            import psycopg  # `connect_server` reports a missing driver
 
             try:
                 yield conn
@@ -106,7 +106,7 @@ class ServerLink:
 
 @contextmanager
 def pipeline(conn: Conn) -> Iterator[None]:
-    """Do a transaction of statements sent together, committed at the end; errors come out then at the latest."""
+    """Run a transaction of statements sent together, committed at the end, where errors appear at the latest."""
     import psycopg
 
     try:
@@ -122,7 +122,7 @@ def pipeline(conn: Conn) -> Iterator[None]:
 
 
 def connect_server(server: StoreServer) -> Conn:
-    """Open a connection whose statements commit by themselves. Raises Lost; MachineError: the driver is missing."""
+    """Open a connection with autocommit. Raises ServerLost; MachineError: the driver is missing."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -133,7 +133,7 @@ def connect_server(server: StoreServer) -> Conn:
         ) from error
 
     class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
-        """Waits for no answer without end."""
+        """A connection whose waits for answers have a timeout."""
 
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
             return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
@@ -161,7 +161,7 @@ def retries(pauses: Sequence[float] = PAUSES) -> Iterator[AbstractContextManager
 
 
 def _format_error(server: StoreServer, error: Exception) -> str:
-    """Return the first line of what the driver says, without a password."""
+    """Return the first line of the driver's error, without a password."""
     text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
     text = text.rpartition("FATAL:  ")[2]
     for secret in server.secrets:
@@ -183,7 +183,7 @@ def _build_lost_error(server: StoreServer, error: Exception) -> ServerLost:
 
 
 def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
-    """Return the error of ours that says what the server said."""
+    """Return llmproxy's error for a server's error."""
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:
         return Conflict(f"The store {server.shown}: {said}.")
@@ -207,7 +207,7 @@ _MARK = "\x01"
 
 
 def to_pg(value: Sql) -> Sql:
-    """Return a file's column value as the server's; bytes of a text are marked and written as hex."""
+    """Return the server's column value for a file's; bytes in a text are marked and written as hex."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, bytes):

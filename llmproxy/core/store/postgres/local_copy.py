@@ -1,5 +1,5 @@
-"""What the server has, into the copy on this machine: only what changed since it was read last, a cassette whole or not
-at all.
+"""Updates of the copy on this machine from the server: only changes since the last read, each cassette whole or not at
+all.
 
 Every change of a cassette on the server counts its `version` under the lock of its row, and every row says which
 version wrote or superseded it: rows above the version that we have are what is new. Where something was taken away, or
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
 
 AT_ONCE = 500
-"""Rows that are asked for together."""
+"""Rows per query."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS server_copies (
@@ -95,7 +95,7 @@ class Body(NamedTuple):
 
 
 def prepare_copy(local: sqlite3.Connection, store: str) -> None:
-    """Make a copy of the server's store `store` out of a new file; what was copied of another one is thrown away."""
+    """Prepare a new file as a copy of the server's store `store`; rows copied from another store are deleted."""
     local.execute(_TABLE)
     local.execute(_STORE)
     if local.execute("SELECT id FROM server_store").fetchall() == [(store,)]:
@@ -170,7 +170,7 @@ def _read_changes(conn: Conn, place: CopyPlace, epoch: int | None, after: tuple[
 
 
 def _clear_sample(local: sqlite3.Connection, place: CopyPlace) -> None:
-    """Take out what was copied, but for the bodies, which what comes instead may share."""
+    """Delete copied rows, but not the bodies, which the new rows may share."""
     local.execute("DELETE FROM interactions WHERE cassette = ? AND sample = ?", place)
     local.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", place)
 
@@ -190,7 +190,7 @@ def _write_rows(
     local: sqlite3.Connection, conn: Conn, place: CopyPlace, found: Sequence[tuple[Any, ...]],
     known: Mapping[bytes, Body],
 ) -> None:  # fmt: skip
-    """Write rows that are new, and the marks of those that were superseded."""
+    """Write new rows, and the marks of superseded ones."""
     bodies = _copy_bodies(local, conn, {sha for row in found for sha in row[6:8]}, known)
     for row in found:
         _, id_, gone_at, successor, position, occurrence, request, response, made_ids, said, *columns = row
@@ -209,7 +209,7 @@ def _write_rows(
 def _copy_bodies(
     local: sqlite3.Connection, conn: Conn, wanted: Iterable[bytes], known: Mapping[bytes, Body]
 ) -> dict[bytes, int]:
-    """Return the copy's rows of these bodies, those that are missing read from the server."""
+    """Return the copy's rows of these bodies; missing ones are read from the server."""
     # Another one may have stored the same content on the server in another way: ours fits what is here, or none.
     came = {each.sha256: each for each in known.values() if each.base is None or _find_body_row(local, each.base)}
     ask = set(wanted)
@@ -228,7 +228,7 @@ def _find_body_row(local: sqlite3.Connection, sha: bytes) -> int | None:
 
 
 def _write_body(local: sqlite3.Connection, sha: bytes, came: Mapping[bytes, Body]) -> int:
-    """Write a body and what it builds on, unless it is there; returns its row."""
+    """Write a body and its bases, unless it exists; return its row."""
     if (row := _find_body_row(local, sha)) is not None:
         return row
     if sha not in came:

@@ -1,7 +1,7 @@
-"""The tables on the server, in a schema of their own, as statements in order: a version is how many of them it has.
+"""Tables on the server, in a schema of their own, as statements in order: the version is the number of executed ones.
 
-They are made by whoever records first, under an advisory lock, each in a transaction of its own; nobody else changes
-them. A step that was released never changes: add the next one instead. docs/store.md says who may do what.
+The first recorder creates them, under an advisory lock, each in a transaction of its own; nothing else changes them. A
+released step never changes: add a new one instead. docs/store.md lists the needed grants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
 
 LOCK = 0x6C6C6D70
-"""Of the migrations; ``llmp``."""
+"""Id of the migrations' advisory lock; ``llmp``."""
 
 _REAL = frozenset({"started_at", "first_byte_ms", "duration_ms", "cost_usd"})
 _WHOLE = frozenset({
@@ -102,15 +102,15 @@ VERSION = len(STEPS)
 
 
 def read_version(conn: Conn) -> int:
-    """Return how many steps the server has; 0 without our tables."""
-    # Read from the catalogue: names that were not found are remembered for the length of a transaction.
+    """Return the number of steps that the server has; 0 without our tables."""
+    # Read from the catalogue: a name that was not found stays cached until the transaction ends.
     if not conn.execute(_THERE).fetchall():
         return 0
     return int(conn.execute("SELECT coalesce(max(version), 0) FROM llmproxy.migrations").fetchall()[0][0])
 
 
 def check_version(conn: Conn, server: StoreServer) -> None:
-    """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables are those of today."""
+    """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables have the current version."""
     found = read_version(conn)
     if found == 0:
         raise CassetteNotFound(
@@ -130,12 +130,12 @@ def check_version(conn: Conn, server: StoreServer) -> None:
 
 
 def upgrade_schema(conn: Conn) -> None:
-    """Make what is missing; safe when several do it at once."""
+    """Create missing tables; safe for concurrent calls."""
     while (found := read_version(conn)) < VERSION:
         with conn.transaction():
             conn.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             if read_version(conn) != found:
-                continue  # somebody else was first
+                continue  # another process was first
             if found == 0:
                 conn.execute("CREATE SCHEMA IF NOT EXISTS llmproxy")
                 conn.execute(

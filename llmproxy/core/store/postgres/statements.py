@@ -1,4 +1,4 @@
-"""Statements of a store on a server that are whole changes: leases of cassettes, deletion, renaming, other keys."""
+"""Changes of a store on a server that are one transaction: leases of cassettes, deletion, renaming, rekeying."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
 
 Place = tuple[str, int]
-"""Cassette, as its column has it, and sample."""
+"""Cassette, in the form of its column, and sample."""
 
 _ENSURE = """
 INSERT INTO llmproxy.cassettes (name, sample, created_at, epoch)
@@ -40,12 +40,12 @@ _OURS = " WHERE name = %s AND sample = %s AND holder = %s AND pid = %s AND host 
 
 
 def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
-    """Make the cassette's row if there is none."""
+    """Create the cassette's row if there is none."""
     conn.execute(_ENSURE, (*place, now))
 
 
 def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
-    """Take the lease; `anew`: the cassette is recorded anew. Raises CassetteBusy naming who holds it."""
+    """Take the lease; `anew`: the cassette is recorded anew. Raises CassetteBusy naming the holder."""
     with conn.transaction():
         ensure_cassette(conn, place, now)
         *row, age = conn.execute(_LOCK, place).fetchall()[0]
@@ -55,13 +55,13 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
 
 
 def renew_lease(conn: Conn, place: Place, holder: str) -> bool:
-    """Refresh the heartbeat; False if the lease is another's by now."""
+    """Refresh the heartbeat; return False if another process has the lease."""
     sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"
     return conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node())).rowcount > 0
 
 
 def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
-    """Return the lease if it is ours, and note whether the session came to its proper end."""
+    """Release the lease if this process holds it, and record whether the session ended properly."""
     sql = (
         f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version "
         f"+ 1{_OURS}"
@@ -99,7 +99,7 @@ UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(ra
 
 
 def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
-    """Delete interactions; returns how many there were."""
+    """Delete interactions; returns their number."""
     with conn.transaction():
         places = _restart_copies(conn, ids)
         names = [name for name, _ in places]
@@ -115,7 +115,7 @@ def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
 
 
 def collect_bodies(conn: Conn) -> int:
-    """Delete the bodies that nobody uses, and return how many; what builds on one is stored anew on the next one below.
+    """Delete unused bodies, and return their number; a delta on one is encoded anew on that one's base.
 
     Somebody may take one into use meanwhile, or delete as well: then it is looked again, and given up where that does
     not end. The next deletion finds what was left.
@@ -154,7 +154,7 @@ def rename_cassette(conn: Conn, path: Path, old: str, new: str) -> None:
 def promote_staged(
     conn: Conn, staged: Place, place: Place, gone: Sequence[int], holder: str, now: float, *, clean: bool
 ) -> None:
-    """Make recordings of `staged` recordings of `place`, in place of those of `gone`. Raises CassetteBusy."""
+    """Move the recordings of `staged` to `place`, superseding those with ids in `gone`. Raises CassetteBusy."""
     with conn.transaction():
         take_lease(conn, place, holder, now, anew=False)
         conn.execute(
@@ -174,7 +174,7 @@ def promote_staged(
 
 
 def rekey_recordings(conn: Conn, made: Sequence[KeyChange]) -> None:
-    """Rekey live recordings. The slots of a whole cassette may change places, so copies of it begin anew."""
+    """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
     ids = [each.id for each in made]
     with conn.transaction():
         _restart_copies(conn, ids)
@@ -190,7 +190,7 @@ def rekey_recordings(conn: Conn, made: Sequence[KeyChange]) -> None:
 
 
 def _restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """Lock the cassettes of these interactions, in recorders' order, and mark that their copies begin anew."""
+    """Lock the cassettes of these interactions, in recorders' order, and make their copies restart."""
     places: list[tuple[str, int]] = []
     # Again: one may have been renamed while we waited for its lock.
     while found := sorted(set(conn.execute(_PLACES, (ids,)).fetchall()).difference(places), key=str):
@@ -201,7 +201,7 @@ def _restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
-    """Store what builds on a dead body anew, on the next one below that stays."""
+    """Encode deltas on a dead body anew, on its nearest base that stays."""
     children = conn.execute(
         "SELECT sha256, base FROM llmproxy.bodies WHERE base = ANY(%s) AND NOT sha256 = ANY(%s)",
         (list(dead), list(dead)),
@@ -224,7 +224,7 @@ def _read_delta_depth(conn: Conn, sha: bytes) -> int:
 
 
 def read_body(conn: Conn, sha: bytes) -> bytes:
-    """Return the content of a body, which builds on others. Raises CassetteCorrupt if it is not what was stored."""
+    """Return the content of a body with bases. Raises CassetteCorrupt if its sha256 differs."""
     chain: list[tuple[str, int, int, bytes]] = []
     at: bytes | None = sha
     while at is not None:

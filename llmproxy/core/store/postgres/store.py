@@ -1,9 +1,9 @@
 """The store of a team: read from its copy on this machine, written to the server.
 
-Reading is `Readable`'s, over the copy; `refresh_cassette` brings a cassette of it up to date when a session begins,
-when a cassette is still empty and, where others may record beside us, at each miss. While the server is away, what was
-read stays. Writing is acknowledged when the server has committed; what was sent and not confirmed is sent again under
-the same token, so that it is there once.
+Reading is `Readable`'s, on the copy. `refresh_cassette` updates a cassette of it when a session begins, while a
+cassette is empty and, if others may record in it, at each miss. While the server is unavailable, the copy stays usable.
+A write is acknowledged after the server's commit; an unconfirmed one is sent again with the same token, so that it is
+stored once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 
 
 class _PreparedInteraction(NamedTuple):
-    """An interaction of which everything is made that needs no lock."""
+    """An interaction with everything prepared that needs no lock."""
 
     given: Addition
     token: uuid.UUID
@@ -84,12 +84,12 @@ class _PreparedInteraction(NamedTuple):
 
     @property
     def cassette_and_sample(self) -> tuple[str, int]:
-        """Cassette, as a column on the server has it, and sample."""
+        """Cassette, in the form of the server's column, and sample."""
         return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
     def request_key(self) -> tuple[str, int, str, Key]:
-        """Where recordings that answer the same stand."""
+        """Cassette, sample, party and key, which recordings that answer the same request share."""
         return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
     def encode_standalone(self) -> dict[bytes, Body]:
@@ -100,7 +100,7 @@ class _PreparedInteraction(NamedTuple):
 
 
 class _AlreadyStored(Exception):
-    """The attempt before was committed, though nobody said so."""
+    """The previous attempt was committed, without a confirmation."""
 
     def __init__(self, ids: list[int]) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class _AlreadyStored(Exception):
 
 
 class ServerStore(Store):
-    """A store on a server. Reading belongs to one thread at a time; writing may be done from any."""
+    """A store on a server. One thread at a time may read; any thread may write."""
 
     def __init__(
         self, server: StoreServer, link: ServerLink, writer: FileConn, *, writable: bool, now: Callable[[], float]
@@ -118,28 +118,28 @@ class ServerStore(Store):
         self.writable = writable
         self._lock = threading.Lock()
         self._writer: FileConn | None = writer
-        """To the copy."""
+        """Writing connection to the copy."""
         self._bodies = BodyWriter()
         self._reads, self._writes = link, ServerLink(server)
         self._read: set[str] = set()
-        """Cassettes that were read from the server since it was opened."""
+        """Cassettes read from the server since this store was opened."""
         self._held: dict[tuple[str, int], str] = {}
-        """Our leases, by the server's name of the cassette and sample: the holder."""
+        """Holders of our leases, by the server's name of the cassette and sample."""
         self._wrote: set[tuple[str, int]] = set()
-        """Cassettes and samples, as the server names them, into which we recorded."""
+        """Cassettes and samples, in the server's form, in which we recorded."""
         self._away = False
-        """Whether the server stayed away when a session ended: the next ones do not wait for it again."""
+        """Whether the server was unavailable when a session ended: the next ones do not wait for it again."""
         self._shared: set[tuple[str, int]] = set()
-        """Those into which others may record beside us, and those of which our copy is behind."""
+        """Cassettes into which others may record at the same time, and those of which the copy is outdated."""
 
     @classmethod
     def connect(
         cls, server: StoreServer, *, writable: bool, now: Callable[[], float], whole: bool = True
     ) -> ServerStore:
-        """Open the store on a server; its tables are made, or brought up to date, if it is to be written.
+        """Open the store on a server; its tables are created or upgraded if `writable`.
 
-        Raises Lost: it cannot be reached, or lets us not in; CassetteNotFound: there is no store yet, and it is not to
-        be written; CassetteNewer: a newer llmproxy made it; StoreReadOnly: it is to be written, and this role may not.
+        Raises ServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
+        CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
         make_copy_folder(server.copy)
         link = ServerLink(server)
@@ -161,7 +161,7 @@ class ServerStore(Store):
         return store
 
     def close(self) -> None:
-        """Let the server go, and put the copy at rest."""
+        """Disconnect from the server, and close the copy."""
         self._reads.close()
         self._writes.close()
         with self._lock:
@@ -173,7 +173,7 @@ class ServerStore(Store):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def refresh_cassette(self, cassette: str) -> None:
-        """Read what is new of a cassette. Raises Lost only if it was never read: while away, what was read stays."""
+        """Read changes of a cassette. Raises ServerLost only if it was never read; else its copy stays usable."""
         try:
             self._refresh_copy(cassette)
         except ServerLost as error:
@@ -183,14 +183,14 @@ class ServerStore(Store):
         self._read.add(cassette)
 
     def wait_for_server(self) -> None:
-        """Wait until the server is there, as long as writing does. Raises Lost."""
+        """Wait until the server is available, as long as writing does. Raises ServerLost."""
         for attempt in retries():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
                 return
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
-        """Return live recordings of `key`; where others record too, a miss asks the server first. Raises Lost."""
+        """Return live recordings of `key`; if others record too, refresh at a miss. Raises ServerLost."""
         found = super().find_keyed(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
@@ -232,8 +232,8 @@ class ServerStore(Store):
     def add_interactions(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; committed on the server when this returns.
 
-        While the server is away it is tried again for some ten seconds. Raises Lost if it stays away: then nobody
-        knows whether the last attempt was committed, and the caller counts it as not stored.
+        While the server is unavailable, it retries for about ten seconds. Raises ServerLost if that fails: then it is
+        unknown whether the last attempt was committed, and the caller counts it as not stored.
         """
         self._require_writable()
         self.write_current_keys([(each.interaction.cassette, each.interaction.sample) for each in many])
@@ -334,7 +334,7 @@ class ServerStore(Store):
     def _update_copy_after(
         self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
     ) -> None:
-        """Bring the copy up to date with what was committed; where that fails a miss there asks the server first."""
+        """Update the copy with committed rows; if that fails, a miss there asks the server first."""
         made = [each.given.interaction for each in sent]
         places = {(one.cassette, one.sample) for one in made}
         try:
@@ -352,7 +352,7 @@ class ServerStore(Store):
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
-        """Open a writing session, as `Store.begin`; a lease is counted by the server's clock."""
+        """Open a writing session, like `Store.begin_writing`; a lease runs by the server's clock."""
         self._require_writable()
         place = (to_pg_text(cassette), sample)
         if not exclusive:
@@ -363,12 +363,11 @@ class ServerStore(Store):
         self._held[place] = holder
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
-        """Keep the lease; False if it is gone."""
         with self._writes.borrow_connection(writing=True) as conn:
             return statements.renew_lease(conn, (to_pg_text(cassette), sample), holder)
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Close a writing session, as `Store.end`."""
+        """Close a writing session, like `Store.end_writing`."""
         self._require_writable()
         self._shared.discard((cassette, sample))
         place = (to_pg_text(cassette), sample)
@@ -386,14 +385,13 @@ class ServerStore(Store):
 
     @contextmanager
     def _changing_connection(self, cassette: str | None = None) -> Iterator[Conn]:
-        """Yield the writing connection; every machine's copy follows at its next look, ours at once."""
+        """Yield the writing connection; our copy is updated afterwards, other machines' at their next refresh."""
         self._require_writable()
         with self._writes.borrow_connection(writing=True) as conn:
             yield conn
             self._update_copy(conn, cassette)
 
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the volatile fields of a cassette, in place of those that it had."""
         name = to_pg_text(cassette)
         with self._changing_connection(cassette) as conn, conn.transaction():
             statements.ensure_cassette(conn, (name, 1), self._now())
@@ -403,12 +401,11 @@ class ServerStore(Store):
                 conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg(text)))
 
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
-        """Delete interactions, and then what only they used."""
+        """Delete interactions, then the bodies that only they used."""
         with self._changing_connection() as conn:
             return Deleted(statements.delete_interactions(conn, list(ids)), statements.collect_bodies(conn), None)
 
     def rename_cassette(self, old: str, new: str) -> None:
-        """Rename a cassette and all its samples."""
         with self._changing_connection() as conn:
             statements.rename_cassette(conn, self.path, old, new)
 
@@ -419,16 +416,15 @@ class ServerStore(Store):
         self._held.pop(names[0], None)
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        """Rekey live recordings."""
         with self._changing_connection() as conn:
             statements.rekey_recordings(conn, made)
 
     def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:  # noqa: ARG002 - protocol
-        """Raise StoreReadOnly: files of cassettes are kept in step with a store in a file."""
+        """Raise StoreReadOnly: only a store in a file is synchronized with cassettes' files."""
         self.sqlite_transaction()
 
     def sqlite_transaction(self) -> NoReturn:
-        """Raise StoreReadOnly: forks, and what keeps files in step, are a file's."""
+        """Raise StoreReadOnly: forks and synchronized files need a store in a file."""
         raise StoreReadOnly(
             f"The store {self.server.shown} is a server's, and this needs a store in a file.",
             hint="llmproxy pull NAME brings a cassette into llmproxy.db, llmproxy push NAME --replace brings it back.",
@@ -439,7 +435,7 @@ _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interaction
 
 
 def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
-    """Raise StoreReadOnly if we are to record, and may only read."""
+    """Raise StoreReadOnly if `writable`, and this role may only read."""
     if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
         raise StoreReadOnly(
             f"The store {server.shown} cannot be written to: this role may only read it.",
