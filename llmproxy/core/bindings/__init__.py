@@ -1,21 +1,21 @@
-"""Bindings: a recording answers the same run in another folder, on another day, with what its tools made this time.
+"""Bindings: recordings answer the same run in another folder, on another day, with other ids from its tools.
 
-A *run variable* is a value that was declared on both runs (`RunVariable`: cwd, home, a captured id). A *volatile field*
-is a place in a tool's results whose value is known to vary (`VolatileField`). The exact key is asked first, and no
-exact key changes by anything in this room. Pure: no I/O, no clock, nothing of the engine.
+A *run variable* is a value that both runs declare (`RunVariable`: cwd, home, a captured id). A *volatile field* is a
+place in a tool's results whose value is known to vary (`VolatileField`). A request's exact key is looked up first, and
+nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of the engine.
 
-    build_bound_key(canonical)                              what no binding can change, which finds candidates (``b1:``)
+    build_bound_key(canonical)                              key of everything that no binding can change (``b1:``)
     bindings = Bindings(recorded run variables, present ones, volatile fields, BindScope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
-    create_expectations(bindings)                           -> ExpectedMessages, which make the next comparisons quick
+    create_expectations(bindings)                           -> ExpectedMessages, a cache for the next comparisons
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_exact_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
-    rewrite_recorded(bindings, tree)                        -> a recorded request in other words
-    list_volatile_values(fields, tree)                      -> what stands in volatile fields of one request
+    rewrite_recorded(bindings, tree)                        -> a recorded request with this run's values
+    list_volatile_values(fields, tree)                      -> the values of volatile fields in one request
 
-`Fit.names` are the bindings whose values differ, `Fit.identities` what tools made in this pair of requests: add them to
-the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is a line
-for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
+`Fit.names` are the bindings whose values differ, `Fit.identities` the ids that tools created in this pair of requests:
+add them to the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is
+a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
 from llmproxy.core.bindings.answer_rewriting import rebind_exact_answer, rewrite_answer

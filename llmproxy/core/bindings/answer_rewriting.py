@@ -1,20 +1,19 @@
-"""A recorded answer as this run must get it: recorded paths and identities become present ones, all else stays.
+"""Rewriting of a recorded answer for this run: recorded paths and ids become present ones, all else stays.
 
-    recorded response, `Fit` -> response, or the `Mismatch` that says why it cannot be
+    recorded response, `Fit` -> response, or the `Mismatch` that prevents it
 
-In texts and in the arguments of calls, whole and streamed: in a stream the present value goes out where the recorded
-one began, every other delta and every time stays. Days and blocks are never written into an answer. Afterwards no
-recorded identity may be left (`leaked`), and a path that needs quotes in a command where the recorded one needed none
-is refused.
+Values are replaced in texts and in the arguments of calls, whole and streamed. In a stream the present value is sent at
+the recorded one's start; all other deltas and all times stay. Dates and blocks are never written into an answer. The
+result must contain no recorded id (`leaked`). A path that needs quotes in a command is refused if the recorded one
+needed none.
 
-May a value stand in a command where another one stood? Quotes that the model wrote for a recorded folder may not do for
-this run's.
+The quoting check: quotes that the model wrote around a recorded folder may not protect this run's folder.
 
-    text, where the recorded value begins and ends, the new value -> yes, or no
+    text, start and end of the recorded value, the new value -> whether the new value may replace it
 
-Yes where nothing in the new value means anything to a shell that the recorded one had not as well, where it is written
-with backslashes, or where quotes begin right before it that keep all of it -- unless what they hold is read by a shell
-once more (``sh -c "..."``). No is a miss.
+It may if every shell character in the new value is in the recorded one too, if it is escaped with backslashes, or if
+quotes that open right before it protect all of it, unless a shell reads their content again (``sh -c "..."``).
+Otherwise the request is a miss.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from llmproxy.lazy_regex import late
 
 
 class TextEdit(NamedTuple):
-    """One value to be replaced in a text."""
+    """One replacement in a text."""
 
     start: int
     end: int
@@ -85,7 +84,7 @@ _SCALAR = late(
 
 
 def locate_pieces_in_json(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
-    """Pair the strings and whole numbers of JSON text with their place in its tree; None for a member's name."""
+    """Yield (start, end, piece) of the strings and integers in JSON text; the piece of a member's name is None."""
     left = (piece for piece in pieces if not piece.is_name)
     for found in _SCALAR.finditer(text):
         if found["called"] is not None:
@@ -100,10 +99,8 @@ _ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[
 
 
 def build_json_string_edits(text: str, start: int, end: int, inner: Iterable[TextEdit]) -> Iterator[TextEdit]:
-    """Yield changes to a JSON string's value as changes to its text, as narrow as they can be for a stream's other
-    pieces.
-    """
-    # Where each character of the value begins in the escaped text, and where the last ends.
+    """Yield edits of a JSON string's text for edits of its value, as narrow as possible for streams."""
+    # Start of each character of the value in the escaped text, and the end of the last one.
     raw = text[start + 1 : end - 1]
     places: Sequence[int] = range(start + 1, end)
     if "\\" in raw:
@@ -114,11 +111,11 @@ def build_json_string_edits(text: str, start: int, end: int, inner: Iterable[Tex
 
 
 _PLAIN = late(r"[\w@%+=:,./~-]*")
-"""Means nothing to a shell; neither does a letter of any script."""
+"""Characters without meaning to a shell, including letters of any script."""
 _ESCAPED = late(r"(?:[\w@%+=:,./~-]|\\[^\n])*\Z")
 _READ_TWICE = late(r"(?:^|\s)(?:-\w*c|eval|ssh|xargs|su|watch|parallel)(?:\s|$)")
 _KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
-"""By quote: what may not stand in it. A backslash not in either: Python and JavaScript read it in both."""
+"""Characters that a quote does not protect, by quote; a backslash in both: Python and JavaScript interpret it."""
 _FENCE = "```"
 
 
@@ -137,7 +134,7 @@ def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
 
 
 def is_in_code_block(text: str, at: int) -> bool:
-    """Return whether a position of Markdown lies in a block of code, which some agents run."""
+    """Return whether a position in Markdown is in a code block, which some agents execute."""
     return text.count(_FENCE, 0, at) % 2 == 1
 
 
@@ -147,7 +144,7 @@ def _find_shell_characters(value: str) -> set[str]:
 
 
 def _find_open_quote(text: str, at: int) -> int:
-    """Return where the quote begins in which a position lies, as a POSIX shell reads it; -1 for none."""
+    """Return the start of the quote that contains a position, as a POSIX shell reads it; -1 if none."""
     opened, n = -1, 0
     while n < at:
         letter = text[n]
@@ -164,16 +161,16 @@ def _find_open_quote(text: str, at: int) -> int:
 DROPPED = frozenset(
     {"content-encoding", "content-length", "digest", "content-digest", "repr-digest", "content-md5", "etag"}
 )
-"""Header fields that are not true of a rewritten body."""
+"""Header fields that are not valid for a rewritten body."""
 _COMMANDS = late(
     r"(?:.*_)?(?:commands?|cmd|cmdline|commandline|script|code|shell|bash|input|exec|run|args|argv)", re.IGNORECASE
 )
-"""Members of arguments that hold a command, whatever it looks like."""
+"""Members of arguments that contain a command, whatever its form."""
 _WRITTEN = frozenset({"content", "text", "old_string", "new_string"})
-"""Members that hold what is written into a file."""
+"""Members that contain text to be written into a file."""
 _WHOLE_ID = 8
 _GAP = "\0"
-"""Stands for what was exchanged: it is of no id and of no word."""
+"""Placeholder for a replaced part: it belongs to no id and no word."""
 
 
 class _Refused(Exception):
@@ -185,10 +182,10 @@ class _Refused(Exception):
 def rewrite_answer(
     bindings: Bindings, fit: Fit, response: Response, known: IdPairs | None = None, *, strict: bool = True
 ) -> Response | Mismatch:
-    """Return the response as this run must get it; the same object where nothing in it changes.
+    """Return the response adapted to this run; the same object if nothing changes.
 
-    `known` is what the session's earlier requests mapped; what the pair of requests itself says (`fit`) comes first.
-    Not `strict`: nobody is answered with it, so a sentence may name a thing by its recorded number.
+    `known` are the session's earlier id pairs; those of this pair of requests (`fit`) take precedence. Not `strict`:
+    the answer is served to no client, so its prose may contain a recorded short value.
     """
     try:
         return AnswerRewriter(bindings, fit, known, strict=strict).rewrite_response(response)
@@ -204,20 +201,20 @@ def rebind_exact_answer(
     *,
     named: frozenset[str] | None = None,
 ) -> Response | Mismatch:
-    """Return the answer of an exact hit: as recorded, unless it names a recorded folder or identity that the request
-    does not hold.
+    """Return the answer of an exact hit: as recorded, unless it names a recorded folder or id that the request does not
+    contain.
 
-    `request` is the tree of both requests. `named` are the paths below which an earlier request of the run named
-    something in its own words: a model's text names this run's folder only then; an argument of a tool always does.
-    None for a tool's answer, which speaks of this machine (``list_allowed_directories {}`` has one key in every
-    folder). Folders of one part and well-known ones stay: ``/tmp`` in a sentence is nobody's. The same object where
-    nothing changes.
+    `request` is the tree of both requests. `named`: path variables below which an earlier request of the run named
+    something with this run's value: a model's text gets this run's folder only then, an argument of a tool always. None
+    for a tool's answer, which describes this machine (``list_allowed_directories {}`` has one key in every folder).
+    Folders of one part and well-known ones stay: ``/tmp`` in a sentence belongs to no run. The same object if nothing
+    changes.
     """
     paths = bindings.limited_to_own_paths
     if not paths.changed and not known:
         return response
     held = set(_find_forms_in_request(paths, request))
-    # A short value may be meant by any number of an equal request, so its answer stays.
+    # Any number in an equal request may be a short value, so short values stay in its answer.
     left = [each for each in known or () if each.is_distinct and each.recorded != each.present]
     tokens = IdPairSearch(left)
     held_ids = {token.identity for text in _iterate_tree_texts(request) for token in tokens.find_matches(text)}
@@ -258,10 +255,10 @@ class AnswerRewriter:
         strict: bool = True,
         named: frozenset[str] | None = None,
     ) -> None:
-        """Take what stands for what in this pair of requests.
+        """Take the values of this pair of requests.
 
-        Not `strict`: what a sentence says of a short value may stay. `named`: the only paths that are exchanged outside
-        of arguments; None for all.
+        Not `strict`: short values in prose may stay. `named`: the only path variables that are replaced outside of
+        arguments; None for all.
         """
         self._strict = strict
         self._named = named
@@ -271,12 +268,12 @@ class AnswerRewriter:
         self._shorts = list_short_values(bindings.pairs, whole)
         self._changed: Mapping[str, IdPair] = list_changed_ids(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
-        """What members of objects are called in this run, by value and place of the object."""
+        """Names of members in this run, by value and path of the object."""
         self.names: set[str] = set()
         """Bindings whose values were written."""
 
     def rewrite_response(self, response: Response) -> Response:
-        """Return the response with everything exchanged; the same object where nothing is."""
+        """Return the response with all values replaced; the same object if there are none."""
         body = response.body
         content_type = response.mime_type
         if not body:
@@ -295,7 +292,7 @@ class AnswerRewriter:
         return replace(response, headers=headers, chunks=apply_edits(response.chunks, edits))
 
     def _check_non_json(self, response: Response, body: bytes) -> Response:
-        """Let through what is no JSON, unless it holds what would have to be rewritten."""
+        """Return a body without JSON unchanged; refuse it if it contains a value to be replaced."""
         text = body.decode("utf-8", "replace")
         if any(True for _ in self._list_text_changes(text, "$", None)) or any(value in text for value in self._changed):
             raise _Refused(Mismatch(MismatchKind.UNREADABLE, "$"))
@@ -304,7 +301,7 @@ class AnswerRewriter:
     # -- all values of an answer
 
     def _rewrite_body_values(self, values: list[object]) -> set[int]:
-        """Rewrite values in place; return the numbers of those that changed."""
+        """Rewrite values in place; return the indexes of those that changed."""
         edited: set[int] = set()
         channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
         tools: dict[object, str] = {}
@@ -352,7 +349,7 @@ class AnswerRewriter:
         return True
 
     def _record_renamed_member(self, n: int, piece: Piece, place: str) -> bool:
-        """Note what a member is called in this run."""
+        """Record a member's name in this run."""
         changes = list(self._list_text_changes(piece.text, place, None))
         self._refuse_remaining(piece.text, changes, place)
         if (new := apply_text_changes(piece.text, changes)) == piece.text:
@@ -361,7 +358,7 @@ class AnswerRewriter:
         return True
 
     def _rename_members(self, values: list[object]) -> None:
-        """Rename members, the innermost first, those of one object at once: two may have changed places."""
+        """Rename members, innermost first, those of one object together: two may swap names."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
             if not rename_keys(values[n], path, names):
                 place, (old, new) = format_path(path), next(iter(names.items()))
@@ -369,7 +366,7 @@ class AnswerRewriter:
         self._members.clear()
 
     def _rewrite_channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
-        """Rewrite a text that comes in pieces: what is new goes where the old began."""
+        """Rewrite a text that comes in pieces: a new value goes into the piece where the old one began."""
         text = "".join(piece.text for _, piece in pieces)
         first = pieces[0][1]
         place = f"${''.join(f'.{step}' for step in first.path)}"
@@ -398,7 +395,7 @@ class AnswerRewriter:
         return edited
 
     def _find_short_value(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
-        """Return the short value to exchange at a leaf of arguments: none where this run's request leaves it."""
+        """Return the short value to replace at a leaf of arguments; None if this run's request leaves it unchanged."""
         found = [
             short
             for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
@@ -410,7 +407,7 @@ class AnswerRewriter:
         return found[0] if found else None
 
     def _short_value_differs(self, short: ShortValue, place: str) -> bool:
-        """Return whether a short value is another one in this run: its request may leave it as it was."""
+        """Return whether this run replaces a short value: its request may leave it unchanged."""
         if short.comparison_label not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.comparison_label):
@@ -420,12 +417,12 @@ class AnswerRewriter:
     # -- one text
 
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
-        """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
+        """Return the changes to JSON text that keep it valid: each string in it is rewritten separately."""
         try:
             whole = json.loads(text, object_pairs_hook=read_members)
         except (ValueError, RecursionError):
             whole = None
-        if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
+        if not isinstance(whole, (dict, list)):  # incomplete, a duplicate member, or plain text
             return list(self._list_text_changes(text, place, None))
         changes: list[TextEdit] = []
         for start, end, piece in locate_pieces_in_json(text, list_arguments(whole, tool)):
@@ -459,11 +456,11 @@ class AnswerRewriter:
                 yield change
 
     def _refuse_short_in_prose(self, text: str, place: str, piece: Piece | None) -> None:
-        """Refuse a sentence with a short value that has another name now: nobody can tell it from other words."""
+        """Refuse a sentence that names a thing by a short value that differs now: it is ambiguous in prose."""
         is_argument = piece is not None and bool(piece.inner)
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
-                continue  # its member says what it is
+                continue  # its member identifies it
             if mentions_short_value(text, short, is_argument=is_argument) and self._short_value_differs(short, place):
                 raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 
@@ -483,7 +480,7 @@ class AnswerRewriter:
         if new != recorded and recorded in self._fit.unchanged:
             if self._fit.chosen.get(recorded):
                 raise _Refused(Mismatch(MismatchKind.BOTH_WAYS, place, recorded, new, names))
-            return None  # this run names it as it was: so does its answer
+            return None  # this run's request has the recorded value, so its answer has it too
         return TextEdit(spot.start, spot.end, new, spot.forms[0].name)
 
     @staticmethod
@@ -501,7 +498,7 @@ class AnswerRewriter:
             )
 
     def _refuse_remaining(self, text: str, changes: Iterable[TextEdit], place: str) -> None:
-        """Refuse recorded identities in recorded text; in this run's values four digits are one's only by chance."""
+        """Refuse recorded ids in recorded text; in this run's values four equal digits are a coincidence."""
         if not self._changed:
             return
         stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
@@ -513,12 +510,12 @@ class AnswerRewriter:
 
 
 def _fits_recorded_spelling(new: str, recorded: str, usual: str) -> bool:
-    """Return whether a value may be written into an answer: ``~/x`` or backslashes only if the old had them."""
+    """Return whether a value may be written into an answer: ``~/x`` or backslashes only if the old one had them."""
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
 def _record_tool_of_block(event: object, tools: dict[object, str]) -> None:
-    """Note which tool a block or an item is a call of, before its arguments come."""
+    """Record the tool that a block or an item calls, before its arguments come."""
     if not isinstance(event, dict):
         return
     block = event.get("content_block")

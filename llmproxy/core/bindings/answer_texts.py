@@ -1,9 +1,9 @@
-"""Which texts an answer holds, and which pieces of a stream belong together.
+"""The texts of an answer, and the pieces of a stream that form one text.
 
-    a JSON value of an answer -> `Piece`s: where each text stands in it, of which channel it is a part, and what it is
+    a JSON value of an answer -> `Piece`s: the path of each text in it, its channel and its form
 
-A *channel* is a text that comes in pieces: the words of one block, the arguments of one call. What is no piece of a
-channel is a text of its own. Ids, signatures and what only its maker can read are left out: they are never rewritten.
+A *channel* is a text that comes in pieces: the words of one block, the arguments of one call. A text outside of any
+channel is complete in itself. Ids, signatures and sealed data are left out: they are never rewritten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Path = tuple[Step, ...]
 
 
 class TextForm(StrEnum):
-    """How a text is written."""
+    """The format of a text."""
 
     TEXT = "text"
     JSON = "json"
@@ -26,19 +26,19 @@ class TextForm(StrEnum):
 
 class Piece(NamedTuple):
     path: Path
-    """In the value."""
+    """Path in the value."""
     text: str
     channel: tuple[object, ...] | None
-    """Equal for the pieces of one text; None for a text of its own."""
+    """Equal for the pieces of one text; None for a complete text."""
     form: TextForm
     tool: str | None = None
-    """Of arguments: the tool, where this value names it."""
+    """Tool of these arguments, if this value names it."""
     member: str = ""
-    """Of a text inside of arguments that are an object: its nearest name."""
+    """Nearest member name of a text inside of arguments that are an object."""
     inner: str = ""
-    """Its place in those arguments, from ``$`` on."""
+    """Path in those arguments, from ``$``."""
     is_name: bool = False
-    """It is what a member of those arguments is called: ``{"/tmp/a/x.py": ...}``."""
+    """Whether it is the name of a member of those arguments: ``{"/tmp/a/x.py": ...}``."""
 
 
 _SEALED = frozenset({
@@ -51,13 +51,13 @@ _SEALED = frozenset({
     "created_at", "data", "name", "event_type", "done_reason", "thinking", "reasoning", "reasoning_content",
     "reasoningContent", "tool_plan",
 })  # fmt: skip
-"""Members that are no words of the model, or that nobody but their maker can read."""
+"""Members that are not the model's words, or that only their creator can read."""
 _ECHOED = frozenset({"instructions", "tools", "metadata", "text", "reasoning", "prompt"})
-"""Members of a Response that say again what the request said (``text`` and ``reasoning`` are settings there)."""
+"""Members of a Response that repeat the request's (``text`` and ``reasoning`` are settings there)."""
 _ARGUMENTS = frozenset({"arguments", "partial_json"})
 _OBJECTS = frozenset({"input", "args", "arguments", "parameters"})
 _STRUCTURED = "structuredContent"
-"""What a tool of MCP answers as an object of its own: any member of it may hold a value."""
+"""An MCP tool's result as an object: any member of it may contain a value."""
 
 
 def list_texts(value: object) -> Iterator[Piece]:
@@ -90,13 +90,13 @@ def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str
 
 
 def _is_thinking_block(node: dict[str, Any]) -> bool:
-    """Return whether an object is the model's thinking: often signed, so nobody touches it."""
+    """Return whether an object is the model's thinking: it is often signed, so it is never changed."""
     kind = node.get("type")
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
 def list_arguments(value: object, tool: str, path: Path = (), inner: str = "$", member: str = "") -> Iterator[Piece]:
-    """Yield the texts and numbers of arguments; the name of a member comes behind what it holds."""
+    """Yield the texts and numbers of arguments; a member's name follows its content."""
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
@@ -164,7 +164,7 @@ def value_at_path(value: Any, path: Path) -> Any:
 
 
 def rename_keys(tree: object, path: Path, names: Mapping[str, str]) -> bool:
-    """Rename members of the object at a path, all at once and in order; False where two would be called alike."""
+    """Rename members of the object at a path, all together and in order; False if two names would be equal."""
     value = value_at_path(tree, path)
     members = {names.get(name, name): each for name, each in value.items()}
     if len(members) < len(value):
@@ -175,5 +175,5 @@ def rename_keys(tree: object, path: Path, names: Mapping[str, str]) -> bool:
 
 
 def set_at(tree: object, path: Path, new: object) -> None:
-    """Replace what stands at a path, in place."""
+    """Replace the value at a path, in place."""
     value_at_path(tree, path[:-1])[path[-1]] = new

@@ -1,15 +1,15 @@
-"""The bound key: which recordings may fit a request at all.
+"""The bound key: a digest of everything in a request that no binding can change.
 
-    canonical request -> ``b1:`` + sha256 over what no binding can change
+    canonical request -> ``b1:`` + sha256
 
-Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed before
-anything that can hold a bound value (a path, a long id: ``What do my 7 notes say?``). Neither run variables nor
-volatile fields are in it, so it never has to be derived anew. It finds candidates; `request_comparison` decides.
+It covers the route, the model, significant headers, the order of roles and blocks, the names of tools, and the user's
+text before anything that can contain a bound value (a path, a long id: ``What do my 7 notes say?``). It depends on
+neither run variables nor volatile fields, so it is never recomputed. It finds candidates; `request_comparison` decides.
 
-    this run's request -> `LastUserText`: whether a recorded one asks something else, or None where only comparing tells
+    present request -> `LastUserText`: whether a recorded one may have the same last user text; None if that is unclear
 
-A suite of a thousand questions that begin with a path has a thousand candidates for each of them. Where no tool
-answered yet, nothing but a path or a declared id can differ in what was typed last, and the bindings say where.
+In a suite of a thousand questions that begin with a path, each question has a thousand candidates. If no tool has
+answered yet, only a path or a declared id can differ in the last user text, and the bindings give its position.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from llmproxy.lazy_regex import late
 
 TAG = "b1:"
 _SIGNS = late(r"[/\\~%\x1b]")
-"""One of them is in every path."""
+"""Characters of which every path contains one."""
 _INSIDE = late(r"(?:[^\W_](?<!-[A-Za-z])|(?<!-)[A-Za-z]{2}:/?)\Z")
-"""Behind this a separator begins no path: in ``docs/x`` and ``https://``, unlike ``-I/x`` and ``file:///x``."""
+"""Text after which a separator begins no path: in ``docs/x`` and ``https://``, unlike ``-I/x`` and ``file:///x``."""
 _DRIVE = late(r"(?:(?<![^\W_])[A-Za-z]:?){1,3}\Z")
 _LONG = late(r"(?<!\S)(?:-\S*|\S*(?:[_-]|\d)\S*)")
-"""What may hold an id, or be a folder's name made of a path: from six characters on it says nothing here."""
+"""Words that may contain an id or a folder's name derived from a path; masked from six characters on."""
 _SHORTEST = 6
 _COUNTED = ("type", "role", "name", "model")
 _AGENTS = ("tool_result", "_output", "_call", "tool_use", "thinking", "reasoning")
-"""How the kinds of items and blocks end that nobody typed: what they say is left to the comparison."""
+"""Endings of the kinds of items and blocks that no user typed; their texts are left to the comparison."""
 _BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "toolUse", "functionCall",
     "function_call", "function",
                      "arguments", "args", "parameters", "id", "call_id", "tool_call_id", "tool_use_id"})  # fmt: skip
-"""Members beside what was typed, likewise."""
+"""Members next to the user's text that no user typed."""
 
 
 def build_bound_key(canonical: Canonical) -> str:
@@ -59,7 +59,7 @@ def build_bound_key(canonical: Canonical) -> str:
 
 
 def _iter_parameters(name: str, node: object) -> Iterator[str]:
-    """Yield what parameters say: names, numbers, and no texts but those that name a thing."""
+    """Yield names and numbers of parameters, and only those texts that name something."""
     if isinstance(node, dict):
         for each in sorted(node):
             yield each
@@ -75,7 +75,7 @@ def _iter_parameters(name: str, node: object) -> Iterator[str]:
 
 
 def _iter_turns(node: object) -> Iterator[str]:
-    """Yield who spoke in which order, and what users typed."""
+    """Yield roles in order, and the users' texts."""
     if isinstance(node, list):
         yield str(len(node))
         for each in node:
@@ -90,7 +90,7 @@ def _iter_turns(node: object) -> Iterator[str]:
 
 
 def _find_path_start(text: str) -> int:
-    """Return where the first path may begin, whose end nobody can tell; the length of a text without one."""
+    """Return the position at which the first path may begin (its end is unknown); the text's length if none."""
     for sign in _SIGNS.finditer(text):
         at = sign.start()
         if sign[0] == "/" and _INSIDE.search(text, max(0, at - 4), at):
@@ -126,20 +126,20 @@ _MOST = 100_000
 
 
 class UserTextEnds(NamedTuple):
-    """The literal ends of a recorded text; `tail` None where all of it is literal."""
+    """The literal start and end of a recorded text; `tail` is None if all of it is literal."""
 
     head: str
     tail: str | None
 
 
 class LastUserText:
-    """The last thing that was typed in one request."""
+    """The last user text of one request."""
 
     def __init__(self, text: str, known: dict[tuple[int, int], UserTextEnds | None]) -> None:
         self._text, self._known = text, known
 
     def may_equal_recorded(self, id_: int, recorded: Canonical, table: Bindings) -> bool:
-        """Return whether a recording may say the same under these bindings; yes where that is not clear."""
+        """Return whether a recording may have the same text under these bindings; true if that is unclear."""
         which = id_, id(table)
         if which not in self._known:
             if len(self._known) >= _MOST:
@@ -154,7 +154,7 @@ class LastUserText:
 
 
 def read_last_user_text(present: Canonical, known: dict[tuple[int, int], UserTextEnds | None]) -> LastUserText | None:
-    """Return what was typed last; None where a tool answered, or where it is not clear who wrote it."""
+    """Return the last user text; None if a tool has answered or the author is unclear."""
     text = _last_message_text(present)
     return None if text is None else LastUserText(text, known)
 

@@ -1,4 +1,4 @@
-"""What comes of a comparison: it fits, or it does not and where."""
+"""The result of comparing a request with a recording: a fit, or the first mismatch."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from llmproxy.core.bindings.id_pairs import IdPair
 from llmproxy.core.traffic.json_diff import count_common_prefix
 
 ON_TRIAL = "on trial: "
-"""How the reason begins why a trial taught nothing."""
+"""Start of the reason why a trial learned nothing."""
 SHOWN = 80
-"""Characters of an excerpt."""
+"""Maximum characters of an excerpt."""
 
 
 class MismatchKind(StrEnum):
-    """Why a recording does not fit, or its answer cannot be written."""
+    """Reason why a recording does not fit, or why its answer cannot be written."""
 
     DIFFERENT = "different"
-    """Something else is asked."""
+    """The request is different."""
     LEAKED = "leaked"
-    """A value of the recorded run stands where this run's must."""
+    """A value of the recorded run appears where this run's value must."""
     NOT_ONE_TO_ONE = "not one to one"
     BOTH_WAYS = "both ways"
-    """The request holds both the recorded and the present value, and the answer holds it too: which is meant?"""
+    """The request contains both the recorded and the present value, so the answer's value is ambiguous."""
     QUOTING = "quoting"
-    """The present value needs quotes in a shell command, where the recorded one did not."""
+    """The present value needs quotes in a shell command, but the recorded one did not."""
     AMBIGUOUS = "ambiguous"
-    """Two names had the same value, and have different ones now."""
+    """Two names had the same value in the recorded run, and have different ones now."""
     UNEVEN = "uneven"
-    """A variable is this run's at one place, and stays as it was recorded at another."""
+    """A variable has this run's value at one place, and the recorded value at another."""
     MERGED = "merged"
     """Two values that differed in the recorded run are equal now."""
     UNREADABLE = "unreadable"
     """The answer's framing cannot be rewritten."""
     SHORT = "short"
-    """A short value stands in prose, where it cannot be told from others."""
+    """A short value is in prose, where it cannot be distinguished from other text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class Mismatch:
     path: str
     """JSON path in the request, or in the answer."""
     recorded: str = ""
-    """What stood there, shortened."""
+    """The recorded text at the path, shortened."""
     present: str = ""
     name: str = ""
-    """The binding that it is about."""
+    """The binding concerned."""
 
     def __str__(self) -> str:
         texts = {
@@ -87,13 +87,13 @@ class Fit:
     names: tuple[str, ...]
     """Bindings and volatile fields whose values differ, sorted."""
     identities: tuple[IdPair, ...]
-    """What tools made, in this pair of requests."""
+    """Ids that tools created in this pair of requests."""
     chosen: dict[str, set[str]] = field(default_factory=dict)
-    """By recorded text, what stood in its place."""
+    """The present texts, by recorded text."""
     unchanged: set[str] = field(default_factory=set)
-    """Bindings of which the recorded value stood there unchanged."""
+    """Bindings whose recorded value occurs unchanged."""
     below: frozenset[str] = frozenset()
-    """Paths of which something below them stood there in this run's words."""
+    """Path variables below which the request names something with this run's value."""
 
 
 def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
@@ -104,7 +104,7 @@ def build_mismatch(path: str, recorded: object, present: object) -> Mismatch:
 
 
 def excerpt_line(text: str, at: int) -> str:
-    """Return the line in which a position lies, shortened around it."""
+    """Return the line that contains a position, shortened around it."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     end = len(text) if end < 0 else end

@@ -1,12 +1,11 @@
-"""What a recorded message would say in this run, if nothing but run variables differed: made once, then compared as a
-whole.
+"""The text of a recorded message in this run if only run variables differ: built once, then compared as a whole.
 
-    recorded message, bindings -> `ExpectedMessage`, or None where only the comparison of its leaves can tell
+    recorded message, bindings -> `ExpectedMessage`, or None if its leaves must be compared
 
-An agent sends its whole conversation with every request. A message that says exactly what is expected fits by the rules
-of `request_comparison`, since what is expected is what these rules would try first at each place; one that does not is
-compared leaf by leaf. A message in which a volatile field may stand is never expected, and one that holds an id which a
-tool made is compared leaf by leaf as well.
+An agent sends its whole conversation with every request. A message equal to the expected one fits by the rules of
+`request_comparison`, since the expected text has at each place the value that these rules try first. Any other message
+is compared leaf by leaf, and so is one that contains an id created by a tool. A message that may contain a volatile
+field is never expected.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from llmproxy.core.bindings.volatile_fields import may_occur
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
 MOST_KEPT = 16 << 20
-"""Characters of expected messages that are kept for one recorded run."""
+"""Maximum characters of expected messages cached for one recorded run."""
 _PLAIN_ESCAPES = ("n", "r", "t", '"', "\\n", "\\r", "\\t", '\\"', '\\\\\\"', "\\\\n")
 
 FindGaps = Callable[[str, LeafPlace], list[TextGap]]
@@ -33,23 +32,23 @@ FindGaps = Callable[[str, LeafPlace], list[TextGap]]
 class ExpectedMessage:
     tree: object
     written: bytes = b""
-    """Its canonical writing where it holds numbers: in Python 1 equals True."""
+    """Its canonical JSON if it contains numbers: in Python 1 equals True."""
     texts: str = ""
-    """Whatever it says, recorded and expected."""
+    """All its texts, recorded and expected."""
     calls: list[tuple[str | None, PlacedCall]] = field(default_factory=list)
     asked: list[tuple[dict[str, Any], str | None]] = field(default_factory=list)
-    """Whose results stand in it."""
+    """Results in it, with the tools that returned them."""
     chosen: list[tuple[FilledGap, str, LeafPlace]] = field(default_factory=list)
-    """What stands at each gap, the recorded text in which it lies, and where."""
+    """The value at each gap, the recorded text that contains the gap, and its place."""
     free_of: set[str] = field(default_factory=set)
-    """Values of tools that are not in it."""
+    """Values of tools that it does not contain."""
 
     def equals_message(self, present: object) -> bool:
-        """Return whether a message says just that."""
+        """Return whether a message equals this one."""
         return self.tree == present and (not self.written or dump(present) == self.written)
 
     def contains_any(self, values: Iterable[str]) -> bool:
-        """Return whether one of some values stands in it; what does not is remembered."""
+        """Return whether it contains one of some values; absent values are cached."""
         for value in values:
             if value not in self.free_of:
                 if value in self.texts:
@@ -62,20 +61,20 @@ _UNSEEN = ExpectedMessage(None)
 
 
 class ExpectedMessages:
-    """The expected messages of one recorded run, by identity of the recorded ones, which stay in memory with them."""
+    """The expected messages of one recorded run, by `id()` of the recorded ones, which it keeps in memory."""
 
     def __init__(self, bindings: Bindings, find_gaps: FindGaps) -> None:
-        """Expect nothing yet; `find_gaps` is the comparison's, where no tool has made anything."""
+        """Start empty; `find_gaps` is the comparison's function, without ids created by tools."""
         self._find_gaps = find_gaps
         self._bindings = bindings
-        self._off = bool(list_short_values(bindings.pairs, ()))  # these stand at members of JSON
+        self._off = bool(list_short_values(bindings.pairs, ()))  # these occur at members of JSON
         self._made: dict[int, tuple[object, ExpectedMessage | None]] = {}
         self._size = 0
 
     def get_expected(self, message: object, place: LeafPlace, reader: PlaceReader) -> ExpectedMessage | None:
-        """Return what is expected of a message that was seen before: for one comparison it is not worth its while.
+        """Return a message's expected form from its second comparison on: for a single one it costs more than it saves.
 
-        `reader` knows the calls before this message, and knows those of it afterwards if there is an answer.
+        `reader` knows the calls before this message; if a message is returned, it knows those in it afterwards.
         """
         if self._off:
             return None
@@ -159,7 +158,7 @@ class _ExpectedMessageBuilder:
             not any(gap.start < spot.end and spot.start < gap.end for gap in gaps)
             for spot in self._bindings.present_forms_in_recorded.find_matches(text)
         ):
-            raise _UncertainMessage  # this run's value stood there already
+            raise _UncertainMessage  # the recorded text contains this run's value
         new = splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
         options = ((gap, gap.options[0]) for gap in gaps)
         self._chosen += ((FilledGap(gap, option, option.text), text, place) for gap, option in options)
@@ -187,7 +186,7 @@ def _is_json_text(text: str, place: LeafPlace) -> bool:
 
 
 def gap_survives_parsing(text: str, gap: TextGap) -> bool:
-    """Return whether a value in JSON text stays when parsed: no escaped letter follows, and it names no member."""
+    """Return whether parsing JSON text keeps a value in it: no escape follows it, and it is in no member's name."""
     behind = text[gap.end : gap.end + 5]
     if behind[:1] == "\\" and not behind[1:].startswith(_PLAIN_ESCAPES):
         return False

@@ -1,14 +1,14 @@
-"""Identities: values that tools made, one to one between the recorded run and this one, by their volatile field's name.
+"""Pairs of ids that tools created in the recorded run and in this one, one to one, by the name of the volatile field.
 
-    V (recorded) <-> W (present), each of one volatile field; two that became one, or one that became two, conflict
+    V (recorded) <-> W (present), each of one volatile field; a value that is paired with two others is a conflict
 
-A distinctive value is found in any text between what is no letter or digit, hex also as a prefix of 7 digits and more
-(a model names 10 of a commit's 40). A short one (``7``, ``app``) may stand anywhere by chance, so it counts only at
-members of tools' JSON that name it.
+A distinctive value is found in any text if no letter or digit is next to it; hex also as a prefix of 7 digits and more
+(a model gives 10 digits of a commit's 40). A short one (``7``, ``app``) may occur anywhere by chance, so it counts only
+at members of tools' JSON that name it.
 
-Nobody can tell ``7`` from another number in a sentence, so it is never bound there. But an answer that says
-``Created task 7``, ``git push origin topic`` or ``see 98e1e`` of what is another in this run is wrong: better no
-answer, and a word about it.
+A ``7`` in a sentence may be any number, so it is never bound there. But if it differs in this run, an answer that says
+``Created task 7``, ``git push origin topic`` or ``see 98e1e`` is wrong: then the request is a miss that gives the
+reason.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from llmproxy.lazy_regex import late
 
 SHORTEST_PREFIX = 7
 _SHORTEST = 6
-"""Characters of the shortest value that is looked for in any text."""
+"""Minimum characters of a value that is searched for in any text."""
 PREFIXED = frozenset({"hex", "uuid"})
 
 
 class IdPair(NamedTuple):
     name: str
-    """Of the volatile field."""
+    """Name of the volatile field."""
     kind: str
     recorded: str
     present: str
 
     @property
     def is_distinct(self) -> bool:
-        """Whether it can be looked for in any text."""
+        """Whether it can be searched for in any text."""
         return is_distinct_value(self.kind, self.recorded) and is_distinct_value(self.kind, self.present)
 
 
 def is_distinct_value(kind: str, value: str) -> bool:
-    """Return whether a value is long and odd enough to be nothing else where it stands in a text."""
+    """Return whether a value is so long and unusual that it occurs in no text by chance."""
     if len(value) < _SHORTEST or kind in ("integer", "port"):
         return False
     return kind in PREFIXED or not value.isalpha()
 
 
 class IdPairConflict(NamedTuple):
-    """Why a pair cannot be added."""
+    """The reason why a pair cannot be added."""
 
     other: str
-    """What the recorded value was before, or what the present one stood for."""
+    """The earlier present value of this recorded one, or the earlier recorded value of this present one."""
     merges: bool = False
-    """Two recorded values became one; else one became two."""
+    """Whether two recorded values became one; otherwise one became two."""
 
 
 class IdPairs:
-    """What stands for what in one session, or in one pair of requests."""
+    """The id pairs of one session, or of one pair of requests."""
 
     def __init__(self, known: Iterable[IdPair] = ()) -> None:
         self._by_recorded: dict[tuple[str, str], IdPair] = {}
@@ -74,7 +74,7 @@ class IdPairs:
         return len(self._by_recorded)
 
     def find_conflict(self, each: IdPair) -> IdPairConflict | None:
-        """Return why a pair does not go with the others; None if it does."""
+        """Return why a pair contradicts the others; None if it does not."""
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
             return IdPairConflict(before.present)
@@ -84,22 +84,22 @@ class IdPairs:
         return None
 
     def find_present(self, name: str, recorded: str) -> str | None:
-        """Return what stands for a recorded value of a volatile field now."""
+        """Return the present value for a recorded value of a volatile field."""
         known = self._by_recorded.get((name, recorded))
         return None if known is None else known.present
 
     def add_pair(self, each: IdPair) -> IdPairConflict | None:
-        """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
+        """Add a pair; on a conflict change nothing and return the conflict."""
         if (conflict := self.find_conflict(each)) is not None:
             return conflict
         self._index_pair(each)
         return None
 
     def record_new_pair(self, each: IdPair) -> bool:
-        """Take in what a session's next pair of requests said; False where it is known, or contradicts what is.
+        """Add a pair from a session's next pair of requests; False if its recorded value is known already.
 
-        A cassette may hold recordings of several runs, so that several recorded values stand for one of today: only
-        within one pair of requests is that a conflict.
+        A cassette may contain recordings of several runs, so several recorded values may have one present value: this
+        is a conflict only within one pair of requests.
         """
         if (each.name, each.recorded) in self._by_recorded:
             return False
@@ -112,7 +112,7 @@ class IdPairs:
 
 
 class IdPairMatch(NamedTuple):
-    """An identity, or a prefix of one, in a text."""
+    """An id, or a prefix of one, in a text."""
 
     start: int
     end: int
@@ -121,10 +121,10 @@ class IdPairMatch(NamedTuple):
 
 
 class IdPairSearch:
-    """Distinctive identities, ready to be looked for in texts."""
+    """Search for distinctive ids in texts."""
 
     def __init__(self, identities: Iterable[IdPair]) -> None:
-        """Take those that can be found in any text."""
+        """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
             for found in (
@@ -132,11 +132,11 @@ class IdPairSearch:
             ):
                 self._heads.setdefault(_get_searchable_prefix(found), []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
-        """Of which one is in every text that holds an identity."""
+        """Texts of which every text with an id contains at least one."""
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
 
     def find_matches(self, text: str) -> Iterator[IdPairMatch]:
-        """Yield where recorded identities stand, from left to right."""
+        """Yield the recorded ids in a text, from left to right."""
         if self._pattern is None or not any(head in text for head in self._heads):
             return
         at = 0
@@ -167,7 +167,7 @@ _HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - a name i
 
 
 def _add_port_hosts(port: IdPair) -> list[IdPair]:
-    """Return a port as any text has it: behind this machine's name, which alone tells it from other numbers."""
+    """Return a port in searchable form: only the host name before it distinguishes it from other numbers."""
     if port.recorded == port.present:
         return []
     return [IdPair(port.name, port.kind, f"{host}:{port.recorded}", f"{host}:{port.present}") for host in _HOSTS]
@@ -181,11 +181,11 @@ _SPELLED: Mapping[str, tuple[Callable[[str], str], ...]] = {
         for mark in ("-", "", "_")
     ),
 }
-"""By kind: the ways in which programs write one value."""
+"""Spellings of one value in different programs, by kind."""
 
 
 def _list_spellings(each: IdPair) -> Iterator[IdPair]:
-    """Yield a value as it was made, and in every other way in which it may be written."""
+    """Yield a value as created, and then in its other spellings."""
     yield each
     seen = {each.recorded}
     for write in _SPELLED.get(each.kind, ()):
@@ -195,7 +195,7 @@ def _list_spellings(each: IdPair) -> Iterator[IdPair]:
 
 
 def contains_recorded_id(each: IdPair, text: str) -> bool:
-    """Return whether the recorded value stands in a text, however it is written and whatever stands beside it."""
+    """Return whether a text contains the recorded value in any spelling, whatever is next to it."""
     return any(one.recorded in text and one.recorded not in one.present for one in _list_spellings(each))
 
 
@@ -204,7 +204,7 @@ def _get_searchable_prefix(each: IdPair) -> str:
 
 
 def _measure_id_match(text: str, start: int, each: IdPair) -> int:
-    """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
+    """Return the length of the recorded value at a position: all of it or a prefix; 0 if it is not there."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
     if len(each.recorded) != len(each.present):
@@ -225,11 +225,11 @@ class ShortValue(NamedTuple):
     tool: str = ""
     path: str = ""
     identity: bool = False
-    """Made by a tool, so that the recorded value must not come back."""
+    """Whether a tool created it, so that the recorded value must not be served."""
 
     @property
     def comparison_label(self) -> str:
-        """What a comparison calls it: the value alone may be another one's as well."""
+        """Its label in a comparison: another name may have the same value."""
         return f"{self.name}={self.recorded}"
 
 
@@ -244,7 +244,7 @@ def list_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdP
         for pair in pairs
         if pair.has_changed and pair.is_too_short and (pair.name not in WORDS or pair.recorded.path)
     ]
-    return made + declared  # what a tool made this time comes first: of that nothing recorded may be left
+    return made + declared  # tools' ids come first: none of their recorded values may remain
 
 
 def _keep_letters_and_digits(text: str) -> str:
@@ -252,10 +252,10 @@ def _keep_letters_and_digits(text: str) -> str:
 
 
 def is_member_of_value(name: str, member: str, tool: str) -> bool:
-    """Return whether a member of a tool's JSON is where a value of this name stands.
+    """Return whether a member of a tool's JSON holds values of this name.
 
-    ``task.id`` (or ``task``, ``task_id``) stands in ``task_id``, ``taskId``, ``task``, ``task_ids``; in ``id`` where
-    the tool's name says task.
+    ``task.id`` (or ``task``, ``task_id``) matches ``task_id``, ``taskId``, ``task``, ``task_ids``, and ``id`` if the
+    tool's name contains task.
     """
     things, field = split_entity_attribute(name)
     here = _keep_letters_and_digits(member)
@@ -267,7 +267,7 @@ def is_member_of_value(name: str, member: str, tool: str) -> bool:
 
 
 def split_entity_attribute(name: str) -> tuple[tuple[str, ...], str]:
-    """Return what a value's name says: the thing in its forms, and which of its members."""
+    """Return the thing that a value's name contains, in all its forms, and its attribute."""
     entity, dot, attribute = name.rpartition(".")
     if not dot:
         entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
@@ -275,13 +275,13 @@ def split_entity_attribute(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _list_word_forms(thing: str) -> tuple[str, ...]:
-    """Return a word as it is and in the singular: a table is called ``tasks``, a member ``task_id``."""
+    """Return a word as it is and in the singular: for a table ``tasks`` and a member ``task_id``."""
     singular = thing[:-3] + "y" if thing.endswith("ies") else thing.removesuffix("s")
     return tuple(dict.fromkeys(each for each in (thing, singular) if each))
 
 
 def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:
-    """Return the short values possible at a leaf of tools' JSON (`path` from ``$``); several where names are alike."""
+    """Return the short values possible at a leaf of tools' JSON (`path` from ``$``); several if names are alike."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return []
     text = value if isinstance(value, str) else str(value)
@@ -291,19 +291,19 @@ def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: 
 
 
 def cast_to_type_of(value: object, text: str) -> object:
-    """Return a text in the type of a value; text that is no number, where one stood, stays text and fits nothing."""
+    """Return a text in the type of a value; text that replaces a number but is none stays text and never fits."""
     if isinstance(value, int) and re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
         return int(text)
     return text
 
 
 def list_changed_ids(identities: Iterable[IdPair]) -> Mapping[str, IdPair]:
-    """Return the identities whose recorded value must not come back, by that value."""
+    """Return the ids whose recorded value must not be served, by that value."""
     return {each.recorded: each for each in identities if each.recorded != each.present}
 
 
 _ODD = 4
-"""Characters from which on a value with a digit in it is hardly another one by chance."""
+"""Minimum characters of a value with a digit that hardly occurs by chance."""
 _SHORTEST_NAME = 3
 _WITHIN = 60
 _WORD_BEFORE = late(r"[^\W_]+")
@@ -324,7 +324,7 @@ def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> 
     """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``, a number
     of four digits anywhere.
 
-    In an argument of a call, ``git push origin topic``, a word that a tool made is meant wherever it stands.
+    In an argument of a call, ``git push origin topic``, a word that a tool created counts wherever it occurs.
     """
     value = short.recorded
     odd = len(value) >= _ODD and any(letter.isdigit() for letter in value)
@@ -361,12 +361,12 @@ def _ends_with_value_name(name: str, before: str) -> bool:
 
 
 _UUID = late(r"(?<![^\W_])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![^\W_])")
-"""Four digits between its dashes begin no other id."""
+"""Four digits between its dashes are not the beginning of another id."""
 _BEGUN = late(r"(?<![^\W_])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{4,6}(?![^\W_])")
 
 
 def find_partial_id(changed: Iterable[IdPair], text: str) -> tuple[IdPair, str] | None:
-    """Return the recorded value of which a text names fewer digits than are told from other words, and these digits."""
+    """Return a recorded id of which a text has too few digits to be found by search, and these digits."""
     begun = {found[0]: found[0] for found in _BEGUN.finditer(_UUID.sub("", text))}
     for each in changed if begun else ():
         if each.kind in PREFIXED and len(each.recorded) > SHORTEST_PREFIX:

@@ -1,7 +1,7 @@
-"""Two requests, walked in step: which leaf of the one stands at which leaf of the other, and where that is.
+"""Pairs of leaves of two requests at equal places, from one walk over both trees.
 
-The walk is done once; who reads volatile fields and who compares go through the leaves. What is equal and can hold no
-value is left out, so that a long conversation costs little more than its texts.
+The volatile field reader and the comparison both iterate over these leaves. Equal leaves that can contain no value of a
+run are left out, so that a long conversation costs little more than its texts.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from llmproxy.core.bindings.volatile_fields import VolatileField, matches_path
 from llmproxy.core.traffic.canonical_json import parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
-"""What was recorded, what stands there now, and where."""
+"""Recorded value, present value, and place."""
 _LABELS = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "toolUseId", "object"})
-"""Members whose texts hold no value of a run outside of tools' JSON: roles, kinds, ids that the key renamed."""
+"""Members whose texts contain no value of a run outside of tools' JSON: roles, kinds, ids that the key renamed."""
 
 
 class PairedBodies(NamedTuple):
     leaves: list[Leaf]
     settled: list[ExpectedMessage]
-    """Messages that say what was expected; their leaves are left out."""
+    """Messages equal to the expected ones; their leaves are left out."""
     parted: Mismatch | None
-    """Where the shapes of the two differ; the leaves are those before."""
+    """The first place where the shapes differ; the leaves are those before it."""
 
     def is_in_recorded_request(self, value: str) -> bool:
-        """Return whether a value stands anywhere in the recorded request."""
+        """Return whether a value occurs anywhere in the recorded request."""
         texts = (str(recorded) for recorded, _, _ in self.leaves)
         return any(value in text for text in texts) or any(value in each.texts for each in self.settled)
 
 
 def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> PairedBodies:
-    """Return the leaves of two whole trees side by side."""
+    """Return the paired leaves of two whole trees."""
     mine, theirs = (
         list(iterate_request_members(recorded)),
         {name: value for name, value, _ in iterate_request_members(present)},
@@ -89,7 +89,7 @@ def _pair_messages(
 def pair_leaves(
     reader: PlaceReader, mine: object, theirs: object, place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
-    """Add the leaves below two nodes; return where their shapes differ."""
+    """Add the leaves below two nodes; return the first place where their shapes differ."""
     if type(mine) is not type(theirs):
         if not place.json:
             return build_mismatch(place.path, mine, theirs)
@@ -132,14 +132,14 @@ def _pair_members(
 
 
 class LeafPairVisitor:
-    """Goes through the leaves of two trees."""
+    """A visitor of the paired leaves of two trees."""
 
     def __init__(self, bindings: Bindings) -> None:
         self.bindings = bindings
         self._bound: dict[int, str] = {}
 
     def visit(self, leaves: list[Leaf]) -> Mismatch | None:
-        """Look at leaves in their order; return the first that does not fit."""
+        """Visit leaves in order; return the first mismatch."""
         for recorded, present, place in leaves:
             if (wrong := self._visit_leaf(recorded, present, place)) is not None:
                 return wrong
@@ -183,22 +183,22 @@ class LeafPairVisitor:
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
-        """Return which member of the one object is which of the other, where their names may hold values of a run."""
+        """Return the present name for each recorded member, in objects whose names may contain values of a run."""
         raise NotImplementedError
 
     def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Return whether JSON text of arguments need not be parsed; never says more than parsing would."""
+        """Return whether JSON text of arguments need not be parsed; true only if parsing cannot change the result."""
         return not list_fields_at(self.bindings, place)
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Compare two leaves that are no texts."""
+        """Compare two leaves that are not texts."""
         raise NotImplementedError
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         raise NotImplementedError
 
     def find_json_field(self, place: LeafPlace) -> VolatileField | None:
-        """Return the volatile field that stands at a place in the JSON of a result."""
+        """Return the volatile field at a place in the JSON of a result."""
         call, bindings = place.call, self.bindings
         if not place.json or call is None or place.zone is not Zone.RESULT or call.tool not in bindings.json_tools:
             return None
@@ -207,7 +207,7 @@ class LeafPairVisitor:
         return next((field for field in named if matches_path(field.at, place.subpath)), None)
 
     def mask_call_arguments(self, arguments: object) -> str:
-        """Return a recorded call's arguments in canonical JSON, with names for what is bound."""
+        """Return a recorded call's arguments in canonical JSON, with names in place of bound values."""
         if (text := self._bound.get(id(arguments))) is None:
             text = self._bound[id(arguments)] = mask_arguments(self.bindings, arguments)
         return text

@@ -1,13 +1,11 @@
-"""Where in a request a text stands: in what the system says, what the user typed, what a tool was asked, what it
-answered.
+"""The place of each text in a request: system text, user text, a tool's arguments, a tool's result.
 
     canonical tree -> its leaves, each with its `LeafPlace`
 
-It reads shapes rather than providers, as the dialects do. What a rule of binding allows depends on the zone (`Zone`),
-and in results and arguments on the tool and its arguments, which are found by the id of the call.
+Places are derived from shapes rather than providers, as in the dialects. The binding rules depend on the zone (`Zone`);
+in results and arguments also on the tool and its arguments, which are found by the id of the call.
 
-Where the volatile fields of a cassette may stand: in which texts and at which leaves of a request, and what is found
-there.
+Also here: the texts and leaves of a request that may contain volatile fields of a cassette, and the values found there.
 """
 
 from __future__ import annotations
@@ -38,9 +36,9 @@ Node = dict[str, Any]
 
 class Zone(StrEnum):
     SYSTEM = "system"
-    """System text, descriptions of tools."""
+    """System text and descriptions of tools."""
     USER = "user"
-    """What a user typed, but for the blocks that the agent put around it (`find_agent_written_spans`)."""
+    """The user's text, without the blocks that the agent put around it (`find_agent_written_spans`)."""
     ASSISTANT = "assistant"
     THINKING = "thinking"
     ARGUMENTS = "arguments"
@@ -54,7 +52,7 @@ class PlacedCall(NamedTuple):
 
 
 class LeafPlace:
-    """Where a node stands. One is made for each node of each request: its texts are put together when somebody asks."""
+    """The place of a node. One is created for each node of each request, so its path is built only on demand."""
 
     __slots__ = ("call", "json", "opened", "parent", "step", "zone")
 
@@ -67,7 +65,7 @@ class LeafPlace:
         *,
         opened: bool = False,
     ) -> None:
-        """Stand at a step below `parent`; `opened` says that JSON of a tool begins here."""
+        """Create a place one step below `parent`; `opened`: a tool's JSON begins here."""
         self.zone, self.call = zone, call
         self.parent, self.step, self.opened = parent, step, opened
         self.json: bool = opened or (parent is not None and parent.json)
@@ -75,7 +73,7 @@ class LeafPlace:
 
     @property
     def member(self) -> str:
-        """The nearest name."""
+        """The nearest member name."""
         place: LeafPlace | None = self
         while place is not None:
             if isinstance(place.step, str) and place.step:
@@ -90,21 +88,21 @@ class LeafPlace:
         return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
 
     def enter_json(self) -> LeafPlace:
-        """Return the place of the JSON that a text, or an argument, is."""
+        """Return the place of the JSON in a text or an argument."""
         return LeafPlace(self.zone, self.call, self.parent, self.step, opened=True)
 
     @property
     def path(self) -> str:
-        """Where in the request, from ``$`` on."""
+        """Path in the request, from ``$``."""
         return format_path(self.list_steps())
 
     @property
     def subpath(self) -> str:
-        """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
+        """Path in the JSON of arguments or of a result, from ``$``; empty outside of one."""
         return format_path(self.list_steps(within_json=True)) if self.json else ""
 
     def list_steps(self, *, within_json: bool = False) -> list[str | int]:
-        """Return the members and indexes that lead here from the request on, or from the JSON of a tool on."""
+        """Return the member names and indexes from the request's root to here, or from the root of a tool's JSON."""
         steps: list[str | int] = []
         place: LeafPlace | None = self
         while place is not None and not (within_json and place.opened):
@@ -120,7 +118,7 @@ _TURNS = frozenset({"messages", "input", "contents", "chat_history", "message", 
 ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
           "CHATBOT": Zone.ASSISTANT, "user": Zone.USER, "USER": Zone.USER, "SYSTEM": Zone.SYSTEM,
           "tool": Zone.RESULT, "TOOL": Zone.RESULT, "function": Zone.RESULT}  # fmt: skip
-"""Who speaks in a message of a role."""
+"""Zones of messages by role."""
 _ASKED = ("arguments", "args", "input", "parameters")
 _IDS = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "id")
 _RESULTS = ("toolResult", "functionResponse", "function_response")
@@ -128,7 +126,7 @@ _CALLS = ("toolUse", "functionCall", "function_call", "function")
 _THOUGHTS = ("reasoning_content", "thinking", "reasoningContent")
 _SPECIAL = frozenset((*_ASKED, *_RESULTS, *_CALLS, *_THOUGHTS))
 _CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
-"""Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
+"""Zones in which no member is taken for a role or a call: a tool's arguments may have any shape."""
 
 
 def build_request_member_place(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
@@ -141,23 +139,23 @@ def build_request_member_place(tree: object, member: str, parent: LeafPlace | No
 
 
 class PlaceReader:
-    """Maps the members of each object of a request to their zones, and keeps the calls met, in order."""
+    """Maps the members of each object of a request to their zones, and collects the calls in order."""
 
     def __init__(self) -> None:
         self._calls: dict[str, PlacedCall] = {}
         self._last: dict[str, PlacedCall] = {}
         self.noted: list[tuple[str | None, PlacedCall]] = []
-        """The calls in their order, with their ids."""
+        """The calls in order, with their ids."""
         self.asked: list[tuple[Node, str | None]] = []
-        """What was taken for the result of a call, and of which tool."""
+        """Objects taken for results of calls, with the names of the tools."""
 
     def add_known_calls(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
-        """Note calls that somebody else read."""
+        """Add calls that another reader found."""
         for id_, call in calls:
             self._add_call(id_, call)
 
     def keep_first_calls(self, known: int) -> None:
-        """Keep only the first so many calls."""
+        """Keep only the first `known` calls."""
         kept = self.noted[:known]
         self._calls, self._last, self.noted = {}, {}, []
         self.add_known_calls(kept)
@@ -169,7 +167,7 @@ class PlaceReader:
         self.noted.append((id_, call))
 
     def enter_object(self, node: Node, place: LeafPlace) -> LeafPlace:
-        """Return the place of an object, by its role and type; an object that is a call is noted."""
+        """Return the place of an object by its role and type; record an object that is a result."""
         if place.json or place.zone in _CLOSED:
             return place
         kind, role = node.get("type"), node.get("role")
@@ -219,7 +217,7 @@ class PlaceReader:
         return call
 
     def has_same_result_tools(self, asked: list[tuple[Node, str | None]]) -> bool:
-        """Return whether results are of the same tools here as where they were read first."""
+        """Return whether results belong to the same tools here as at their first reading."""
         return all((call.tool if (call := self._find_call(node)) is not None else None) == tool for node, tool in asked)
 
     def _find_call(self, node: Node) -> PlacedCall | None:
@@ -234,28 +232,28 @@ _WRAPPERS = ("output", "result", "content", "error")
 
 
 def _is_bare_response(name: str, value: Node) -> bool:
-    """Return whether a `functionResponse` is an object of its own, not one in which an SDK wrapped a text."""
+    """Return whether a `functionResponse` is a tool's own object, not one in which an SDK wrapped a text."""
     return name == "response" and not (
         len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
     )
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
-"""A member's name that holds neither a path nor an id."""
+"""A member name that contains neither a path nor an id."""
 
 
 def are_plain_names(names: Iterable[str]) -> bool:
-    """Return whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
+    """Return whether no member name of an object contains a value of a run: ``{"/tmp/a/x.py": ...}`` does."""
     return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
 
 def is_in_any_span(spans: list[tuple[int, int]], at: int) -> bool:
-    """Return whether a position lies in one of the blocks."""
+    """Return whether a position is in one of the spans."""
     return any(start <= at < end for start, end in spans)
 
 
 def iterate_request_members(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
-    """Yield the top-level members of a request's tree with their places, sorted; of another tree that itself."""
+    """Yield the top-level members of a request's tree with their places, sorted; any other tree as a whole."""
     if not isinstance(tree, dict):
         yield "", tree, LeafPlace()
         return
@@ -271,7 +269,7 @@ def iterate_request_members(tree: object) -> Iterator[tuple[str, object, LeafPla
 def find_volatile_matches(
     fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
 ) -> list[VolatileMatch]:
-    """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, apart."""
+    """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, disjoint."""
     wanted = [
         each for each in fields if each.at in (LINE, TEXT) and may_occur(each, text) and is_of_call(each, call, bound)
     ]
@@ -292,7 +290,7 @@ def find_volatile_matches(
 
 
 def list_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
-    """Return the volatile fields that may stand in a text: its tool's, and system text's in what the agent wrote."""
+    """Return the volatile fields possible in a text: its tool's, or those of system text in the agent's text."""
     fields = bindings.text_slots
     if not fields:
         return ()
@@ -306,7 +304,7 @@ def list_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField,
 
 
 def is_of_call(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
-    """Return whether a volatile field is of this call's results; `bound` is its `mask_arguments`."""
+    """Return whether a volatile field applies to this call's results; `bound` is `mask_arguments`."""
     if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
         return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
     same = call.tool.startswith(field.tool_prefix) if field.tool_prefix else field.tool == call.tool

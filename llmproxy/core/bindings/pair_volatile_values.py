@@ -1,7 +1,7 @@
-"""The volatile fields of a cassette in two requests: where they stand, and what their identities map.
+"""Values of a cassette's volatile fields in two requests, and the id pairs that they give.
 
-Both requests are read by themselves, each with its own values of what is bound; the values of one place are then paired
-in their order.
+Each request is read separately, with its own values of the bound names; the values of one place are then paired in
+order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmproxy.core.traffic.canonical_json import pair_json_parts
 
 
 def _list_variable_values(pair: RunVariablePair) -> tuple[str, ...]:
-    """Return what may stand for a value in this run: the present one, its other form, the recorded one unchanged."""
+    """Return the values that this run may have: the present one, its other form, the recorded one unchanged."""
     present = pair.present
     return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
 
@@ -34,20 +34,20 @@ class VolatileValue(NamedTuple):
 
 
 class VolatileFieldReader(LeafPairVisitor):
-    """Reads the volatile fields of both requests and pairs their identities; no other difference is its business."""
+    """Reads the volatile fields of both requests and pairs their ids; it ignores all other differences."""
 
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.found = IdPairs()
         self.values: list[VolatileValue] = []
-        """What stands in the fields of the recorded request."""
+        """Values of the fields in the recorded request."""
         self._names: tuple[Names, Names] = (
             tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
             tuple((pair.name, _list_variable_values(pair)) for pair in bindings.pairs),
         )
 
     def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
-        """Fill `found`; a mismatch where the values of a volatile field do not map one to one."""
+        """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
         return self.visit(leaves) if self.bindings.fields else None
 
     def pair_member_names(
@@ -56,7 +56,7 @@ class VolatileFieldReader(LeafPairVisitor):
         present: Mapping[str, object],
         place: LeafPlace,
     ) -> dict[str, str]:
-        """Return the members of equal names, and the one left on each side: what it is called, others compare."""
+        """Pair members of equal names, and the remaining one of each side; the comparison checks its name."""
         names = {name: name for name in sorted(recorded) if name in present}
         mine, theirs = ([name for name in names_of if name not in names] for names_of in (recorded, present))
         return names | (dict(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) == 1 else {})
@@ -108,7 +108,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
 
 def list_volatile_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
-    """Return what stands in volatile fields of one request (a canonical tree), in its order."""
+    """Return the values of volatile fields in one request (a canonical tree), in its order."""
     reader = VolatileFieldReader(Bindings((), (), fields))
     reader.read_fields(pair_bodies(tree, tree).leaves)
     return reader.values

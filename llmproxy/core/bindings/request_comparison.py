@@ -1,14 +1,14 @@
-"""When does a recording fit a request that is not equal to it?
+"""Comparison of a request with a recording that is not equal to it.
 
     recorded tree, present tree (both canonical), bindings -> `Fit` or `Mismatch`
 
-At each place the present text says the present value where the recorded one says the recorded (or leaves it unchanged:
-a committed file names another home), volatile fields hold values of their kind, and everything else is equal: the
-question is never bound. Volatile fields are read first, in both requests; their identities must map one to one, go with
-what the session knows, and are then looked for everywhere.
+Wherever the recorded text has a recorded value, the present text has the present value (or the recorded one unchanged:
+a committed file names another home). Volatile fields contain values of their kind. Everything else is equal: the
+question is never bound. Volatile fields are read first, in both requests. Their ids must map one to one without
+contradicting the session's known pairs; then they are searched for everywhere.
 
-A `RequestRewriter` says a recorded request in this run's words: it exchanges what a comparison would let differ, but
-for volatile fields.
+A `RequestRewriter` rewrites a recorded request with this run's values: it replaces all that a comparison may accept as
+different, except volatile fields.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
 _MOST_NAMES = 100
-"""Members of an object that are tried for one that is called otherwise than expected."""
+"""Maximum members of an object that are tried as the renamed form of an expected one."""
 _WHOLE_ID = 8
-"""Characters from which on an identity counts as leaked wherever it stands, with whatever beside it."""
+"""Minimum characters of an id that counts as leaked wherever it occurs, whatever is next to it."""
 
 
 def fit_request(
@@ -72,10 +72,10 @@ def fit_request(
     known: IdPairs | None = None,
     expectations: ExpectedMessages | None = None,
 ) -> Fit | Mismatch:
-    """Compare two canonical trees of requests.
+    """Compare the canonical trees of two requests.
 
-    `known` is what the session's earlier requests mapped; `expectations` remembers recorded messages, whose trees must
-    not change then.
+    `known` are the id pairs of the session's earlier requests. `expectations` caches recorded messages, whose trees
+    must then not change.
     """
     paired = pair_bodies(recorded, present, expectations)
     fields = VolatileFieldReader(bindings)
@@ -95,15 +95,15 @@ def fit_request(
 
 
 def create_expectations(bindings: Bindings) -> ExpectedMessages:
-    """Return what remembers the messages of one recorded run under these bindings."""
+    """Return a cache of expected messages for one recorded run under these bindings."""
     return ExpectedMessages(bindings, RequestComparison(bindings, IdPairs(), None).list_gaps)
 
 
 def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mismatch | None:
-    """Let what the session knows check what this pair of requests says."""
+    """Check this pair of requests against the session's known id pairs."""
     for each in found:
         conflict = known.find_conflict(each)
-        # A recording of another run calls the same by another name; one that holds both names is of one run.
+        # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
             return Mismatch(
                 MismatchKind.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
@@ -112,11 +112,11 @@ def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mi
 
 
 class RequestComparison(LeafPairVisitor):
-    """The comparison proper, once the identities are known."""
+    """The comparison of all leaves, once the id pairs are known."""
 
     def __init__(self, bindings: Bindings, found: IdPairs, known: IdPairs | None) -> None:
         super().__init__(bindings)
-        whole = IdPairs((*found, *(known or ())))  # what this pair says comes first; a conflict was found already
+        whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
         self._identities = whole
         self._tokens = IdPairSearch(whole)
         self._shorts = list_short_values(bindings.pairs, whole)
@@ -130,7 +130,7 @@ class RequestComparison(LeafPairVisitor):
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
     def record_equal_message_gaps(self, settled: list[ExpectedMessage]) -> bool:
-        """Note what messages compared as a whole said; False where one holds what a tool made: its leaves count."""
+        """Record the gaps of messages compared as a whole; False if one may contain tools' ids: compare its leaves."""
         if self._shorts and settled:
             return False
         for each in settled:
@@ -141,11 +141,11 @@ class RequestComparison(LeafPairVisitor):
         return True
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
-        """Return which values are no longer equal, or became so; each leaf by itself fits."""
+        """Return values that are no longer equal, or became equal, although each leaf by itself fits."""
         return find_merged_ids(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
 
     def build_fit(self) -> Fit:
-        """Return what was found; nothing differed."""
+        """Return the fit, if nothing differed."""
         below = frozenset(self.equalities.below)
         return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
 
@@ -154,7 +154,7 @@ class RequestComparison(LeafPairVisitor):
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
-        """Pair members by their names, in which the same may differ as in texts; each is one of the other's."""
+        """Pair members one to one by name; names may differ where texts may."""
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
             gaps = _add_nonoverlapping_gaps(self._list_id_gaps(name, accepts=False), self._list_form_gaps(name, place))
@@ -172,7 +172,7 @@ class RequestComparison(LeafPairVisitor):
         return names
 
     def _find_present_name(self, name: str, gaps: list[TextGap], left: set[str], place: LeafPlace) -> str | None:
-        """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
+        """Return which remaining member has this name in this run: the expected one, else any that fits."""
         told = splice(name, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
@@ -184,7 +184,7 @@ class RequestComparison(LeafPairVisitor):
         return None
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Compare two leaves that are no texts."""
+        """Compare two leaves that are not texts."""
         if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
             self.equalities.record_unchanged_member(recorded, place)
             return None
@@ -207,7 +207,7 @@ class RequestComparison(LeafPairVisitor):
         return build_mismatch(place.path, recorded, present)
 
     def _find_short_value(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
-        """Return the short value that a leaf is; of several the one that this run's leaf says."""
+        """Return the short value at a leaf; of several the one with this run's present value."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
         found = short_values_at(self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value)
@@ -220,7 +220,7 @@ class RequestComparison(LeafPairVisitor):
         self._chosen.setdefault(short.comparison_label, set()).add(short.present)
 
     def _record_unchanged_value(self, short: ShortValue, place: LeafPlace) -> Mismatch | None:
-        """Note a short value that stands there as it was recorded; one that a tool made must not."""
+        """Record a short value that is unchanged; a mismatch if a tool created it."""
         if short.identity:
             return Mismatch(MismatchKind.LEAKED, place.path, short.recorded, short.present, short.name)
         self._unchanged.add(short.comparison_label)
@@ -273,7 +273,7 @@ class RequestComparison(LeafPairVisitor):
         return self._compare_plain_text(recorded, present, place)
 
     def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Return whether two texts of arguments fit, read as they are written."""
+        """Return whether two texts of arguments fit as they are written."""
         if self._shorts or any(text in present for text in self._forbidden):
             return False
         gaps = self.list_gaps(recorded, place)
@@ -282,14 +282,14 @@ class RequestComparison(LeafPairVisitor):
         aligned = align_text(recorded, gaps, present) if gaps else []
         if isinstance(aligned, TextDivergence) or (not gaps and recorded != present):
             return False
-        if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
+        if any("\\" in each.text for each in aligned):  # written with an escape that is not part of the value
             return False
         for each in aligned:
             self._record_filled_gap(each, recorded, place)
         return True
 
     def _may_hold_bound_value(self, text: str, place: LeafPlace) -> bool:
-        """Return whether a text both say may hold anything: a value that must not come back, or one that stayed."""
+        """Return whether a text equal in both may contain a leaked value, or one that stayed unchanged."""
         if (self._shorts and (place.json or place.zone is Zone.RESULT)) or list_fields_at(self.bindings, place):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
@@ -298,7 +298,7 @@ class RequestComparison(LeafPairVisitor):
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
     def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> object:
-        """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
+        """Compare JSON inside a result as values; `_NOT_JSON` if the texts must be compared as they are."""
         must = place.call is not None and (place.call.tool in self.bindings.json_tools or self._shorts)
         if recorded == present and not must:
             return _NOT_JSON
@@ -310,7 +310,7 @@ class RequestComparison(LeafPairVisitor):
         for one, other in zip(mine, theirs, strict=True):
             if isinstance(one, str) and isinstance(other, str):
                 wrong = self._compare_plain_text(one, other, place)
-            elif place.json:  # JSON in a text in JSON: volatile fields name no place in it
+            elif place.json:  # JSON in a text in JSON: no volatile field has a path in it
                 wrong = self._compare_plain_text(dump(one).decode(), dump(other).decode(), place)
             else:
                 wrong = self.descend(one, other, place.enter_json())
@@ -352,7 +352,7 @@ class RequestComparison(LeafPairVisitor):
             self._chosen.setdefault(before, set()).add(chosen.text)
 
     def describe_text_difference(self, place: LeafPlace, recorded: str, present: str, at: int, there: int) -> Mismatch:
-        """Describe where two texts part; a short value that stands there is named."""
+        """Describe the first difference of two texts; name a short value at that position."""
         for short in self._shorts:
             before = recorded[max(0, at - len(short.recorded)) :]
             if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
@@ -362,7 +362,7 @@ class RequestComparison(LeafPairVisitor):
     # -- gaps
 
     def list_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
-        """Return where a recorded text may differ: listings, then volatile fields, then ids, then run variables."""
+        """Return the gaps of a recorded text: listings, then volatile fields, then ids, then run variables."""
         gaps = self._list_shell_output_gaps(recorded) if place.zone is Zone.RESULT else []
         if fields := list_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
@@ -378,7 +378,7 @@ class RequestComparison(LeafPairVisitor):
         return [self._build_form_gap(spot) for spot in self.find_forms(recorded, place)]
 
     def find_forms(self, recorded: str, place: LeafPlace) -> list[FormMatch]:
-        """Return where run variables stand that count in this zone."""
+        """Return the run variables in a text that count in its zone."""
         if place.zone is Zone.SYSTEM:
             return self.bindings.agent_forms.find_matches(recorded)
         if place.zone is not Zone.USER:
@@ -390,7 +390,7 @@ class RequestComparison(LeafPairVisitor):
         )
 
     def _list_shell_output_gaps(self, recorded: str) -> list[TextGap]:
-        """Return what listings and git say of where and whose a run is; volatile fields are anchored behind it."""
+        """Return the gaps of folder, user and branch in listings and git output; fields are anchored behind them."""
         values = self.bindings.values
         parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
         parts += find_git_user_and_branch(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
@@ -417,7 +417,7 @@ class RequestComparison(LeafPairVisitor):
 
 @lru_cache(2_000)
 def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
-    """Return what may stand where these forms were recorded: present values, the longest first, or the recorded one."""
+    """Return the texts possible in place of these forms: present values, longest first, then the recorded one."""
     options = [GapOption(text, form.border, form.name) for form in forms for text in form.present]
     options.sort(key=lambda option: -len(option.text))
     alike = any(option.text == forms[0].recorded for option in options)
@@ -437,7 +437,7 @@ def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> TextGa
 
 
 def _add_nonoverlapping_gaps(gaps: list[TextGap], more: list[TextGap]) -> list[TextGap]:
-    """Return gaps with those of `more` that overlap none; both are in order, and so is what is returned."""
+    """Return gaps and those of `more` that overlap none of them; all in order."""
     if not gaps or not more:
         return gaps or more
     starts = [gap.start for gap in gaps]
@@ -457,12 +457,12 @@ def _are_values_of_kind(kind: str, *values: object) -> bool:
 
 
 def rewrite_recorded(bindings: Bindings, tree: object) -> object:
-    """Return a request's tree, as it was sent or canonical, with present values for recorded ones."""
+    """Return a request's tree (as sent, or canonical) with present values in place of recorded ones."""
     return RequestRewriter(bindings).rewrite_tree(tree)
 
 
 class RequestRewriter:
-    """Rewrites recorded requests in the words of one other run, whole or message by message."""
+    """Rewrites recorded requests with the values of another run, whole or message by message."""
 
     def __init__(self, bindings: Bindings) -> None:
         self._comparing = RequestComparison(bindings, IdPairs(), None)
@@ -479,7 +479,7 @@ class RequestRewriter:
         return made
 
     def rewrite_message(self, member: str, message: object) -> object:
-        """Return one element of a body's member, as in the whole: speaker and form stand in the message itself."""
+        """Return one element of a body's member, rewritten alone: it contains its own role and form."""
         return self._rewrite_node(PlaceReader(), message, build_request_member_place({}, member).enter_child(0))
 
     def _rewrite_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:

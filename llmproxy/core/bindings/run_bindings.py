@@ -1,4 +1,4 @@
-"""What one session binds: pairs of run variables in all their forms, and the volatile fields of its cassette."""
+"""The bindings of one session: pairs of run variables in all their forms, and the volatile fields of its cassette."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from llmproxy.protocol import BindScope
 
 
 class Bindings:
-    """The run variables of the recorded run and this one, with the cassette's volatile fields; one for a session."""
+    """The run variables of the recorded run and this one, with the cassette's volatile fields; one per session."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Bindings:
         fields: Iterable[VolatileField] = (),
         scope: BindScope = BindScope.ALL,
     ) -> None:
-        """Pair the run variables; `scope` PATHS leaves cwd, home and tmp and no volatile fields, NONE nothing."""
+        """Pair the run variables; `scope` PATHS keeps only cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
         pairs = pair_run_variables(recorded, self.present) if scope is not BindScope.NONE else ()
         if scope is BindScope.PATHS:
@@ -40,18 +40,18 @@ class Bindings:
         self.json_tools = frozenset(field.tool for field in self.fields if field.at.startswith("$"))
         """Tools with volatile fields in the JSON of their results."""
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
-        """Volatile fields in texts, by tool: what no volatile field is of need not be looked through."""
+        """Volatile fields in texts, by tool: a text without any need not be searched."""
         for field in self.fields:
             if field.at in (LINE, TEXT):
                 self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
         self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_prefix)
-        """Those of all tools whose names begin alike."""
+        """Volatile fields of all tools with a common prefix."""
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
-        """Recorded and present, by name."""
+        """Recorded and present values, by name."""
         declared = {each.name: each.value for each in self.present} if scope is BindScope.ALL else {}
         self.git_user = declared.get("git_user", "")
-        """This run's, also where the recorded one was not kept: a file for pull requests names nobody."""
+        """This run's value, also if the recorded one was not kept: a file for pull requests names no person."""
 
     @cached_property
     def _all_forms(self) -> tuple[ValueForm, ...]:
@@ -59,17 +59,17 @@ class Bindings:
 
     @cached_property
     def agent_forms(self) -> FormSearch:
-        """Every form: what the agent wrote may hold any."""
+        """Every form: the agent's own text may contain any."""
         return FormSearch(self._all_forms)
 
     @cached_property
     def present_forms_in_recorded(self) -> FormSearch:
-        """The present values as looked for in what was recorded: what stood there already, and was no variable."""
+        """Search for present values in recorded text, where they are no variables."""
         return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
     def non_agent_forms(self) -> FormSearch:
-        """What counts in arguments, results and the model's words: no days, no blocks."""
+        """Forms that count in arguments, results and the model's words: no dates, no blocks."""
         return FormSearch(form for form in self._all_forms if form.reach is not FormScope.AGENT)
 
     @cached_property
@@ -82,19 +82,19 @@ class Bindings:
 
     @cached_property
     def limited_to_own_paths(self) -> Bindings:
-        """cwd, home and tmp, where the recorded one is that run's own: what may change an exact hit's answer."""
+        """Bindings that may change an exact hit's answer: cwd, home and tmp, if the recorded one is that run's own."""
         pairs = [
             pair for pair in self.pairs if pair.recorded.kind is not ValueKind.PATH or is_own_path(pair.recorded.value)
         ]
         return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindScope.PATHS)
 
     def __bool__(self) -> bool:
-        """Return whether anything can be bound at all; where not, only equal requests fit."""
+        """Return whether anything can be bound; if not, only equal requests fit."""
         return bool(self.changed or self.fields)
 
 
 def mask_arguments(bindings: Bindings, arguments: object) -> str:
-    """Return a recorded call's arguments as canonical JSON with ``{name}`` for what is bound: anchors hold them."""
+    """Return a recorded call's arguments as canonical JSON with ``{name}`` for bound values, as in anchors."""
     value = parse_json_container(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
     spots = bindings.forms_in_user_text.find_matches(text)

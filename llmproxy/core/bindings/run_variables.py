@@ -1,9 +1,9 @@
-"""Run variables: what differs between two runs and was declared on both, and what kind of thing each value is.
+"""Run variables: values that may differ between two runs and that both declare, each with its kind.
 
     (recorded run variables, present run variables) -> pairs of the same name
 
-The kind decides where a value may be bound at all (`value_forms`): a path in any text, a date only in what the agent
-wrote by itself, a short word only where it was captured. A name that only one of the runs declared binds nothing.
+The kind decides where a value may be bound (`value_forms`): a path in any text, a date only in the agent's own text, a
+short word only at the place where it was captured. A name that only one run declares binds nothing.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from llmproxy.lazy_regex import late
 from llmproxy.protocol import API_KEYS
 
 LONGEST_VALUE = 20_000
-"""Characters; git's status of a large tree is longer, and says nothing that a model should be asked about."""
+"""Maximum characters; git's status of a large tree is longer, and useless in a request to a model."""
 _NAME = late(r"[A-Za-z_][\w.\[\]-]{0,99}")
 _DATE = late(r"\d{4}-\d{2}-\d{2}")
 _WINDOWS = late(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
 _ROOT = late(r"[/\\][/\\.]*")
 _UUID = late(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISTINCT = 8
-"""Characters from which a value with a digit counts as an id, found in any text, not only where it was captured."""
+"""Minimum characters of a value with a digit that counts as an id, found in any text."""
 
 PATHS = frozenset({"cwd", "home", "tmp"})
-"""What ``--bind paths`` leaves, and what may change the answer of an exact hit."""
+"""Variables that ``--bind paths`` keeps, and that may change the answer of an exact hit."""
 BLOCKS = frozenset({"timezone", "shell", "os_version", "git_branch", "git_status", "git_commits"})
 WORDS = frozenset({"user", "host", "git_user"})
-"""They may stand anywhere, and a member called ``user`` may mean somebody else: bound only where a path says so."""
+"""Variables whose values may occur anywhere (a member ``user`` may be another person): bound only at a given path."""
 _WELL_KNOWN = re.compile(
     r"/usr/(?:src/app|local|bin|lib|share)|/var/(?:tmp|lib|log|www|task)|/private/tmp|/opt/app|/github/workspace"
 )
@@ -41,44 +41,44 @@ _WELL_KNOWN = re.compile(
 
 
 def is_own_path(path: str) -> bool:
-    """Return whether a path can only be a run's own: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
+    """Return whether a path can only belong to a run: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
     trimmed = path.rstrip("/\\")
     return len([part for part in re.split(r"[/\\]", trimmed) if part]) > 1 and not _WELL_KNOWN.fullmatch(trimmed)
 
 
 class BadRunVariable(LLMProxyError):
-    """A run variable that was declared cannot be one."""
+    """A declared run variable that is invalid."""
 
     code = "llmproxy_run_variable"
     status = 400
 
 
 class ValueKind(StrEnum):
-    """What a value is, and so where it may be bound."""
+    """The kind of a value, which decides where it may be bound."""
 
     PATH = "path"
-    """Absolute: in every text, on path borders, in all its forms."""
+    """Absolute path: in every text, at path borders, in all its forms."""
     IDENTIFIER = "identifier"
-    """A uuid, a long id: in every text, between what is no letter or digit."""
+    """A uuid or a long id: in every text, without a letter or digit next to it."""
     SHORT = "short"
-    """A word or number that may stand anywhere by chance: only at members of tools' JSON that name it."""
+    """A word or number that may occur anywhere by chance: only at members of tools' JSON that name it."""
     DATE = "date"
-    """Only in what the agent wrote, and never in an answer."""
+    """Only in the agent's own text, and never in an answer."""
     BLOCK = "block"
-    """As a date, and as a whole: a line's rest, or whole lines."""
+    """Like a date, and only as a whole: the rest of a line, or whole lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunVariable:
     name: str
     value: str
-    """As text; a number as it is written in JSON."""
+    """Text; a number as it is written in JSON."""
     other: str = ""
-    """A second way to say it: of a path what its links resolve to, of a date the UTC day. Empty where there is none."""
+    """A second spelling: the resolved path for a path, the UTC day for a date. Empty if there is none."""
     tool: str = ""
-    """Of a captured value: the tool in whose arguments or results it stands; empty for any that its name fits."""
+    """For a captured value: the tool whose arguments or results contain it; empty for any that its name fits."""
     path: str = ""
-    """Of a captured value: where in that JSON, ``$.items[*].id``; empty for the members that its name fits."""
+    """For a captured value: its path in that JSON, ``$.items[*].id``; empty for the members that its name fits."""
 
     @property
     def kind(self) -> ValueKind:
@@ -100,7 +100,7 @@ class RunVariable:
         return ValueKind.SHORT
 
     def to_dict(self) -> dict[str, str]:
-        """Return plain values; what is empty is left out."""
+        """Return plain values; empty ones are left out."""
         whole = {"name": self.name, "value": self.value, "other": self.other, "tool": self.tool, "path": self.path}
         return {name: text for name, text in whole.items() if text or name in ("name", "value")}
 
@@ -108,7 +108,7 @@ class RunVariable:
 def check_run_variable(
     name: object, value: object, other: object = "", tool: object = "", path: object = ""
 ) -> RunVariable:
-    """Return a run variable that somebody sent. Raises BadRunVariable: a bad name, or no text or number."""
+    """Return a run variable from a client's values. Raises BadRunVariable: a bad name, or neither text nor integer."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRunVariable(
             f"llmproxy: {name!r} cannot be the name of a run variable.", hint="Letters, digits, `_ . -`."
@@ -127,13 +127,13 @@ def check_run_variable(
 
 
 def dump_run_variables(run_variables: Iterable[RunVariable]) -> str:
-    """Return run variables as one text, the same for the same ones; empty for none."""
+    """Return run variables as one text, equal for equal variables; empty for none."""
     written = sorted((each.to_dict() for each in run_variables), key=lambda each: each["name"])
     return json.dumps(written, ensure_ascii=False, separators=(",", ":")) if written else ""
 
 
 def load_run_variables(text: str) -> tuple[RunVariable, ...]:
-    """Return what :func:`dump_run_variables` wrote. Raises BadRunVariable."""
+    """Return the run variables in a text from :func:`dump_run_variables`. Raises BadRunVariable."""
     try:
         values = json.loads(text) if text else []
         return tuple(check_run_variable(**value) for value in values)
@@ -163,7 +163,7 @@ class RunVariablePair:
 
 
 def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVariable]) -> tuple[RunVariablePair, ...]:
-    """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
+    """Return the pairs of equal name and kind, sorted by name; a variable of one side only binds nothing."""
     now: Mapping[str, RunVariable] = {each.name: _remove_own_git_status(each) for each in present}
     found = [
         RunVariablePair(each, now[each.name])
@@ -174,7 +174,7 @@ def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVar
 
 
 def _remove_own_git_status(each: RunVariable) -> RunVariable:
-    """Return what git says of a folder without our own files, which come there when a run begins."""
+    """Return git's status of a folder without the proxy's own files, which appear when a run begins."""
     return replace(each, value=remove_llmproxy_git_status(each.value)) if each.name == "git_status" else each
 
 

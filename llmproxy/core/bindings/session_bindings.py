@@ -1,7 +1,4 @@
-"""What one session binds.
-
-The run variables declared for it, the volatile fields of its cassette, and what tools made in it so far.
-"""
+"""The bindings of one session: its run variables, its cassette's volatile fields, and the ids of its tools so far."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64
-"""Runs that recorded into one cassette."""
+"""Maximum number of cached bindings: runs that recorded into one cassette."""
 
 
 class BoundAnswer(NamedTuple):
@@ -34,20 +31,20 @@ class BoundAnswer(NamedTuple):
 
     response: Response
     names: tuple[str, ...]
-    """Bindings and volatile fields that made the difference, sorted."""
+    """Bindings and volatile fields whose values differ, sorted."""
     identities: tuple[IdPair, ...] = ()
-    """What tools made, known once the answer is served."""
+    """Ids that tools created, known once the answer is served."""
     below: frozenset[str] = frozenset()
-    """Paths below which the request named something in this run's words."""
+    """Path variables below which the request names something with this run's value."""
 
 
 @dataclass(slots=True)
 class LearningTrial:
-    """A run that is to show what varies."""
+    """A run that shows which values vary."""
 
     lessons: list[LearnedField] = field(default_factory=list)
     served: int = 0
-    """Requests that were answered on trial."""
+    """Number of requests answered on trial."""
 
 
 @dataclass(slots=True)
@@ -57,33 +54,33 @@ class SessionBindings:
     scope: BindScope = BindScope.ALL
     declared: dict[str, RunVariable] = field(default_factory=dict)
     fields: tuple[VolatileField, ...] = ()
-    """Of the cassette, of a trial, and those that ship."""
+    """Fields of the cassette, fields of a trial, and built-in ones."""
     trial: LearningTrial | None = None
-    """What a trial taught so far; None outside of one."""
+    """The results of a trial so far; None outside of one."""
     known: IdPairs = field(default_factory=IdPairs)
-    """What stands for what, so far."""
+    """The id pairs so far."""
     named: set[str] = field(default_factory=set)
-    """Paths below which an earlier request named something in this run's words."""
+    """Path variables below which an earlier request named something with this run's value."""
     untouched: set[int] = field(default_factory=set)
-    """Recordings whose answer an exact hit gets as it is."""
+    """Recordings whose answer an exact hit serves unchanged."""
     typed: dict[tuple[int, int], UserTextEnds | None] = field(default_factory=dict)
-    """What was typed last in recorded requests, as `read_last_user_text` keeps it."""
+    """Last user texts of recorded requests, as `read_last_user_text` caches them."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _expected: dict[Bindings, ExpectedMessages] = field(default_factory=dict)
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
-        """Take run variables in; one of a name that is there takes its place."""
+        """Add run variables; one with an existing name replaces the old one."""
         self.declared |= {each.name: each for each in run_variables}
         self._forget_bindings()
         self.untouched.clear()
 
     @property
     def dump_variables(self) -> str:
-        """The run variables as a recording keeps them."""
+        """The run variables in the form that recordings contain."""
         return dump_run_variables(self.declared.values())
 
     def build_bindings(self, recorded: str) -> Bindings:
-        """Return what binds a recording made under these run variables, as `dump_run_variables` wrote them."""
+        """Return the bindings for a recording with these run variables, as `dump_run_variables` wrote them."""
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_bindings()
@@ -102,7 +99,7 @@ class SessionBindings:
         self.typed.clear()
 
     def add_id_pairs(self, identities: Iterable[IdPair], below: frozenset[str] = frozenset()) -> None:
-        """Note what a served answer's pair of requests said; it was checked already."""
+        """Record the id pairs of a served answer's requests; they were checked already."""
         if not below <= self.named:
             self.named |= below
             self.untouched.clear()
@@ -111,7 +108,7 @@ class SessionBindings:
                 self.untouched.clear()
 
     def add_learned_fields(self, lessons: Sequence[LearnedField]) -> None:
-        """Take in what a trial taught: it counts for this session alone, from now on."""
+        """Add the fields that a trial learned, for this session only, from now on."""
         if self.trial is None:
             raise AssertionError("taught outside of a trial")
         self.trial.lessons += lessons
@@ -119,7 +116,7 @@ class SessionBindings:
         self._forget_bindings()
 
     def forget_id_pairs(self) -> None:
-        """Forget what tools made: another run begins."""
+        """Forget the ids that tools created, since another run begins."""
         self.known = IdPairs()
         self.named.clear()
         self.untouched.clear()

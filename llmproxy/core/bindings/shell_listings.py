@@ -1,16 +1,16 @@
-"""Rows of ``ls -l`` and lines of git: what of them says where a folder lies and whose it is, and not what is in it.
+"""Parts of ``ls -l`` rows and git lines that depend on a folder's position and owner, not on its content.
 
     drwxr-xr-x  3 ann  staff 4096 Nov 22 13:53 .
     drwxr-xr-x 22 root root  4096 Nov 22 13:53 ..
 
-Columns are padded to the widest, so the parent's row moves all others; it is about another folder, so all of it may
-differ where the working folder is another one. Owner and group are the user's, where they were. The size of a link is
-the length of what it leads to.
+Columns are padded to the widest entry, so the parent's row shifts all others. That row describes another folder: all of
+it may differ if the working folder differs. Owner and group are this run's user, if they were the recorded run's. The
+size of a link is the length of its target.
 
     Author: Ann Smith <ann@example.com>
     [main 1f3a9c0] Add the note
 
-A colleague's commit is the colleague's; elsewhere a name or a branch may mean anybody's: only lines of git count.
+A colleague's commit keeps the colleague's name. Only lines of git count: elsewhere a name or a branch is ambiguous.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import NamedTuple
 from llmproxy.lazy_regex import late
 
 LISTING = "listing"
-"""What differed, in a log line."""
+"""Name of such differences in a log line."""
 LISTED = late(r"[-dlbcps][-rwxsStT]{9}")
-"""How a row begins."""
+"""Beginning of a row."""
 ROW = rf"{LISTED.pattern}[.+@]? +\d+ +\S+ +\S+ +[\d.,]+[KMGTP]?(?= )"
-"""What stands before a file's time and name, in any row."""
+"""The text before a file's time and name, in any row."""
 _COLUMNS = (
     rf"{LISTED.pattern}[.+@]?(?: +)\d+(?: +)(?P<owner>\S+)(?: +)(?P<group>\S+)(?: +)(?P<size>[\d.,]+[KMGTP]?)(?= )"
 )
 _ROW = late(rf"^{_COLUMNS}", re.MULTILINE)
 _PARENT = late(rf"^{ROW}[^\n]{{1,40}} (?=\.\.$)", re.MULTILINE)
 _PERMISSIONS = ("r-x", "rw-", "r--", "rwx")
-"""One of them is in nearly every row: whatever holds none is not searched."""
+"""Texts of which nearly every row contains one: a text without any is not searched."""
 _PADDED = late(" +")
 _SIZE = late(r"\d+(?= )")
 _FILES = r"(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?"
@@ -42,24 +42,24 @@ _OURS = late(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
 _STATUS = late(r"[ MADRCU?!]{1,2} \S.*")
 _OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
 CLEAN = "(clean)"
-"""What is said of a folder of which git has nothing to say."""
+"""Text for a folder about which git reports nothing."""
 _TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
 class ListingPart(NamedTuple):
-    """A part of a text that may be written otherwise in another run."""
+    """A part of a text that may have another form in another run."""
 
     start: int
     end: int
     pattern: re.Pattern[str]
-    """What may stand there instead."""
+    """Texts possible in its place."""
     name: str = LISTING
 
 
 def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[ListingPart]:
     """Yield padding between the columns of listings, parents' rows and the user's name in rows, in order.
 
-    `elsewhere`: the run is in another folder. `users`: the recorded user's name and this one's, where they differ.
+    `elsewhere`: the run is in another folder. `users`: the recorded user's name and the present one, if they differ.
     """
     if not any(each in text for each in _PERMISSIONS):
         return
@@ -76,7 +76,7 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
 
 
 def remove_llmproxy_files(recorded: str, present: str) -> tuple[str, str]:
-    """Return two results without lines of listings that name llmproxy's files, and ``ls -l``'s sums of blocks."""
+    """Return two results without lines of listings that name llmproxy's files, and without ``ls -l``'s block totals."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
     both = [[line for line in text.split("\n") if not _OURS.fullmatch(line)] for text in (recorded, present)]
@@ -85,7 +85,7 @@ def remove_llmproxy_files(recorded: str, present: str) -> tuple[str, str]:
 
 
 def remove_llmproxy_git_status(text: str) -> str:
-    """Return a text without the lines in which git names llmproxy's files; `CLEAN` where it said nothing else."""
+    """Return a text without git's lines for llmproxy's files; `CLEAN` in place of a status that had no others."""
     if "llmproxy.db" not in text:
         return text
     kept: list[str] = []
@@ -96,7 +96,7 @@ def remove_llmproxy_git_status(text: str) -> str:
 
 
 def build_padding_pattern(literal: str) -> str:
-    """Return a pattern for what stands before a value in a row: the same, however it is padded."""
+    """Return a pattern for the text before a value in a row, with any padding."""
     return " +".join(re.escape(each) for each in _PADDED.split(literal))
 
 
@@ -107,17 +107,17 @@ _PEOPLE = late(
     r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"
     r"|Git user: +(?P<said>[^\n<>\\\"]{1,100}))"
 )
-"""In a text, in JSON and in YAML; the last as Claude Code says it."""
+"""In a text, in JSON and in YAML; the last form is Claude Code's."""
 _ON_BRANCH = (
     r"(?:^\[|^On branch |^\* |HEAD -> |[Bb]ranch '|Already on '){}(?= (?:\(root-commit\) )?[0-9a-f]{{7,40}}\]|[,)']|$)"
 )
 
 
 def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
-    """Yield where this run's user or branch may stand for the recorded one, in order.
+    """Yield the positions at which this run's user or branch may replace the recorded one, in order.
 
-    `user` and `branch` are (recorded, present); an empty recorded user is one that was not kept: then any author may be
-    this run's user.
+    `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
+    user.
     """
     found = list(_find_user_parts(text, *user)) if user[1] else []
     if branch is not None and branch[0] in text:
@@ -126,7 +126,7 @@ def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str
 
 
 def list_git_users(text: str) -> dict[str, list[int]]:
-    """Return the people that git output names in a text, or in a file that holds such texts, and where."""
+    """Return the people in a text's git output (or in a file of such texts), with their positions."""
     found: dict[str, list[int]] = {}
     for each in _PEOPLE.finditer(text):
         found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())

@@ -1,9 +1,9 @@
-"""Two texts, the recorded one with the places that may differ: does the present one say the same?
+"""Alignment of a recorded text, in which certain places may differ, with a present text.
 
-    recorded text, `TextGap`s in it, present text -> what stands at each gap now, or how far they agree
+    recorded text, `TextGap`s in it, present text -> the present text at each gap, or the point where they diverge
 
-What lies between gaps must be equal, letter for letter. Where several texts may stand at a gap each is tried; every
-state (gap, position) is visited once, so the work is bounded by gaps times alternatives, whatever the input.
+Text between gaps must be equal, character by character. At a gap with several options each is tried. Every state (gap,
+position) is visited once, so the work is bounded by gaps times options for any input.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import NamedTuple
 from llmproxy.core.traffic.json_diff import count_common_prefix
 
 Border = Callable[[str, int, int], bool]
-"""Whether a value that stands at text[start:end] begins and ends there."""
+"""Returns whether a value that occupies text[start:end] begins and ends there."""
 
 
 class GapOption(NamedTuple):
-    """One text that may stand at a gap."""
+    """One text that may fill a gap."""
 
     text: str
     border: Border
     name: str
-    """Of the binding."""
+    """Name of the binding."""
     unchanged: bool = False
-    """It is the recorded text."""
+    """Whether it is the recorded text."""
     leaks: bool = False
-    """It must not stand there: it is looked for only to say so."""
+    """Whether it must not occur: it is searched for only to report it."""
     same: bool = False
-    """The recorded and the present value are written alike: ``November 2026`` on two of its days."""
+    """Whether recorded and present value have the same spelling: ``November 2026`` on two of its days."""
 
 
 class TextGap(NamedTuple):
@@ -40,14 +40,14 @@ class TextGap(NamedTuple):
     end: int
     options: tuple[GapOption, ...] = ()
     free: re.Pattern[str] | None = None
-    """Instead of options: what may stand there."""
+    """Pattern of the possible texts, instead of options."""
     name: str = ""
     in_answers: bool = True
-    """Whether answers are written with this run's value."""
+    """Whether answers get this run's value."""
 
 
 class FilledGap(NamedTuple):
-    """What stands at a gap now."""
+    """The present text at a gap."""
 
     gap: TextGap
     option: GapOption | None
@@ -55,17 +55,17 @@ class FilledGap(NamedTuple):
 
 
 class TextDivergence(NamedTuple):
-    """How far two texts agree."""
+    """The point where two texts diverge."""
 
     recorded: int
     """Position in the recorded text."""
     present: int
     leaked: bool = False
-    """There stands a recorded value that must not."""
+    """Whether a recorded value that must not occur is there."""
 
 
 def align_text(recorded: str, gaps: Sequence[TextGap], present: str) -> list[FilledGap] | TextDivergence:
-    """Compare; `gaps` are in order and do not overlap."""
+    """Align two texts; `gaps` are in order and do not overlap."""
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[FilledGap, object] | None]] = [(0, 0, None)]
@@ -114,7 +114,7 @@ def _list_gap_fillings(gap: TextGap, present: str, at: int) -> Iterable[tuple[in
 
 
 def splice(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
-    """Return a text with others in place of its parts: (start, end, new), in order and without overlap."""
+    """Return a text with some parts replaced: (start, end, new), in order and without overlap."""
     parts, last = [], 0
     for start, end, new in changes:
         parts += [text[last:start], new]

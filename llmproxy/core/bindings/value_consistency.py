@@ -1,14 +1,14 @@
-"""A variable keeps which values are equal: over one request and its history its places change all or none.
+"""Check that bindings keep equal values equal: all places of a variable in a request and its history change, or none.
 
-    what stood at each place of two requests -> `Mismatch`, or None
+    the present text at each place of two requests -> `Mismatch`, or None
 
 "Today is 25 November. The contract ends on 25 November." is another question from "Today is 26 November. The contract
-ends on 25 November." Three rules follow, none of which a single place can tell:
+ends on 25 November." Three rules follow, none of which can be checked at a single place:
 
 1. A value that is this run's at one place is this run's at all of them. A path may stay as it was recorded in results
-   and in system text only, where a committed file may name the home of whoever recorded it.
-2. A present value that stood in the recorded request already, where no variable did, would become equal to it.
-3. Two variables with different recorded values must not say the same now. Short values (``7``) may: a task and an order
+   and in system text only, where a committed file may name the home of the person who recorded it.
+2. A present value must not occur in the recorded request outside of variables: it would become equal to that text.
+3. Two variables with different recorded values must not be equal now. Short values (``7``) may: a task and an order
    can have one number.
 """
 
@@ -29,11 +29,11 @@ from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
-"""Where a path that stays as it was recorded is meant."""
+"""Zones in which a path that stays as recorded counts as unchanged."""
 
 
 class ValueConsistency:
-    """What stood at the places of one pair of requests, by variable."""
+    """The values at all places of one pair of requests, by variable."""
 
     def __init__(self, bindings: Bindings, identities: IdPairs, shorts: Sequence[ShortValue]) -> None:
         self._bindings = bindings
@@ -46,32 +46,32 @@ class ValueConsistency:
         )
         self._shorts = [short._replace(recorded=short.present, present=short.recorded) for short in shorts]
         self.moved: dict[str, str] = {}
-        """By name, a value that became this run's."""
+        """Values that became this run's, by name."""
         self.below: set[str] = set()
-        """Paths of which something below them became this run's: ``/tmp/a/x`` says more than ``/tmp/a``."""
+        """Path variables with this run's value in a longer path: ``/tmp/a/x`` is stronger evidence than ``/tmp/a``."""
         self._stayed: dict[str, tuple[LeafPlace, str]] = {}
         self._names: dict[str, str] = {}
-        """By text that stands there now, the variable that it is."""
+        """Variables by their present text."""
         self._merged: Mismatch | None = None
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
     @property
     def id_prefilter_texts(self) -> Sequence[str]:
-        """Texts of which one is in every text that holds a present identity."""
+        """Texts of which every text with a present id contains at least one."""
         return self._tokens.heads
 
     def record_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
-        """Note what stands at a gap of a recorded text."""
+        """Record the present text at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
         if option is None:
             return
         name = option.name
         if not option.unchanged and name in self.below and self._names.get(chosen.text) == name:
-            return  # as before
+            return  # recorded already
         if name not in self._bindings.changed or option.same:
             return
         if self._natures.get(name) is ValueKind.BLOCK:
-            return  # a line may say the same of something else: the main branch is called main on every branch
+            return  # a line may have the same text for another thing: main is the main branch on every branch
         if not option.unchanged:
             self.moved.setdefault(name, chosen.text)
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():
@@ -90,7 +90,7 @@ class ValueConsistency:
             self._stayed.setdefault(short.name, (place, short.recorded))
 
     def record_unchanged_member(self, value: object, place: LeafPlace) -> None:
-        """Note a member of JSON that is no variable, and is the same in both requests."""
+        """Record a member of JSON that is no variable and is equal in both requests."""
         if not self._shorts:
             return
         tool = place.call.tool if place.call else ""
@@ -98,7 +98,7 @@ class ValueConsistency:
             self._stood.setdefault(short.name, (place, short.recorded))
 
     def find_unequal(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: IdPairs) -> Mismatch | None:
-        """Return what is no longer equal, or became so; `leaves` are those of both requests."""
+        """Return values that are no longer equal, or became equal; `leaves` are those of both requests."""
         if self._merged is not None:
             return self._merged
         for name, (place, text) in self._stayed.items():
@@ -130,7 +130,7 @@ class ValueConsistency:
             yield token.start, token.end, token.identity.name
 
     def _counts_as_unchanged(self, name: str, gap: TextGap, recorded: str, place: LeafPlace) -> bool:
-        """Return whether a recorded value that stays means something else than this run's."""
+        """Return whether a recorded value that stays means something else than this run's value."""
         if self._natures.get(name) is not ValueKind.PATH:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
@@ -139,7 +139,7 @@ class ValueConsistency:
 
 
 def find_merged_ids(found: IdPairs) -> Mismatch | None:
-    """Return two values that tools made and told apart, under different names, that are one now."""
+    """Return the mismatch of two ids that tools created under different names and that became equal."""
     seen: dict[str, tuple[str, str]] = {}
     for each in found:
         if not each.is_distinct:
@@ -151,7 +151,7 @@ def find_merged_ids(found: IdPairs) -> Mismatch | None:
 
 
 def format_leaf_text(value: object) -> str:
-    """Return a leaf of a request as a text that can be searched."""
+    """Return a leaf of a request as a searchable text."""
     if isinstance(value, str):
         return value
     try:

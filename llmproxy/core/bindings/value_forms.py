@@ -1,15 +1,15 @@
-r"""Every way in which a run variable is written, on both sides, and where in a text it stands.
+r"""All spellings of a run variable in both runs, and the search for them in a text.
 
-    pairs -> `FormSearch`, which finds recorded values in a text, longest first, each with what may stand there now
+    pairs -> `FormSearch`, which finds recorded values in a text, longest first, each with its possible present values
 
-A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON or for a shell, with ``\``, as a
-folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator; a day has
-those in which agents write it. At one place the present text has the same form of the present value; or the recorded
-one unchanged (a committed file names another home).
+A path has many spellings: plain, with links resolved, percent-encoded, escaped in JSON or for a shell, with ``\``, as a
+folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator. A date
+has those that agents write. At one place the present text has the same spelling of the present value, or the recorded
+value unchanged (a committed file names another home).
 
-``/tmp/a`` stands in ``cd /tmp/a/x`` and in ``-I/tmp/a``, and neither in ``/tmp/ab`` nor in ``/private/tmp/a``. Texts
-are read as they are on the wire: inside of nested JSON a line break is the two letters ``\n``, a colour is
-``\u001b[32m``, and neither is part of a path.
+``/tmp/a`` occurs in ``cd /tmp/a/x`` and in ``-I/tmp/a``, and neither in ``/tmp/ab`` nor in ``/private/tmp/a``. Texts
+are searched as received: inside of nested JSON a line break is the two letters ``\n``, a colour is ``\u001b[32m``, and
+neither is part of a path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BEFORE_ESCAPE = late(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
 _BEFORE_FLAG = late(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
 _ABOVE = late(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
 _PARTS = late(r"/[^\s\"'`<>|*?]*/")
-"""What stands between a home and a name below it."""
+"""Text between a home and a name below it."""
 _LONGEST_PATH = 400
 _LOOK_BACK = 24
 _TAIL = frozenset(".-")
@@ -51,7 +51,7 @@ def is_word_character(letter: str) -> bool:
 
 
 def is_isolated(text: str, start: int, end: int) -> bool:
-    """Return whether no letter or digit is beside text[start:end]: the borders of ids (``<uuid>.txt`` holds the id)."""
+    """Return whether no letter or digit is next to text[start:end]: the border of ids (``<uuid>.txt`` contains one)."""
     if start and is_word_character(text[start - 1]) and not _follows_escape(text, start):
         return False
     return end >= len(text) or not is_word_character(text[end])
@@ -63,7 +63,7 @@ def _follows_escape(text: str, start: int) -> bool:
 
 
 def spans_path(text: str, start: int, end: int) -> bool:
-    """Return whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
+    """Return whether the path text[start:end] begins and ends there; a separator may follow, for a path below it."""
     return _is_path_start(text, start) and is_path_end(text, end)
 
 
@@ -82,7 +82,7 @@ def _is_path_start(text: str, start: int) -> bool:
 def is_path_end(text: str, end: int) -> bool:
     length = len(text)
     at = end
-    while at < length and text[at] in _TAIL:  # the full stop of a sentence; but not that of a.bak
+    while at < length and text[at] in _TAIL:  # the full stop of a sentence, not the one in a.bak
         at += 1
     if at >= length:
         return True
@@ -95,24 +95,24 @@ def is_path_end(text: str, end: int) -> bool:
 
 
 def spans_slug(text: str, start: int, end: int) -> bool:
-    """Return whether a folder's name made of a path stands alone."""
+    """Return whether a folder's name derived from a path is isolated."""
     if start and (is_word_character(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
     return end >= len(text) or not (is_word_character(text[end]) or text[end] in "-_")
 
 
 def spans_folder_slug(text: str, start: int, end: int) -> bool:
-    """Return whether the name of a path of one part stands as a folder: ``-app`` alone is an option."""
+    """Return whether a one-part path's name is a folder in a path: ``-app`` alone is an option."""
     return start > 0 and text[start - 1] in "/\\" and spans_slug(text, start, end)
 
 
 def stands_behind_parent_dir(text: str, start: int, end: int) -> bool:
-    """Return whether a folder's name stands where only it is meant, ``../project``, behind no other folder."""
+    """Return whether a folder's name follows only ``../``, behind no other folder: ``../project``."""
     return _ABOVE.search(text, max(0, start - 5), start) is not None and is_path_end(text, end)
 
 
 def spans_block(text: str, start: int, end: int) -> bool:
-    """Return whether text[start:end] is the rest of a line, whole lines, or all that a tag holds."""
+    """Return whether text[start:end] is the rest of a line, whole lines, or the whole content of a tag."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     begins = not before or before[-1] in "\n>" or before == ": " or before.endswith("\\n")
     ends = not after or after[0] in "\n<\r" or after == "\\n"
@@ -125,7 +125,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def format_dates(day: str) -> tuple[str, ...]:
-    """Return a day, ``2026-11-22``, in every form that is bound, forms of all days in one order. Raises ValueError."""
+    """Return a day, ``2026-11-22``, in all forms, in the same order for all days. Raises ValueError."""
     on = date.fromisoformat(day)
     month, name, number = _MONTHS[on.month - 1], _DAYS[on.weekday()], on.day
     short, brief = month[:3], name[:3]
@@ -149,19 +149,19 @@ def format_dates(day: str) -> tuple[str, ...]:
 class FormScope(StrEnum):
     EVERYWHERE = "everywhere"
     NOT_TYPED = "not typed"
-    """Nowhere in what a user typed: too short to be sure of."""
+    """Not in the user's text: too short to be unambiguous there."""
     AGENT = "agent"
-    """Only in what the agent wrote: system text, descriptions of tools, its own blocks."""
+    """Only in the agent's own text: system text, descriptions of tools, its blocks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueForm:
-    """One way to write a recorded value, and what may stand in its place now; told apart by identity."""
+    """One spelling of a recorded value and the possible present ones; compared by identity."""
 
     name: str
     recorded: str
     present: tuple[str, ...]
-    """The first is what answers are written with."""
+    """Answers are written with the first."""
     border: Border
     reach: FormScope = FormScope.EVERYWHERE
     in_answers: bool = True
@@ -171,7 +171,7 @@ class FormMatch(NamedTuple):
     start: int
     end: int
     forms: tuple[ValueForm, ...]
-    """More than one where two names have the same recorded value."""
+    """More than one if two names have the same recorded value."""
 
 
 def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
@@ -181,7 +181,7 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
     found: list[ValueForm] = []
     for pair in pairs:
         match pair.recorded.kind:
-            case ValueKind.PATH:  # the same on both sides: /home/kim/work stays while /home/kim becomes another home
+            case ValueKind.PATH:  # even if equal on both sides: /home/kim/work stays while /home/kim changes
                 found += _list_path_forms(pair, homes if homes is not pair else None)
             case ValueKind.DATE if pair.has_changed:
                 found += _list_date_forms(pair)
@@ -199,7 +199,7 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
 
 
 _LINE_PREFIXES = ("", "git: ")
-"""What an agent writes before each line of a block; the second is Qwen Code's."""
+"""Prefixes that an agent writes before each line of a block; the second is Qwen Code's."""
 
 
 # -- days --------------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def _list_date_forms(pair: RunVariablePair) -> Iterator[ValueForm]:
 
 
 class _PathSpelling(NamedTuple):
-    """One way to write a path; `write` returns an empty text where it cannot be written so."""
+    """One spelling of a path; `write` returns an empty text if a path has none."""
 
     write: Callable[[str], str]
     border: Border
@@ -265,7 +265,7 @@ _WAYS = (
 
 
 def _list_nfc_forms(path: str) -> tuple[str, ...]:
-    """Return a path in both normal forms of Unicode; one for what is ASCII."""
+    """Return a path in both normal forms of Unicode; one text for ASCII."""
     if path.isascii():
         return (path,)
     return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
@@ -276,7 +276,7 @@ def _trim_path(path: str) -> str:
 
 
 def _list_paths(one: RunVariable) -> tuple[str, ...]:
-    """Return plain and resolved; one where the run shows no difference."""
+    """Return the plain and the resolved path; one if they are equal."""
     return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
 
 
@@ -315,7 +315,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
 
 
 def _list_hidden_folder_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
-    """Yield the working folder's name in hidden folders below home; in answers for known agents only."""
+    """Yield the working folder's name in hidden folders below home; in answers only for known agents."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
         return
@@ -334,7 +334,7 @@ def _make_slug(name: str) -> str:
 
 
 def _build_hidden_folder_check(homes: Sequence[str]) -> Border:
-    """Return whether a name is a part of a path that begins with a hidden folder of one of these homes."""
+    """Return a check whether a name is part of a path that begins with a hidden folder of one of these homes."""
 
     def is_below(text: str, start: int, end: int) -> bool:
         for home in homes:
@@ -347,12 +347,12 @@ def _build_hidden_folder_check(homes: Sequence[str]) -> Border:
 
 
 def _relative_to_home(path: str, home: str) -> str:
-    """Return ``~/rest`` of a path below home, else nothing."""
+    """Return ``~/rest`` for a path below home, else an empty text."""
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
 def _format_home_relative_to(path: str, home: str) -> str:
-    """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
+    """Return home relative to a path, if that names a folder: dots alone may occur anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""
     relative = posixpath.relpath(home, path)
@@ -363,15 +363,15 @@ def _format_home_relative_to(path: str, home: str) -> str:
 
 
 class FormSearch:
-    """The forms of some pairs, ready to be looked for."""
+    """Search for the forms of some pairs."""
 
     def __init__(self, forms: Iterable[ValueForm]) -> None:
-        """Group forms by what was recorded; what two forms of one name say together counts once."""
+        """Group forms by recorded text; merge forms of one name with the same border and reach."""
         self.by_text: dict[str, tuple[ValueForm, ...]] = {}
         for form in forms:
             self.by_text[form.recorded] = _merge_form(self.by_text.get(form.recorded, ()), form)
         self.stems = _list_prefilter_texts(tuple(self.by_text))
-        """The fewest texts of which one is in every text that holds a recorded value."""
+        """The fewest texts of which every text with a recorded value contains at least one."""
         below: dict[str, list[str]] = {stem: [] for stem in self.stems}
         for text in self.by_text:
             below[next(stem for stem in self.stems if stem in text)].append(text)
@@ -379,10 +379,10 @@ class FormSearch:
         self._least = min(map(len, self.stems), default=0)
 
     def find_matches(self, text: str, allowed: Callable[[ValueForm, int], bool] | None = None) -> list[FormMatch]:
-        """Return where recorded values stand, in order, the longest first; `allowed` are the forms at a position."""
+        """Return the recorded values in a text, in order, longest first; `allowed` checks a form at a position."""
         if len(text) < self._least:
             return []
-        # One search for each value that is there at all: a pattern of all of them costs twenty times as much.
+        # One search for each value that may occur: a single pattern of all values costs twenty times as much.
         found: list[tuple[int, int, str]] = []
         for stem in self.stems:
             if stem in text:
@@ -421,7 +421,7 @@ def _merge_form(before: tuple[ValueForm, ...], form: ValueForm) -> tuple[ValueFo
 
 
 def _list_prefilter_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the fewest texts of which one is in every text that holds any of these: a search for each is quick."""
+    """Return the fewest texts of which every text with any of these contains at least one: a quick prefilter."""
     stems: list[str] = []
     for text in sorted(texts, key=len):
         if not any(stem in text for stem in stems):

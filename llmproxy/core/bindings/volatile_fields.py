@@ -1,21 +1,20 @@
-"""Volatile fields: places in tools' results whose value is known to vary, and where they stand in a text or in JSON.
+"""Volatile fields: places in tools' results whose value is known to vary, and their values in a text or in JSON.
 
     {tool: exec_command, at: line, before: "Chunk ID: ", kind: hex, name: chunk}
     {tool: create_task, at: "$.id", kind: integer, name: task}
 
 A volatile field is anchored by the tool, its arguments, and either the beginning of a line (`line`), any text before it
-(`text`) or a JSON path (``$.items[*].id``; of lines of JSON inside a text likewise). In `before` and `arguments` stand
-names for what is bound, ``{cwd}``, and ``{:kind}`` for what varies without being this volatile field, ``{:word}``, and
-``{:row}`` for the columns of ``ls -l`` before a file's time; a brace that is meant is doubled.
+(`text`) or a JSON path (``$.items[*].id``; also in lines of JSON inside a text). In `before` and `arguments`, ``{cwd}``
+is a bound name. ``{:kind}`` is any value of a kind, for example ``{:word}``; ``{:row}`` is the columns of ``ls -l``
+before a file's time. A literal brace is doubled.
 
-A tool's name may end in ``*``, for all that begin so, and `after` is what stands right behind the value, as it is
-written.
+A tool's name may end in ``*``, for all names with that prefix. `after` is the literal text right behind the value.
 
-*Identity* volatile fields map one to one and are exchanged everywhere; *noise* volatile fields take any value of their
+*Identity* volatile fields map one to one and are replaced everywhere; *noise* volatile fields accept any value of their
 kind.
 
-Volatile fields that ship with us: what coding agents themselves write into every result, derived from real pairs of
-runs (scripts/lab/derive-volatile-fields).
+Built-in volatile fields cover text that coding agents write into every result. They are derived from real pairs of runs
+(scripts/lab/derive-volatile-fields).
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ from llmproxy.lazy_regex import late
 
 LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
-"""`tool` of a volatile field in system text, which nobody but the agent writes."""
+"""`tool` of a volatile field in system text, which only the agent writes."""
 BLOCK = "<block>"
-"""`tool` of a volatile field in what an agent wrote around a user's words (`find_agent_written_spans`)."""
+"""`tool` of a volatile field in an agent's text around a user's words (`find_agent_written_spans`)."""
 OUTSIDE = ""
-"""`tool` of a volatile field that stands in no tool's result: such are accepted one by one only."""
+"""`tool` of a volatile field outside of all tool results: such fields are accepted only one by one."""
 
 
 class BadVolatileField(LLMProxyError):
-    """A volatile field as written in a cassette cannot be one."""
+    """A volatile field in a cassette that is invalid."""
 
     code = "llmproxy_slot"
 
@@ -51,9 +50,9 @@ class BadVolatileField(LLMProxyError):
 class VolatileKind(NamedTuple):
     pattern: str
     identity: bool
-    """Whether its values are exchanged unless the volatile field says otherwise."""
+    """Whether its values are replaced unless the volatile field says otherwise."""
     accepted: bool = False
-    """Whether ``learn --accept`` takes it without asking for each by name."""
+    """Whether ``learn --accept`` accepts it without a confirmation by name."""
 
 
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:\s?[AaPp][Mm])?"
@@ -83,15 +82,15 @@ KINDS: Mapping[str, VolatileKind] = {
         accepted=True,
     ),
 }
-"""By name. Decimals, durations without a unit, seconds: numbers, told apart by who writes the volatile field."""
+"""Kinds by name. Some patterns overlap (numbers): the creator of a volatile field chooses the kind."""
 
 _OF_WORDS = frozenset({"person", "time", "duration"})
-"""Kinds in which a space may stand."""
+"""Kinds whose values may contain a space."""
 _ENDS = r"(?![^\W_])"
 """No letter or digit follows."""
 _EXACT: Mapping[str, re.Pattern[str]] = {name: late(kind.pattern) for name, kind in KINDS.items()}
 IN_TEXT: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
-"""By kind: its values where they stand in a text."""
+"""Patterns of values within a text, by kind."""
 _WILD = late(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
 _PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 
@@ -102,29 +101,29 @@ class VolatileField:
     kind: str
     """A name of `KINDS`."""
     tool: str
-    """Whose results, ``mcp__*``: all that begin so; `OUTSIDE`: a place in no result, which `before` alone finds."""
+    """The tool of the results; ``mcp__*``: all with that prefix; `OUTSIDE`: no result, found by `before` alone."""
     at: str = LINE
-    """`LINE`, `TEXT` or a JSON path from ``$`` on."""
+    """`LINE`, `TEXT` or a JSON path from ``$``."""
     before: str = ""
     arguments: str = ""
-    """The tool's arguments in canonical JSON, bound; empty for any."""
+    """The tool's arguments in canonical JSON with bound names; empty for any."""
     noise: bool | None = None
-    """Whether it takes any value of its kind without being exchanged; None for what its kind does."""
+    """Whether it accepts any value of its kind without replacement; None for the kind's default."""
     after: str = ""
-    """What must stand right behind it."""
+    """Literal text that must follow the value."""
 
     @property
     def tool_prefix(self) -> str:
-        """How the names of its tools begin; empty where it is one tool's."""
+        """Common prefix of its tools' names; empty if it is one tool's."""
         return self.tool[:-1] if self.tool.endswith("*") else ""
 
     @property
     def is_id(self) -> bool:
-        """Whether its values map one to one and are exchanged."""
+        """Whether its values map one to one and are replaced."""
         return KINDS[self.kind].identity if self.noise is None else not self.noise
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values, in the order in which people read them; what is as usual is left out."""
+        """Return plain values in reading order; default values are left out."""
         written: dict[str, object] = {"name": self.name, "kind": self.kind, "tool": self.tool, "at": self.at}
         written |= {
             name: text
@@ -135,7 +134,7 @@ class VolatileField:
 
 
 def parse_volatile_field(value: object) -> VolatileField:
-    """Return the volatile field that plain values, of YAML or the store, describe. Raises BadVolatileField: none."""
+    """Return the volatile field of plain values from YAML or the store. Raises BadVolatileField."""
     if not isinstance(value, dict):
         raise BadVolatileField(f"llmproxy: a volatile field is a mapping with name, kind and tool; this is {value!r}.")
     known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}
@@ -189,7 +188,7 @@ def fits_kind(kind: str, value: str) -> bool:
 
 @lru_cache(512)
 def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
-    """Compile a volatile field's value with its anchor; `names` says in which texts a name may stand there."""
+    """Compile the pattern of a volatile field's anchor and value; `names` gives the possible texts of each name."""
     known = dict(names)
     parts: list[str] = []
     last = 0
@@ -202,8 +201,8 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
             parts.append(re.escape(wild[0][0]))
         elif wild[1]:
             pattern = ROW if wild[2] == "row" else KINDS[wild[2]].pattern if wild[2] in KINDS else re.escape(wild[0])
-            # One kind may give back what it took; of several, each for every end of the one before, the time would be a
-            # power of the text.
+            # Only one kind may backtrack: if several did, each for every end of the one before, the time would grow
+            # as a power of the text's length.
             follows = field.before[wild.end() : wild.end() + 1]
             alone = wild[2] not in _OF_WORDS and follows != "" and not fits_kind("word", follows)
             parts.append(f"(?>{pattern})" if alone or gave_back else f"(?:{pattern})")
@@ -220,24 +219,24 @@ def _compile_anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...
 
 @lru_cache(512)
 def _longest_literal_part(field: VolatileField) -> str:
-    """Return the longest part of a volatile field's anchor without a name or a kind: it certainly stands there."""
+    """Return the longest part of a volatile field's anchor without a name or a kind: every match contains it."""
     literal = _WILD.split(field.before)[::3]
-    if LISTED.match(field.before):  # its columns are padded freely
+    if LISTED.match(field.before):  # its columns may have any padding
         literal = [part for each in literal for part in each.split(" ")]
     return max(literal, key=len, default="")
 
 
 def may_occur(field: VolatileField, text: str) -> bool:
-    """Return at little cost whether a volatile field's anchor may be in a text at all."""
+    """Return quickly whether a text may contain a volatile field's anchor."""
     return _longest_literal_part(field) in text
 
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
-"""What each bound name may stand for in the text in which a volatile field is looked for."""
+"""Possible values of each bound name in a searched text."""
 
 
 def find_field_values(field: VolatileField, text: str, names: Names) -> Iterator[VolatileMatch]:
-    """Yield the volatile field's values in a text, in order. Only for volatile fields at `LINE` and `TEXT`."""
+    """Yield a volatile field's values in a text, in order; only for fields at `LINE` and `TEXT`."""
     for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")
         if start and not field.before and is_word_character(text[start - 1]):
@@ -253,12 +252,12 @@ def _compile_path_pattern(path: str) -> Callable[[str], object]:
 
 
 def matches_path(slot_path: str, path: str) -> bool:
-    """Return whether a JSON path is the one that a volatile field names; ``[*]`` stands for any index."""
+    """Return whether a JSON path matches a volatile field's path; ``[*]`` matches any index."""
     return _compile_path_pattern(slot_path)(path) is not None
 
 
 @cache
 def list_builtin() -> tuple[VolatileField, ...]:
-    """Return the volatile fields of all agents; each is anchored by a tool and a text that only its agent has."""
+    """Return the built-in volatile fields of all agents; a tool and a text that only its agent writes anchor each."""
     rows = json.loads((DATA / "volatile_fields.json").read_bytes())
     return tuple(parse_volatile_field(field) for row in rows for field in row["volatile"])

@@ -1,8 +1,8 @@
-"""Of which kind a value is that differs between two texts: what looks as if a tool had made it, and nothing else.
+"""The kind of a value that differs between two texts, if it looks as if a tool had created it.
 
-    recorded text, present text, where they part -> the whole value around it, its kind -- or None
+    recorded text, present text, where they diverge -> the whole value at that position and its kind, or None
 
-A pattern takes more than its kind means (any number is a decimal), so what stands before the value has its say.
+A pattern matches more than its kind means (any number is a decimal), so the text before the value counts too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from llmproxy.core.bindings.volatile_fields import IN_TEXT, fits_kind
 from llmproxy.lazy_regex import late
 
 LONGEST_BEFORE = 400
-"""Characters of a volatile field's anchor."""
+"""Maximum characters of a volatile field's anchor."""
 _ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", "decimal", "name", "word")
-"""The kind that says most comes first."""
+"""Kinds, the most specific first."""
 _SHORTEST_HEX = 6
 _UNIT = late(r"\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|mins?|minutes?|h|hours?)(?![^\W_])")
 _NAMES_PID = late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE)
@@ -30,12 +30,12 @@ _TOOK = late(
     r"|(?:_(?:[mun]?s|secs?|seconds|millis|milliseconds)|[a-z](?:Ms|Secs?|Seconds|Millis))$"
 )
 _IS_SET = late(r"(?i)time_?out|limit|max|min|ttl|interval|delay|retry|wait|expir|budget|window|period|after|until")
-"""Words of durations that somebody chose, and did not measure."""
+"""Words of durations that a person configured, not measured."""
 _NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
 _NAMES_COMMIT = late(r"^\[\S+(?: \(root-commit\))? $")
-"""What ``git commit`` says around the commit: of 700 pairs of commits one has no letter in seven digits."""
+"""The text before the commit in ``git commit``'s output: 1 of 700 pairs of commits has no letter in 7 digits."""
 _TEMPORARY = "tmp"
-"""Name of the folder in which everything is called by whoever made it."""
+"""Name of the folder in which every name is chosen by its creator."""
 _ROLLED = late(r"[A-Za-z0-9]{6,}")
 
 
@@ -44,7 +44,7 @@ class ValuePair(NamedTuple):
 
     kind: str
     start: int
-    """In the recorded text."""
+    """Position in the recorded text."""
     recorded: str
     present: str
 
@@ -52,11 +52,9 @@ class ValuePair(NamedTuple):
 def find_value_pair(
     recorded: str, at: int, present: str, there: int, taken: Sequence[tuple[int, int, str]] = ()
 ) -> ValuePair | None:
-    """Return the volatile value in which two texts first differ, at `at` and `there`; None where that is nothing
-    volatile.
+    """Return the volatile value at which two texts first differ, at `at` and `there`; None if it is not volatile.
 
-    Before both positions the texts say the same; `taken` are places of the recorded text that are bound already (start,
-    end, name).
+    Before both positions the texts are equal. `taken` are bound places of the recorded text (start, end, name).
     """
     temporary = {end + 1 for _, end, name in taken if name == _TEMPORARY and recorded[end : end + 1] in ("/", "\\")}
     for kind in _ORDER:
@@ -78,7 +76,7 @@ def find_value_pair(
 
 
 def find_pair_kind(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
-    """Return the kind of two differing whole values; None if they do not look volatile. `number`: numbers of JSON."""
+    """Return the kind of two differing whole values; None if they do not look volatile. `number`: JSON numbers."""
     for kind in (each for each in _ORDER if not (number and each == "hex")):
         if (
             fits_kind(kind, recorded)
@@ -90,7 +88,7 @@ def find_pair_kind(recorded: str, present: str, before: str = "", *, number: boo
 
 
 def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
-    """Yield where values of a kind stand that a position touches, on borders of words, the longest first."""
+    """Yield (start, end) of values of a kind that touch a position, at word borders, longest first."""
     start = max(text.rfind("\n", 0, at) + 1, at - 200)
     end = text.find("\n", at)
     end = len(text) if end < 0 else end
@@ -107,12 +105,12 @@ def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
 
 
 def is_in_word(text: str, at: int) -> bool:
-    """Return whether a position lies inside of a word."""
+    """Return whether a position is inside of a word."""
     return text[at - 1].isalnum() and text[at].isalnum() if at < len(text) else False
 
 
 def _are_plausible(kind: str, recorded: str, present: str, before: str, behind: tuple[str, str]) -> bool:
-    """Return whether two values of a kind are what its name says, and not anything that its pattern takes."""
+    """Return whether two values are really of a kind: its pattern alone matches too much."""
     both = recorded, present
     match kind:
         case "uuid" | "time":
@@ -120,7 +118,7 @@ def _are_plausible(kind: str, recorded: str, present: str, before: str, behind: 
         case "hex":
             alike = len(recorded) == len(present) >= _SHORTEST_HEX
             committed = bool(_NAMES_COMMIT.search(before)) and all(each.startswith("]") for each in behind)
-            # Digits alone are a number, which is taken by name only; letters alone are words.
+            # Digits alone are a number, which counts only behind its name; letters alone are words.
             mixed = any(c.isdigit() for c in recorded + present) and any(c.isalpha() for c in recorded + present)
             return alike and (mixed or (committed and len(recorded) > _SHORTEST_HEX))
         case "duration":
@@ -143,7 +141,7 @@ def _are_plausible(kind: str, recorded: str, present: str, before: str, behind: 
 
 
 def _is_generated_name(name: str) -> bool:
-    """Return whether a name holds a part that nobody typed: letters of both cases, or letters and digits, mixed."""
+    """Return whether a name has a generated part: mixed case, or letters mixed with digits."""
     for part in _ROLLED.findall(name):
         mixed = any(c.islower() for c in part[1:]) and any(c.isupper() for c in part[1:])
         if mixed or (any(c.isdigit() for c in part) and any(c.isalpha() for c in part)):

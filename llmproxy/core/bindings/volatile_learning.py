@@ -1,18 +1,18 @@
-"""Which volatile fields would make a recording fit: learned from two requests that ask the same, and from nothing else.
+"""Learning of volatile fields from two requests that ask the same question.
 
-    recorded tree, present tree, bindings -> the missing volatile fields (`LearnedField`), or the `Mismatch` that stays
+    recorded tree, present tree, bindings -> the missing volatile fields (`LearnedField`), or the remaining `Mismatch`
                                           -> `RestatedRecording`: the recorded request as this run would have sent it
 
-Only inside tools' results is anything learned, and only of values that look volatile on both sides, at one place,
-behind the same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, what stands before
-the value; it is called after the words before it, or its column in a listing. Nothing is stored or decided here.
+Fields are learned only inside tools' results, from values that look volatile on both sides, at one place, behind the
+same text. A volatile field is as narrow as the evidence: the tool, its bound arguments, the text before the value. It
+is named after the words before it, or after its column in a listing. Nothing is stored or decided here.
 
-A captured value teaches as well: where a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``, the
-next run's tool answers 1007, and the model is asked about it before anybody captures anything. So that place is known
-to vary, at members that the value's name names.
+A captured value is evidence as well: if a run captures ``task.id`` = 7 after a tool answered ``{"id": 7}``, the next
+run's tool answers 1007, and the model gets it before any capture. So that place is known to vary, at members that the
+value's name matches.
 
-A restated request is for the text of a miss: what fits is no difference; what a trial could learn is none that is told
-first. Nothing is served by it.
+A restated request is for the text of a miss: fitting values are no differences in it, and values that a trial could
+learn are not listed first. It is never used for an answer.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
 def is_external_result(tool: str, arguments: str = "") -> bool:
-    """Return whether a call's result says what others know; `arguments` are the call's in JSON, or empty."""
+    """Return whether a call's result comes from another machine; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
-    at_home = _ASKS.sub("", _HERE.sub("\x00", arguments))  # a server of this machine is asked here
+    at_home = _ASKS.sub("", _HERE.sub("\x00", arguments))  # a request to this machine
     return _PROGRAMS.search(at_home) is not None
 
 
 _WORDS = late(r"[A-Za-z][A-Za-z0-9]*")
 _BOUND = late(r"\{(:?)([^{}]*)\}")
 _COMMITTED = late(r"\[\S+(?: \(root-commit\))? $")
-"""What ``git commit`` says before the commit: ``[main 1f3a9c0] Add the note``."""
+"""The text before the commit in ``git commit``'s output: ``[main 1f3a9c0] Add the note``."""
 _COLUMNS = ("mode", "links", "owner", "group", "size", "time")
 _BARE = ("id", "key", "name", "value")
-"""Names that say nothing without that of their tool."""
+"""Names that mean nothing without their tool's name."""
 _VERBS = frozenset({
     "make", "create", "add", "new", "insert", "get", "post", "put", "open", "start", "book", "register", "save",
     "store", "write", "mcp",
 })  # fmt: skip
-"""Words of a tool's name that say what it does, and not with what."""
+"""Words of a tool's name for its action, not its object."""
 _CAMEL = late(r"(?<=[a-z0-9])(?=[A-Z])")
 _LONGEST = 40
 
 
 def list_anchor_words(before: str) -> list[str]:
-    """Return the words of an anchor that are no names of what is bound."""
+    """Return the words of an anchor without names of bound values."""
     return _WORDS.findall(_BOUND.sub(" ", before))
 
 
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken; `called` is the member of JSON that the value is, empty in a text."""
+    """Return an unused name; `called` is the JSON member of the value, empty in a text."""
     base = _name_for_tool(called or _derive_base_name(before.rpartition("\n")[2], kind), tool)
     name, n = base, 1
     while name in taken:
@@ -106,24 +106,23 @@ def _name_for_tool(base: str, tool: str) -> str:
     base = "_".join(_WORDS.findall(base)[-2:]).lower()[:_LONGEST] or "value"
     if base not in _BARE:
         return base
-    # After the thing that the tool makes: `task_id` of make_task stands in the `task_id` that another tool is given.
+    # Named after the object that the tool creates: `task_id` of make_task is the `task_id` argument of another tool.
     words = [word.lower() for word in _WORDS.findall(_CAMEL.sub(" ", tool))]
     things = [word for word in words if word not in _VERBS] or words
     return "_".join([*things[-1:], base])[:_LONGEST]
 
 
 ROUNDS = 40
-"""Times that two requests are compared anew, with what was learned: a volatile field's id may stand in a later result.
-"""
+"""Maximum comparisons of two requests while learning: an id that is learned may occur in a later result."""
 MOST_SLOTS = 200
-"""Volatile fields that one pair of requests may teach; two that differ in more are different requests."""
+"""Maximum volatile fields learned from one pair of requests; with more differences they are different requests."""
 _BESIDE = 12
-"""Values that may vary before a value on one line."""
+"""Maximum varying values before a value on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedField:
-    """A volatile field, and what it was learned from."""
+    """A volatile field and its evidence."""
 
     field: VolatileField
     recorded: str
@@ -133,7 +132,7 @@ class LearnedField:
 
     @property
     def is_bulk_acceptable(self) -> bool:
-        """Whether ``--accept`` takes it; all others are accepted one by one, by name."""
+        """Whether ``--accept`` accepts it; all others are accepted one by one, by name."""
         number = self.field.kind == "hex" and (self.recorded + self.present).isdigit()
         return (
             KINDS[self.field.kind].accepted
@@ -144,18 +143,18 @@ class LearnedField:
 
     @property
     def is_from_other_machine(self) -> bool:
-        """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
+        """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
         return is_external_result(self.field.tool, self.field.arguments)
 
 
 def learn_volatile_fields(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None, *, outside: bool = False
 ) -> tuple[LearnedField, ...] | Mismatch:
-    """Return the volatile fields under which a recorded request fits the present one; empty where it fits as it is.
+    """Return the volatile fields with which a recorded request fits the present one; empty if it fits already.
 
-    Both are canonical trees. The mismatch is the first difference that no volatile field takes away. `outside` also
-    learns from system text, which nobody but the agent writes: such a volatile field is for whoever ships volatile
-    fields for an agent, never for a trial.
+    Both are canonical trees. The mismatch is the first difference that no volatile field removes. `outside` also learns
+    from system text, which only the agent writes: for developers of an agent's built-in volatile fields, never for a
+    trial.
     """
     learned, outcome = _learn_fields(bindings, recorded, present, known, outside=outside)
     return outcome if isinstance(outcome, Mismatch) else learned
@@ -164,7 +163,7 @@ def learn_volatile_fields(
 def _learn_fields(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
 ) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
-    """Return what was learned, and how the two compare then."""
+    """Return the learned fields, and the result of the comparison with them."""
     learned: list[LearnedField] = []
     outcome: Fit | Mismatch = Mismatch(MismatchKind.DIFFERENT, "$")
     for _ in range(ROUNDS):
@@ -182,7 +181,7 @@ def _learn_fields(
 
 
 def _demote_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
-    """Make noise of a number that was taken for an id and does not map one to one: a count, then."""
+    """Turn a number that was taken for an id but does not map one to one into a count, which is noise."""
     if outcome.why is not MismatchKind.NOT_ONE_TO_ONE:
         return False
     for n, lesson in enumerate(learned):
@@ -197,7 +196,7 @@ def with_volatile_fields(bindings: Bindings, fields: Sequence[VolatileField]) ->
 
 
 class _FieldLearner(RequestComparison):
-    """A comparison that notes what it would have to know to go on, and goes on."""
+    """A comparison that records which volatile fields are missing, and continues as if they were known."""
 
     def __init__(
         self,
@@ -224,12 +223,12 @@ class _FieldLearner(RequestComparison):
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
-        """Go on where members are called by what no volatile field is of yet: what comes behind may teach it."""
+        """Continue past members whose names differ without a volatile field: later text may explain the difference."""
         names = super().pair_member_names(recorded, present, place)
         return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Learn from two leaves of JSON that are no texts."""
+        """Learn from two leaves of JSON that are not texts."""
         wrong = super().visit_value(recorded, present, place)
         if wrong is None or not self._may_learn_at(place) or not place.json:
             return wrong
@@ -247,7 +246,7 @@ class _FieldLearner(RequestComparison):
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         wrong = super()._compare_plain_text(recorded, present, place)
-        lines = not place.json or "\n" in recorded  # what a command wrote, as a member of its tool's JSON
+        lines = not place.json or "\n" in recorded  # a command's output in a member of its tool's JSON
         while wrong is not None and lines and self._may_learn_at(place) and len(self.lessons) < MOST_SLOTS:
             if self._learn_text(recorded, present, place) is None:
                 return wrong
@@ -284,7 +283,7 @@ class _FieldLearner(RequestComparison):
         start = recorded.rfind("\n", 0, value.start) + 1
         before, at = self._build_anchor(recorded, start, value, place), LINE
         if not before and start and value.kind not in ("uuid", "time"):
-            # The first thing of its line: what stands on the line before tells it from the first things of other lines.
+            # The first text of its line: the previous line distinguishes it from the first texts of other lines.
             start = recorded.rfind("\n", 0, start - 1) + 1
             before, at = self._build_anchor(recorded, start, value, place), TEXT
         if before is None or len(before) > LONGEST_BEFORE or not self._add_field(value, place, at=at, before=before):
@@ -292,12 +291,12 @@ class _FieldLearner(RequestComparison):
         return True
 
     def _find_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> ValuePair | None:
-        """Find a run variable too short to be bound in a text, or bound elsewhere only, where both texts hold it."""
+        """Find a run variable at the difference of two texts that is not bound there: too short, or bound elsewhere."""
         for pair in self.bindings.pairs:
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
-            if pair.recorded.kind is ValueKind.DATE:  # a time like any other, which is never written into an answer
+            if pair.recorded.kind is ValueKind.DATE:  # treated as a time: never written into an answer
                 continue
-            if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent says the name without the address
+            if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent writes the name without the address
                 mine, theirs, kind = mine.partition(" <")[0], theirs.partition(" <")[0], "person"
             if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
                 continue
@@ -314,7 +313,7 @@ class _FieldLearner(RequestComparison):
         return None
 
     def _build_anchor(self, text: str, start: int, value: ValuePair, place: LeafPlace) -> str | None:
-        """Return what stands before a value: names of bound, kinds of volatile values; None: too much varies."""
+        """Return the text before a value with bound names and volatile kinds; None if too much of it varies."""
         parts: list[str] = []
         last = start
         varying = 0
@@ -339,17 +338,17 @@ class _FieldLearner(RequestComparison):
         return "{:word}"
 
     def _add_field(self, value: ValuePair, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
-        """Note a volatile field, and go on as if it had been known; False where it cannot be."""
+        """Record a volatile field and use it from now on; False if it is known already."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
             tool, arguments = place.call.tool, self.mask_call_arguments(place.call.arguments)
-        bare = value.kind if at == LINE and not before else ""  # then its kind alone tells it from another one
+        bare = value.kind if at == LINE and not before else ""  # then only its kind distinguishes it from others
         if any(
             (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
             and bare in ("", each.kind)
             for each in self._known
         ):
-            return False  # it is known, and did not help
+            return False  # it is known already and does not fit
         name = name_volatile_field(before, called, value.kind, tool, self._taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)
         identity = IdPair(name, value.kind, value.recorded, value.present)
@@ -369,7 +368,7 @@ def _escape_braces(text: str) -> str:
 
 
 _OFTEN = 3
-"""Commands behind which a value must have varied to be taken to vary behind every command of the tool."""
+"""Commands after which a value must vary to be considered volatile after every command of the tool."""
 _ANY_ROW = "{:row} "
 
 
@@ -390,7 +389,7 @@ def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> t
 
 
 def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedField]:
-    """Yield lessons with one volatile field for the times of all rows of a listing, where two of them varied."""
+    """Yield lessons with one volatile field for all times of a listing, if at least two of them varied."""
     rows = Counter(_get_call_of_listed_time(lesson.field) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
@@ -403,7 +402,7 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
 
 
 def _get_call_of_listed_time(field: VolatileField) -> tuple[str, str] | None:
-    """Return tool and arguments of the listing in which a file's time stands; None for any other volatile field."""
+    """Return tool and arguments of the listing of a file's time; None for any other volatile field."""
     return (
         (field.tool, field.arguments)
         if field.kind == "time" and field.at == LINE and LISTED.match(field.before)
@@ -417,7 +416,7 @@ _UNNAMED = re.compile(r"[^\w.-]")
 
 
 def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
-    """Return the volatile fields where a captured value stood in tools' results of requests (canonical), each once."""
+    """Return the volatile fields for a captured value in tools' results of canonical requests, each once."""
     kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
         return []
@@ -432,7 +431,7 @@ def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list
 
 
 def _list_result_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
-    """Yield tool, path, member and value of each leaf of JSON in results."""
+    """Yield tool, path, member and value of each JSON leaf in results."""
     reader = PlaceReader()
     for _, value, place in iterate_request_members(tree):
         yield from _walk_leaves(value, place, reader)
@@ -456,19 +455,19 @@ def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterato
 
 
 class RestatedRecording(NamedTuple):
-    """A recorded request in this run's words."""
+    """A recorded request with this run's values."""
 
     tree: object
     bound: tuple[str, ...] = ()
     """Run variables and volatile fields whose values differ and fit, sorted."""
     varying: tuple[LearnedField, ...] = ()
-    """Values of tools that a trial could learn; in the tree they stand as they are now."""
+    """Values of tools that a trial could learn; the tree has their present form."""
 
 
 def restate_recording(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None = None
 ) -> RestatedRecording:
-    """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
+    """Return a recorded request with this run's values; varying values stay recorded if nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRecording(recorded)
     varying = _learn_fields(bindings, recorded, present, known, outside=False)[0]
@@ -498,7 +497,7 @@ def _restate_once(bindings: Bindings, recorded: object, present: object, known: 
 
 class _PresentValueWriter(RequestComparison):
     def restate_leaf(self, recorded: object, present: object, place: LeafPlace) -> object:
-        """Return a leaf that does not fit, as it stands now as far as it fits."""
+        """Return a leaf that does not fit, with its fitting beginning in the present form."""
         if not isinstance(recorded, str) or not isinstance(present, str):
             return recorded
         gaps = self.list_gaps(recorded, place)
@@ -510,14 +509,14 @@ class _PresentValueWriter(RequestComparison):
         )
 
     def _restate_text_from(self, text: str, start: int, place: LeafPlace) -> str:
-        """Return a recorded text from a position on, with what must stand at its gaps in this run."""
-        # Where a value leaked the texts part behind it: what should have stood there is the difference.
+        """Return the rest of a recorded text from a position, with this run's values at its gaps."""
+        # After a leaked value the texts diverge behind it: its expected text is the difference.
         gaps = (gap for gap in self.list_gaps(text, place) if gap.options and gap.start >= start)
         return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
 
 
 def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:
-    """Put a value into a tree; nowhere where a member is called otherwise in this run."""
+    """Put a value into a tree, unless a member on its path has another name in this run."""
     for step in steps[:-1]:
         if isinstance(tree, dict) and step not in tree:
             return

@@ -1,4 +1,4 @@
-"""Changes that somebody accepted, as they stand in a cassette's file, and what they cover.
+"""Accepted changes, their form in a cassette's file, and the changes that they cover.
 
     changes:
     - name: system-3f2a
@@ -7,12 +7,12 @@
         - Be brief.
         + Be brief and kind.
       accepted: 2026-11-26
-      until: 2027-01-31                                # optional: after this day it is a miss that says so
-      when: {client: claude-code, since: 2.1.332}      # optional: of which client's requests
-      exactly: [9f86d081884c7d65..60303ae22b998861]    # the segments as they were recorded, and as they are now
+      until: 2027-01-31                                # optional: after this day it is a miss with this reason
+      when: {client: claude-code, since: 2.1.332}      # optional: only for requests of this client
+      exactly: [9f86d081884c7d65..60303ae22b998861]    # digests of the segments, recorded and present
 
-It covers a change only if both whole segments are among those that somebody saw: nothing is generalised, and nothing is
-composed over time. The name and the difference are for people.
+It covers a change only if both whole segments are listed: nothing is generalised, and later edits are not combined. The
+name and the difference are for people.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.interaction import Key
 
 _CLIENTS_LINES = 6
-"""Lines of a client's own change that stand in a file: nobody wrote them here, and there may be thousands."""
+"""Maximum lines of a client's own change in a file: no user wrote them, and there may be thousands."""
 _NEW = "new"
-"""Stands for the digest of a segment that is not there."""
+"""Placeholder for the digest of an absent segment."""
 _PAIR = re.compile(r"([0-9a-f]{16}|new)\.\.([0-9a-f]{16}|new)")
 _MEMBERS = frozenset({"name", "segment", "difference", "accepted", "until", "when", "exactly"})
 
 
 class BadChange(ValueError):
-    """What a file says of an accepted change cannot be read."""
+    """An accepted change in a file that cannot be read."""
 
 
 class Condition(NamedTuple):
-    """Of which client's requests an accepted change holds."""
+    """The client whose requests an accepted change applies to."""
 
     client: str
     since: str = ""
-    """The first version of it; empty: all."""
+    """Its first version; empty for all."""
 
     def matches_client(self, client: Client | None) -> bool:
         if client is None or client_slug(client.name) != client_slug(self.client):
@@ -53,11 +53,11 @@ class Condition(NamedTuple):
 
 
 GONE = "gone"
-"""Kind of a change: a recorded call that is no longer made."""
+"""Kind of change: the run no longer makes a recorded call."""
 
 
 def build_call_removal(what: str, key: Key, origin: ChangeOrigin) -> Change:
-    """Return the change that a recorded call is no longer made; `what` says which, for people."""
+    """Return the change that a recorded call is gone; `what` describes the call for people."""
     return Change(GONE, f"call {what}", what, None, digest_lookup_key(key), "", diff_hunks(what, None), origin)
 
 
@@ -66,7 +66,7 @@ def digest_lookup_key(key: Key) -> str:
 
 
 def client_slug(name: str) -> str:
-    """Return a client's name as it is typed: ``claude-code``."""
+    """Return a client's name in the form for files and options: ``claude-code``."""
     return name.lower().replace(" ", "-")
 
 
@@ -75,20 +75,20 @@ def _parse_version(version: str) -> list[int]:
 
 
 class AcceptedChange(NamedTuple):
-    """A change that somebody accepted for one cassette."""
+    """A change accepted for one cassette."""
 
     name: str
     segment: str
     difference: str
     exactly: frozenset[tuple[str, str]]
-    """Digests of the whole segments, as they were recorded and as they are now; empty for one that is not there."""
+    """Digests of the whole segments, recorded and present; empty for an absent one."""
     accepted: date
     until: date | None = None
-    """The last day on which it holds."""
+    """The last day on which it applies."""
     when: Condition | None = None
 
     def covers_change(self, change: Change, client: Client | None) -> bool:
-        """Return whether a change of a client's request is this one; `has_expired` is another question."""
+        """Return whether it covers a change of a client's request, regardless of `has_expired`."""
         return (
             change.name == self.name
             and change.segment == self.segment
@@ -112,7 +112,7 @@ class AcceptedChange(NamedTuple):
 
     @classmethod
     def from_member(cls, value: object) -> Self:
-        """Read that form. Raises BadChange."""
+        """Read the form of `to_member`. Raises BadChange."""
         if not isinstance(value, Mapping) or not value.keys() <= _MEMBERS:
             more = sorted(value.keys() - _MEMBERS) if isinstance(value, Mapping) else value
             raise BadChange(f"a change has {', '.join(sorted(_MEMBERS))}; not {more!r:.100}")
@@ -150,7 +150,7 @@ def _parse_condition(value: Mapping[str, Any]) -> Condition | None:
 def build_accepted_changes(
     changes: Iterable[Change], day: date, *, until: date | None = None, when: Condition | None = None
 ) -> list[AcceptedChange]:
-    """Return changes that one cassette's trial saw as accepted ones, one of each name."""
+    """Return accepted changes for the changes in one cassette's trial, one for each name."""
     made = [
         AcceptedChange(each.name, each.segment, _shorten_difference(each), frozenset([each.digests]), day, until, when)
         for each in changes
@@ -159,7 +159,7 @@ def build_accepted_changes(
 
 
 def _shorten_difference(change: Change) -> str:
-    """Return the difference that stands in a file: of what only a client can have written, its beginning."""
+    """Return the difference for a file; for a client's own change only its beginning."""
     lines = change.difference_text.split("\n")
     if change.origin.source is not Author.CLIENT or len(lines) <= _CLIENTS_LINES:
         return change.difference_text
@@ -167,7 +167,7 @@ def _shorten_difference(change: Change) -> str:
 
 
 def merge_accepted(*lists: Iterable[AcceptedChange]) -> list[AcceptedChange]:
-    """Return what is accepted in any list, all pairs of one end and condition together: neither makes others hold."""
+    """Return the changes of all lists; merge the pairs of one name, end and condition, so neither extends the other."""
     found: dict[tuple[object, ...], AcceptedChange] = {}
     for each in chain(*lists):
         which = (each.name, each.segment, each.until, each.when)

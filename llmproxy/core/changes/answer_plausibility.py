@@ -1,10 +1,10 @@
-"""Whether a recorded answer could be given to a request that has changed: what no model would answer is never carried.
+"""Check whether the model could give a recorded answer to a changed request; an impossible one is never carried.
 
-    answer, recorded and present parameters and tools -> why it is impossible today; empty where it is possible
+    answer, recorded and present parameters and tools -> why it is impossible today; empty if it is possible
 
-It is impossible where it calls a tool that is not offered, or with arguments that today's schema refuses; where
-structured output does not validate; where tool_choice, n, stop, modalities, a stream flag or a limit of tokens do not
-allow it. What is not understood is not possible.
+It is impossible if it calls a tool that is not offered, or with arguments that today's schema refuses; if its
+structured output does not validate; or if tool_choice, n, stop, modalities, the stream flag or a token limit do not
+allow it. A change that is not understood makes it impossible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = frozenset({
     "modalities", "responseModalities", "response_modalities", "audio", "speechConfig", "logprobs", "top_logprobs",
     "responseLogprobs", "include", "echo", "background", "stream_options", "web_search_options",
 })  # fmt: skip
-"""Parameters that say what an answer holds."""
+"""Parameters that determine the content of an answer."""
 _CHOICES = frozenset(
     {"tool_choice", "toolChoice", "toolConfig", "tool_config", "function_call", "functionCallingConfig"}
 )
@@ -39,15 +39,15 @@ _ASKING = frozenset({
     "prompt", "message", "messages", "input", "inputs", "query", "context", "suffix", "template", "variables",
     "documents", "files", "images", "image", "instances", "prediction",
 })  # fmt: skip
-"""Parameters that may hold the question, or what was said before it."""
+"""Parameters that may contain the question or the conversation before it."""
 _GROUPS = frozenset({"generationConfig", "generation_config", "inferenceConfig", "options", "text", "output_config"})
 """Parameters whose members are parameters."""
 
 
 def explain_impossible(said: Message, output: int | None, was: ParsedRequest, now: ParsedRequest) -> str:
-    """Return why a recorded answer is none that today's request could get; empty where it is possible.
+    """Return why today's request cannot get a recorded answer; empty if it can.
 
-    `output`: tokens that were generated; None if unknown.
+    `output`: number of generated tokens; None if unknown.
     """
     if was.canonical.stream != now.canonical.stream:
         return f"stream is {str(now.canonical.stream).lower()} now"
@@ -60,7 +60,7 @@ def explain_impossible(said: Message, output: int | None, was: ParsedRequest, no
 
 
 def may_hold_prompt(name: str, value: object) -> bool:
-    """Return whether a parameter may hold a part of the question: by its name, or since somebody wrote prose there."""
+    """Return whether a parameter may contain a part of the question: by its name, or because it contains prose."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False
     return name in _ASKING or " " in json.dumps(value, separators=(",", ":"))
@@ -87,7 +87,7 @@ def _check_parameter(name: str, old: Any, new: Any, said: Message, output: int |
         found = [text for text in sides[1] if isinstance(text, str) and text in said.text]
         return "" if sides[0] <= sides[1] and not found else "the answer would end elsewhere"
     if name == "include" and {*as_list(old)} ^ {*as_list(new)} == {"reasoning.encrypted_content"}:
-        return ""  # it stands beside reasoning, which an answer may have or not
+        return ""  # it belongs to reasoning, which is optional in an answer
     if name in _KINDS:
         return "the answer would hold something else"
     if name in _CHOICES:
@@ -177,7 +177,7 @@ def get_parameter_schema(tool: Mapping[str, Any]) -> object:
 
 
 def check_schema(value: Any, schema: object) -> str:
-    """Return why a value does not validate; empty where it does. What cannot be checked does not."""
+    """Return why a value does not validate; empty if it does. A failed check is a reason too."""
     import jsonschema
 
     schema = _lower_schema_types({} if schema is True else schema)
@@ -193,7 +193,7 @@ def check_schema(value: Any, schema: object) -> str:
 
 
 def _lower_schema_types(schema: object) -> object:
-    """Return a schema with types as JSON Schema has them: Google's are in capitals, and may be nullable."""
+    """Return a schema with JSON Schema's type names: Google's are in capitals, and may be nullable."""
     if isinstance(schema, list):
         return [_lower_schema_types(each) for each in schema]
     if not isinstance(schema, dict):

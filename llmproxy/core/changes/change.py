@@ -1,8 +1,8 @@
-"""Changes and refusals, as values: what a segment said when it was recorded, and what it says now.
+"""Changes and refusals as values: the text of a segment in the recording and in the present request.
 
-A change is named by its content, ``system-3f2a``: equal edits of equal lines have one name, in whichever calls and
-cassettes they stand. What it covers is exact all the same: `before_digest` and `after_digest` are those of the two
-whole segments, and an accepted change lists the pairs that somebody saw.
+A change is named by its content, ``system-3f2a``: equal edits of equal lines have one name, in all calls and cassettes.
+Its coverage is exact: `before_digest` and `after_digest` are those of the two whole segments, and an accepted change
+lists the accepted pairs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 _DIGITS = 4
-"""Of a digest, in a change's name."""
+"""Digits of a digest in a change's name."""
 _DIGEST = 16
-"""Hexadecimal digits of a digest that covers a segment."""
+"""Hexadecimal digits of a segment's digest."""
 _SHOWN = 100
-"""Letters of a side in a change's line."""
+"""Maximum characters of each side in a change's line."""
 _MOST_LINES = 4000
-"""Different lines that are aligned; of more, all stand in the place of all."""
+"""Maximum different lines that are aligned; if there are more, they form a single hunk."""
 
 
 class Author(StrEnum):
@@ -33,48 +33,48 @@ class Author(StrEnum):
 class ChangeOrigin(NamedTuple):
     source: Author
     name: str = ""
-    """Of the client, or of the tool's server; empty where nobody says it."""
+    """Name of the client or of the tool's server; empty if unknown."""
     version: str = ""
-    """Of the client that asks now."""
+    """Version of the present client."""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.source.value, self.name, self.version)))
 
 
 class Hunk(NamedTuple):
-    """Lines that stand in the place of others."""
+    """Lines that replace others."""
 
     line: int
-    """Of the first one, in the present segment, from 1."""
+    """Number of its first line in the present segment, from 1."""
     before: tuple[str, ...]
     after: tuple[str, ...]
 
 
 class Change(NamedTuple):
-    """What a segment said when it was recorded, and what it says now."""
+    """The recorded and the present text of a segment."""
 
     kind: str
     """`dialects.conversation.Kind`, or ``header`` or ``query``."""
     segment: str
-    """For people, the same in every call: ``system prompt``, ``tool search_orders``, ``result of bash``."""
+    """Name for people, the same in every call: ``system prompt``, ``tool search_orders``, ``result of bash``."""
     before: str | None
-    """Text of the whole segment, or (read from JSON) of what differs; None: it is new."""
+    """Text of the whole segment, or (if read from JSON) of the different lines; None: the segment is new."""
     after: str | None
-    """None: it is gone."""
+    """None: the segment is gone."""
     before_digest: str
-    """Of the value, not only of its text; empty where there is none."""
+    """Digest of the value, not only of its text; empty for an absent segment."""
     after_digest: str
     hunks: tuple[Hunk, ...]
-    """What is different, by lines; of a tool's result with its values left out."""
+    """Different lines; of a tool's result without their values."""
     origin: ChangeOrigin = ChangeOrigin(Author.PROMPT)
     turned: str = ""
-    """Of a tool's result: ``fails now``, where it had succeeded."""
+    """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
-    """Of a tool, for people: ``tool search_orders: parameter limit is new``."""
+    """For a tool, for people: ``tool search_orders: parameter limit is new``."""
 
     @property
     def edit_digest(self) -> str:
-        """Stands for the edit: equal for equal lines in the place of equal lines of the same segment."""
+        """Digest of the edit: equal if the same lines of the same segment are replaced by the same lines."""
         said = [self.kind, self.segment, self.turned]
         for hunk in self.hunks:
             said += ["-", *hunk.before, "+", *hunk.after]
@@ -89,7 +89,7 @@ class Change(NamedTuple):
         return self.before_digest, self.after_digest
 
     def __str__(self) -> str:
-        """Return it as one line: ``system prompt, line 12: "Be brief." -> "Be brief and kind."``."""
+        """Return one line: ``system prompt, line 12: "Be brief." -> "Be brief and kind."``."""
         if self.before is None or self.after is None:
             return f"{self.segment} is {'new' if self.before is None else 'gone'}"
         if not self.hunks:
@@ -104,12 +104,12 @@ class Change(NamedTuple):
 
     @property
     def difference_text(self) -> str:
-        """Both texts as a difference, for people: lines that begin with ``-`` and ``+``."""
+        """The difference for people: lines that begin with ``-`` and ``+``."""
         sides = [(sign, lines) for hunk in self.hunks for sign, lines in zip("-+", hunk[1:], strict=True)]
         return "\n".join(f"{sign} {line}" for sign, lines in sides for line in lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, without the whole texts: a system prompt of 80,000 characters is in every call."""
+        """Return plain JSON values without the whole texts: a system prompt of 80,000 characters is in every call."""
         return {
             "name": self.name, "kind": self.kind, "segment": self.segment, "text": str(self),
             "before_digest": self.before_digest, "after_digest": self.after_digest,
@@ -119,7 +119,7 @@ class Change(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read the JSON form: of the texts only what differs."""
+        """Read the JSON form, whose texts are only the different lines."""
         source, name, version = value["origin"]
         hunks = tuple(Hunk(line, tuple(before), tuple(after)) for line, before, after in value["hunks"])
         before = "\n".join(line for hunk in hunks for line in hunk.before) if value["before_digest"] else None
@@ -131,18 +131,18 @@ class Change(NamedTuple):
 
 
 def shorten(text: str) -> str:
-    """Return a text that fits a line."""
+    """Return a text shortened to fit a line."""
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def digest_of(parts: Sequence[str]) -> str:
-    """Return what stands for texts: equal only for equal ones."""
+    """Return a digest of texts: equal only for equal texts."""
     told = [piece for part in parts for piece in (f"{len(part)}:", part)]
     return hashlib.sha256("".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
-    """Return which lines of a text stand in the place of which others."""
+    """Return the hunks of lines that replace others."""
     old, new = (text.split("\n") if text is not None else [] for text in (before, after))
     front = next((n for n, (was, now) in enumerate(zip(old, new, strict=False)) if was != now), min(len(old), len(new)))
     ends = zip(reversed(old[front:]), reversed(new[front:]), strict=False)
@@ -159,33 +159,33 @@ def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
 
 
 class NotCarried(StrEnum):
-    """Why an answer is not carried."""
+    """The reason why an answer is not carried."""
 
     NO_PLACE = "new"
-    """No recording stands at the place of this call, or it has none."""
+    """No recording is at the place of this call, or it has no place."""
     AMBIGUOUS = "place not known"
-    """Recordings with different answers stand there."""
+    """Recordings with different answers are at the place."""
     QUESTION = "question"
     RESULT = "result"
-    """A tool answered something else in substance."""
+    """A tool's result differs in substance."""
     IMPOSSIBLE = "impossible"
-    """The recorded answer is none that this request could get today."""
+    """This request could not get the recorded answer today."""
     MODEL = "model"
     HISTORY = "history"
-    """The conversation says something else of what was answered before."""
+    """Earlier answers in the conversation differ."""
     DATA = "data"
-    """What changed stands in a segment that says something else in each call."""
+    """The change is in lines that differ from call to call."""
     REQUEST = "request"
-    """Something changed that nobody may accept: nobody knows what it is."""
+    """The change is of an unknown kind, which cannot be accepted."""
     NOT_ACCEPTED = "not accepted"
     ENDED = "ended"
-    """It was accepted until a day that is over."""
+    """The last day of its acceptance is past."""
     NOT_LOOKED_AT = "not looked at"
-    """It follows a refusal in its thread."""
+    """The call follows a refusal in its thread."""
 
 
 class Refusal(NamedTuple):
-    """Why an answer is not carried, and where that shows."""
+    """The reason why an answer is not carried, and its position."""
 
     why: NotCarried
     text: str
@@ -202,20 +202,20 @@ class UnrecordedTrialCall(NamedTuple):
     party: str
     operation: str
     recording: int | None = None
-    """Row of the recording at its place, whether it was given or not."""
+    """Row of the recording at its place, whether it was served or not."""
     changes: tuple[Change, ...] = ()
-    """Under which its answer was given; of a refused one those that were found before the refusal."""
+    """Changes under which its answer was served; if refused, those found before the refusal."""
     refusal: Refusal | None = None
-    """None: it was carried."""
+    """None: the answer was carried."""
     pending: tuple[str, ...] = ()
-    """Names of those that nobody has accepted."""
+    """Names of the changes that are not accepted yet."""
     input: int | None = None
-    """Tokens of the recording, which to record anew would cost about as many; None if unknown."""
+    """Input tokens of the recording, an estimate for recording it anew; None if unknown."""
     output: int | None = None
     cost: float | None = None
-    """US dollars, likewise; None if unknown, never 0."""
+    """US dollars, also an estimate; None if unknown, never 0."""
     ms: float | None = None
-    """Milliseconds that the recorded answer took."""
+    """Milliseconds of the recorded answer."""
 
     @property
     def has_no_place(self) -> bool:

@@ -1,12 +1,12 @@
-"""Frames: what a client itself writes into its requests, around what people and tools say.
+"""Frames: the text that a client itself writes into its requests, around the text of people and tools.
 
-    client of a request -> `get_client_frames`: its `ClientFrames`, where we know some
-    text                -> `ClientFrames.split`: the client's own lines, and what stands between them
+    client of a request -> `get_client_frames`: its `ClientFrames`, if any are known
+    text                -> `ClientFrames.split`: the client's own lines, and the text between them
 
-A line is known by its whole text, never by a tag that somebody could type; one with holes by all that stands around
-them. What stands in a hole or between the lines is never the client's: an attached file, a project's instructions, a
-hook's output, a list of agents. ``data/frames.json`` holds what `scripts/lab/derive-frames` found in planted pairs of
-runs; a line of a version that was never derived is unknown, and so a change that people look at.
+A line is recognised by its whole text, never by a tag that a user could type; a line with holes by all text around
+them. Text in a hole or between the lines is never the client's: an attached file, a project's instructions, a hook's
+output, a list of agents. ``data/frames.json`` contains the results of `scripts/lab/derive-frames` for planted pairs of
+runs. A line of another client version is unknown, so its change is shown to people.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from llmproxy.files import DATA
 FRAME = "frame"
 """Kind of a slot: a part of a user's message that the client wrote."""
 SHORT = 24
-"""A shorter line is the client's only between others of it, or beside one if it is a heading: all may write ``---``.
-"""
+"""Minimum characters of a line that is always the client's. A shorter one (``---``) is the client's only between its
+lines, or next to one if it is a heading."""
 _HEADING = 6
-"""Letters of a heading."""
+"""Minimum letters of a heading."""
 _LETTER = re.compile(r"[^\W\d_]")
 _DIGITS = 12
 
@@ -38,37 +38,37 @@ class _ClientLine(NamedTuple):
 
     text: str
     values: tuple[str, ...] = ()
-    """What stands in its holes."""
+    """Texts in its holes."""
 
 
 class FrameSplit(NamedTuple):
     own: tuple[str, ...]
-    """The client's lines, in their order."""
+    """The client's lines, in order."""
     others: tuple[str, ...]
-    """What stands between them, each run of lines as one text."""
+    """The text between them, each run of lines as one text."""
     values: tuple[str, ...]
-    """What stands in holes."""
+    """Texts in holes."""
 
 
 class ClientFrames:
-    """What one client writes, in any version that was derived."""
+    """The frames of one client, in all derived versions."""
 
     def __init__(self, row: dict[str, list[str]]) -> None:
         self._lines = frozenset(row["lines"])
         self._holes = {text: _build_pattern(text) for text in row["holes"]}
         self.tools, self.members = frozenset(row["tools"]), frozenset(row["members"])
-        """Names of its own tools, and of what it writes beside the parts of messages."""
+        """Names of its own tools, and of the members that it writes next to the parts of messages."""
         self.parameters = frozenset(row["parameters"])
         self.split = lru_cache(64)(self._split_text)
 
     def is_client_part(self, text: str) -> bool:
-        """Return whether the client wrote a part of a user's message: its head and its last line are the client's."""
+        """Return whether the client wrote a part of a user's message: its first two lines and the last one."""
         lines = [line for line in text.split("\n") if line.strip()]
         known = len(lines) > 2 and all(map(self._match_client_line, (*lines[:2], lines[-1])))
         return known and len(lines[0]) + len(lines[1]) >= SHORT
 
     def _match_client_line(self, line: str) -> _ClientLine | None:
-        """Return a line of the client with what stands in its holes; None where it is not the client's."""
+        """Return a client's line with the texts in its holes; None if it is not the client's."""
         if digest_frame_line(line) in self._lines:
             return _ClientLine(line.strip())
         matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
@@ -88,7 +88,7 @@ class ClientFrames:
         return FrameSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
     def _match_client_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _ClientLine | None]]:
-        """Yield lines, each with what it is of the client's; empty lines are what stands around them."""
+        """Yield each line with its match; None if it is empty or not the client's."""
         said = [n for n, line in enumerate(lines) if line.strip()]
         found = {n: self._match_client_line(lines[n]) for n in said}
         sure = {n for n, own in found.items() if own and (own.values or len(own.text) >= SHORT)}
@@ -113,7 +113,7 @@ def digest_frame_line(line: str) -> str:
 
 
 def _build_pattern(text: str) -> re.Pattern[str]:
-    """Return a line's pattern: ``{}`` must stay, ``{*}``: the client on a model, compared where it is named."""
+    """Return a line's pattern: ``{}`` is a compared value, ``{*}`` the client's text on a model, compared elsewhere."""
     return re.compile(re.escape(text.strip()).replace(r"\{\}", "(.+?)").replace(r"\{\*\}", ".+?"))
 
 
@@ -123,5 +123,5 @@ def _load_client_frames() -> dict[str, ClientFrames]:
 
 
 def get_client_frames(client: Client | None) -> ClientFrames | None:
-    """Return what a client writes; None where nobody knows."""
+    """Return a client's frames; None if they are unknown."""
     return None if client is None else _load_client_frames().get(client.name)

@@ -1,17 +1,17 @@
-"""Places: which call of a run a request is, and the recordings that stand there.
+"""Places: the position of a request in a run, and the recordings at that position.
 
-A place is the provider, the operation, whether there are tools, the recorded answers that the history holds, and the
-user's words so far. What people edit is no part of it: system text, tools, parameters, headers, wordings of results.
+A place is the provider, the operation, whether there are tools, the recorded answers in the history, and the user's
+words so far. Editable text is no part of it: system text, tools, parameters, headers, wordings of results.
 
-    CallPositions(recordings)   for each recording of a party in a cassette, once
-    CallPositions.find_recordings(request)    -> those at its place, or at the one that it has but for its template
+    CallPositions(recordings)   once for the recordings of one party in a cassette
+    CallPositions.find_recordings(request)    -> those at its place, or at the place that differs in its template only
 
-The index is asked with digests, so that a look-up costs the same for ten recordings and for ten thousand. Where two
-recordings with different answers stand at one place, the thread (the first block of system text) says which is meant,
-or nobody does.
+The index is looked up by digest, so that a look-up costs the same for ten recordings and for ten thousand. If two
+recordings with different answers are at one place, the thread (the first block of system text) decides between them;
+otherwise the place is ambiguous.
 
-Lines that two or more recordings of a cassette share in a user's message, around other lines, are a template: they may
-change like a prompt. The lines that remain are the question; a recording is looked up by one of these.
+Lines of a user's message that two or more recordings of a cassette share, around other lines, are a template: they may
+change like a prompt. The remaining lines are the question; a recording is looked up by one of these.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from llmproxy.core.traffic.interaction import Key
 _STATE = frozenset({
     "previous_response_id", "conversation", "container", "cachedContent", "cached_content", "previous_interaction_id",
 })  # fmt: skip
-"""Parameters that name what a server keeps: a part of the history that is not in the request."""
+"""Parameters that name objects kept by the server: a part of the history that is not in the request."""
 _MOST_ALIKE = 64
-"""Recordings whose words are held against a request's, where none has its very words."""
+"""Maximum recordings whose words are compared with a request's, if none has equal words."""
 _LONGEST_TEMPLATE = 400
-"""Lines of a message that is compared with others of its cassette."""
+"""Maximum lines of a message that is compared with others of its cassette."""
 
 
 class RecordedCall(NamedTuple):
@@ -48,11 +48,11 @@ class RecordedCall(NamedTuple):
     key: Key
     canonical: Canonical
     call_ids: Sequence[str]
-    """`request.list_history_call_ids` of its body."""
+    """`request_parsing.list_history_call_ids` of its body."""
     answer: Message | None
-    """None where it failed, or broke off."""
+    """None if it failed or broke off."""
     client: Client | None = None
-    """Which program asked."""
+    """The program that sent the request."""
 
 
 @dataclass(slots=True)
@@ -60,11 +60,11 @@ class PlacedRecording:
     recorded: RecordedCall
     request: ParsedRequest
     meaning: str
-    """Of its answer, without ids: equal answers say the same."""
+    """Digest of its answer without ids: equal for equal answers."""
     prompt: frozenset[tuple[int, str]] = frozenset()
-    """Lines of the user's words that are the template: the number of the part, and the line."""
+    """Template lines in the user's words: the number of the part, and the line."""
     data: frozenset[str] = frozenset()
-    """Lines of its system text that are others in other calls with the same text around them."""
+    """Lines of its system text that differ in other calls with the same text around them."""
 
 
 class CallPositions:
@@ -80,7 +80,7 @@ class CallPositions:
         self._by_line: dict[tuple[str, str], list[PlacedRecording]] = {}
         self._at_history: dict[str, list[PlacedRecording]] = {}
         self.results: dict[str, set[str]] = {}
-        """What each tool answered in any recording."""
+        """Results of each tool in any recording."""
         for each in all_:
             self._place_recording(each)
         for alike in self._at_history.values():
@@ -89,7 +89,7 @@ class CallPositions:
 
     @staticmethod
     def _mark_data_lines(standing: Sequence[PlacedRecording]) -> None:
-        """Note which lines of system text say something else in calls that share most of it."""
+        """Record the lines of system text that differ between calls that share most of it."""
         texts: dict[frozenset[str], list[PlacedRecording]] = {}
         for each in standing:
             lines = frozenset(line for block in each.request.systems for line in to_text(block.value).split("\n"))
@@ -111,7 +111,7 @@ class CallPositions:
             self._at_history.setdefault(history, []).append(standing)
 
     def _mark_template_lines(self, alike: list[PlacedRecording]) -> None:
-        """Note which lines of users' words are shared by recordings with the same history and other words."""
+        """Record the lines of users' words that recordings with the same history and other words share."""
         texts: dict[str, list[PlacedRecording]] = {}
         for each in alike:
             texts.setdefault(_digest_user_words(each.request), []).append(each)
@@ -136,7 +136,7 @@ class CallPositions:
         return parse_request(canonical, call_ids, self.known, get_client_frames(client))
 
     def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
-        """Return the recordings at a request's place, all with one answer; else why there is none."""
+        """Return the recordings at a request's place, all with one answer; else the reason why there are none."""
         if (history := _digest_history(request)) is None:
             return Refusal(
                 NotCarried.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation"
@@ -150,7 +150,7 @@ class CallPositions:
             return Refusal(
                 NotCarried.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer"
             )
-        if not _have_equal_answers(good):  # a client says the same around the words of the same call
+        if not _have_equal_answers(good):  # a client's frames are equal in equal calls
             framed = [to_text(part.value) for part in request.frames]
             good = [each for each in good if [to_text(part.value) for part in each.request.frames] == framed] or good
         if not _have_equal_answers(good):
@@ -160,7 +160,7 @@ class CallPositions:
         return good
 
     def find_conflicts(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
-        """Yield pairs of recordings with different answers whose requests are one under accepted changes."""
+        """Yield pairs of recordings with different answers whose requests are equal under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
         for standing in self._at.values():
             seen: dict[tuple[str, ...], PlacedRecording] = {}
@@ -183,7 +183,7 @@ class CallPositions:
 
 
 def _have_equal_answers(standing: Sequence[PlacedRecording]) -> bool:
-    """Return whether recordings have one answer; of equal requests the order of the run tells which."""
+    """Return whether recordings have one answer; equal requests may have several, in the order of the run."""
     by_key: dict[Key, list[str]] = {}
     for each in standing:
         by_key.setdefault(each.recorded.key, []).append(each.meaning)
@@ -191,7 +191,7 @@ def _have_equal_answers(standing: Sequence[PlacedRecording]) -> bool:
 
 
 def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> bool:
-    """Return whether a request asks a recording's question: only lines of its template are others."""
+    """Return whether a request has a recording's question: only lines of its template differ."""
     was, now = standing.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):
         return False
@@ -214,7 +214,7 @@ def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> boo
 
 
 def _is_between_template_lines(standing: PlacedRecording, n: int, lines: Sequence[str], at: int) -> bool:
-    """Return whether a new line would stand between lines of the template; beside a question it may be a part of it."""
+    """Return whether a new line is between template lines; next to a question it may be a part of the question."""
     beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
     return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)
 
@@ -231,7 +231,7 @@ def _digest_user_words(request: ParsedRequest) -> str:
 
 
 def _digest_history(request: ParsedRequest) -> str | None:
-    """Return what stands for all of a place but the user's words; None where it has no place."""
+    """Return a digest of a place without the user's words; None if the request has no place."""
     canonical = request.canonical
     if canonical.kind != "json" or not request.whole or not (request.words or request.chain):
         return None
@@ -248,7 +248,7 @@ def _digest_position(history: str, request: ParsedRequest) -> str:
 
 
 def _digest_answer(answer: Message | None) -> str:
-    """Return what stands for what an answer says, without its ids."""
+    """Return an answer's content without its ids, as a text to compare."""
     if answer is None:
         return ""
     return repr((answer.text, [(call.name, call.arguments, call.hosted, call.output) for call in answer.tool_calls],

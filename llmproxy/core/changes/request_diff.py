@@ -1,10 +1,10 @@
-"""Two requests at one place: what changed between them, or why the recorded answer is not the present one's.
+"""The changes between two requests at one place, or the reason why the recorded answer does not apply.
 
-    standing recording, present request -> list of `Change`, or `Refusal`
+    placed recording, present request -> list of `Change`, or `Refusal`
 
-What may change at all: system text, tools, parameters, headers, query, lines of a template around the user's question,
-the wording of a tool's result, members that a client adds to its calls. Everything else is equal or a refusal, and the
-refusal names the segment. Nothing is left out: every slot of both requests is looked at.
+Changes are possible in system text, tools, parameters, headers, query, template lines around the user's question, the
+wording of a tool's result, and members that a client adds to its calls. Any other difference is a refusal that names
+the segment. Nothing is left out: every slot of both requests is compared.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.traffic.canonical_json import dump
 
 _PROJECTS = "mcp__"
-"""How names of tools begin whose definitions a server of tools wrote."""
+"""Prefix of the names of tools whose definitions a tool server wrote."""
 _SHOWN = 160
 
 
 ReadVolatile = Callable[[str, object, str], tuple[str, Sequence[str]]]
-"""Returns a result's text (of a tool, its arguments) without its volatile values, and those that may be named again."""
+"""Returns a result's text (of a tool, its arguments) without volatile values, and values an answer may repeat."""
 
 
 class Refused(Exception):
@@ -61,10 +61,10 @@ def diff_requests(
     output: int | None = None,
     read_volatile: ReadVolatile | None = None,
 ) -> list[Change] | Refusal:
-    """Return what changed between a recording and a request at its place, in the order in which people edit it.
+    """Return the changes between a recording and a request at its place, in the order in which people edit them.
 
-    `recorded` and `present` are what each tool answered in the recordings and in this run; `output` are the tokens of
-    the recorded answer; `read_volatile` finds what varies in a tool's result anyway.
+    `recorded` and `present` are each tool's results in the recordings and in this run. `output`: tokens of the recorded
+    answer. `read_volatile` finds the volatile values in a tool's result.
     """
     then = standing.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
@@ -91,7 +91,7 @@ class _RequestDiff:
     recorded: Mapping[str, AbstractSet[str]]
     present: Mapping[str, AbstractSet[str]]
     frames: ClientFrames | None
-    """What the client writes, where another version of it asks now."""
+    """The client's frames, if another version of the client sent the present request."""
     read_volatile: ReadVolatile | None
 
     @property
@@ -164,7 +164,7 @@ class _RequestDiff:
                 raise Refused(what, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}")
 
     def build_segment_order_change(self) -> Change:
-        """Return what changed where all segments are equal: their order, or how messages are divided."""
+        """Return the change of requests whose segments are all equal: in order, or in the division into messages."""
         was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.old_request, self.now))
         before, after = (digest_of([side.canonical.body.hex()]) for side in (self.old_request, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
@@ -198,7 +198,7 @@ class _RequestDiff:
         if was[1] != now[1] or flags == [True, False]:
             raise Refused(NotCarried.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
-            call = self.old_request.slots.get((Kind.CALL, slot[2], 0))  # where its id names the answer that made it
+            call = self.old_request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
             asked = None if call is None else read_call(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.standing.recorded.answer
@@ -217,10 +217,10 @@ class _RequestDiff:
         yield made._replace(hunks=hunks, turned=turned)
 
     def _compare_frames(self, frames: ClientFrames) -> Iterator[Change]:
-        """Compare system text and what the client wrote in the user's name as one, wherever a version puts it.
+        """Compare system text and the client's text in user messages together, since versions place them differently.
 
-        The client's own lines are one change. What stands between them is the project's or a tool's: in system text
-        it may change as any prompt, in the user's name it may not.
+        The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
+        prompt in system text, but not in a user message.
         """
         was, now = (_ClientFramedText.from_request(side, frames) for side in (self.old_request, self.now))
         if was.own != now.own:
@@ -237,7 +237,7 @@ class _RequestDiff:
             yield change
 
     def _compare_message_members(self) -> Iterator[Change]:
-        """Look at what stands beside the parts of messages: roles, names, types."""
+        """Compare the members next to the parts of messages: roles, names, types."""
         for slot in {**self.old_request.members, **self.now.members}:
             sides = [side.members.get(slot) for side in (self.old_request, self.now)]
             if sides[0] == sides[1]:
@@ -259,13 +259,13 @@ class _RequestDiff:
             yield self._client_change(kind, f"{kind} {name}", *(", ".join(side) if side else None for side in sides))
 
     def _client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
-        """Return a change that only a client can have made."""
+        """Return a change that only a client can have caused."""
         digests = ["" if text is None else digest_of([text]) for text in (before, after)]
         hunks = diff_hunks(before, after)
         return Change(kind, name, before, after, digests[0], digests[1], hunks, self._build_origin(Author.CLIENT))
 
     def _find_author(self, segment: Segment) -> Author | None:
-        """Return whose a tool or a parameter is that another version of a client sends; None where no one knows."""
+        """Return the author of a tool or parameter from another client version: the client, or None if unknown."""
         names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
         known = getattr(self.frames, names[segment.kind], ())
         return Author.CLIENT if segment.own in known else None
@@ -287,14 +287,14 @@ class _RequestDiff:
 
 
 class _ClientFramedText(NamedTuple):
-    """System text, and what a client wrote in the user's name."""
+    """System text, and a client's text in user messages."""
 
     own: Sequence[str]
-    """Lines of the client."""
+    """The client's lines."""
     others: Counter[str]
-    """What stands between them; what stands in their holes counts once."""
+    """Texts between them; a text in their holes counts once."""
     in_words: AbstractSet[str]
-    """Of these what stands in the user's name."""
+    """Those of `others` in user messages."""
 
     @classmethod
     def from_request(cls, request: ParsedRequest, frames: ClientFrames) -> Self:
@@ -302,12 +302,12 @@ class _ClientFramedText(NamedTuple):
         words = [frames.split(to_text(part.value)) for part in request.frames]
         others = Counter(text for split in (*systems, *words) for text in split.others)
         others |= Counter({value for split in (*systems, *words) for value in split.values})
-        own = dict.fromkeys(line for split in (*systems, *words) for line in split.own)  # reminders come again
+        own = dict.fromkeys(line for split in (*systems, *words) for line in split.own)  # reminders repeat
         return cls([*own], others, {text for split in words for text in (*split.others, *split.values)})
 
 
 def touches_varying_lines(change: Change, data: AbstractSet[str]) -> bool:
-    """Return whether a change stands at lines of system text that say something else in each call."""
+    """Return whether a change is at lines of system text that differ from call to call."""
     lines, after = ((text or "").split("\n") for text in (change.before, change.after))
     opcodes = SequenceMatcher(None, lines, after, autojunk=False).get_opcodes() if data else ()
     return any(
@@ -319,7 +319,7 @@ def touches_varying_lines(change: Change, data: AbstractSet[str]) -> bool:
 
 
 def _pop_failure_flags(rest: dict[str, Any]) -> bool:
-    """Take what says that the tool failed out of what stands beside a result's text, and return whether it did."""
+    """Remove the failure flags next to a result's text, and return whether the tool failed."""
     failed = [_pop_failure_flags(each) for each in rest.values() if isinstance(each, dict)]
     status = rest.pop("status") if rest.get("status") in {"error", "success"} else None
     return any([rest.pop("is_error", None) is True, status == "error", *failed])

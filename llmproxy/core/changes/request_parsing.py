@@ -1,13 +1,13 @@
-"""One request, read so that it can be held against another one at its place.
+"""Parsing of a request into segments, so that it can be compared with another one at its place.
 
-    canonical request, ids of calls -> `ParsedRequest`: segments by what they stand for, answers in its history, words
+    canonical request, ids of calls -> `ParsedRequest`: segments by slot, answers in its history, words
 
-A segment stands for the same thing in both where its `Slot` is the same: the second block of system text, the tool of a
-name, the first part of what the user said after the third answer, the result of a call. Every leaf of the body is in
-exactly one segment, so that nothing can differ unseen.
+Segments of two requests correspond if their `Slot` is the same: the second block of system text, the tool with a name,
+the first part of the user's words after the third answer, the result of a call. Every leaf of the body is in exactly
+one segment, so that no difference is missed.
 
-An answer in a history is known by the ids of its calls, which a client on a replay echoes; by names and arguments only
-where the ids were not kept, without members that the answer did not have; by its text where it called nothing.
+An answer in a history is identified by the ids of its calls, which a client in a replay returns; by names and arguments
+only if the ids were not kept, without members that the answer did not have; by its text if it has no calls.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _ARGUMENTS = ("arguments", "args", "input", "parameters")
 
 class HistoryCall(NamedTuple):
     id: str
-    """As it was sent; empty where there is none."""
+    """Id as it was sent; empty if there is none."""
     name: str
     arguments: object
 
 
 class KnownAnswer(NamedTuple):
     digest: str
-    """Of what it says and of the ids of its calls."""
+    """Digest of its content and of the ids of its calls."""
     calls: tuple[HistoryCall, ...]
-    """Those whose results the client sends."""
+    """Calls whose results the client sends."""
 
 
 class KnownAnswers:
-    """The recorded answers of one cassette, by what histories tell of them."""
+    """The recorded answers of one cassette, by their calls in histories."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, KnownAnswer | None] = {}
-        """None: calls of several answers have it, so that it proves nothing."""
+        """None: calls of several answers have this id, so it proves nothing."""
         self._by_names: dict[tuple[str, ...], dict[str, KnownAnswer]] = {}
 
     def add_answer(self, message: Message) -> None:
@@ -75,7 +75,7 @@ class KnownAnswers:
         return self._by_id.get(call.id) if call.id else None
 
     def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
-        """Return the one answer that calls these tools with these arguments, or with fewer of them."""
+        """Return the one answer that calls these tools with these arguments or fewer; None unless it is unique."""
         known = self._by_names.get(tuple(call.name for call in calls), {}).values()
         found = [
             answer
@@ -88,7 +88,7 @@ class KnownAnswers:
 
 
 def extends_arguments(now: object, was: object) -> bool:
-    """Return whether arguments are the recorded ones, or those and further members, which clients add as defaults."""
+    """Return whether arguments are the recorded ones, possibly with further members that clients add as defaults."""
     if isinstance(now, dict) and isinstance(was, dict):
         return all(name in now and now[name] == value for name, value in was.items())
     return now == was
@@ -107,19 +107,19 @@ class ParsedRequest:
     canonical: Canonical
     slots: dict[Slot, Segment] = field(default_factory=dict)
     systems: list[Segment] = field(default_factory=list)
-    """Blocks of system text, in their order."""
+    """Blocks of system text, in order."""
     members: dict[Slot, set[str]] = field(default_factory=dict)
-    """What stands beside the parts of messages, by turn and name: every value once."""
+    """Members next to the parts of messages, by turn and name: each value once."""
     chain: list[str] = field(default_factory=list)
-    """The answers that its history holds; equal for equal ones."""
+    """Digests of the answers in its history."""
     whole: bool = True
-    """Whether it holds all calls of every recorded answer that it holds a part of."""
+    """Whether its history has all calls of each recorded answer in it."""
     words: list[Segment] = field(default_factory=list)
-    """What was said in the role of the user, but for what its client wrote."""
+    """Texts in the role of the user, except those of its client."""
     frames: list[Segment] = field(default_factory=list)
-    """What its client wrote in the role of the user."""
+    """Texts of its client in the role of the user."""
     turns: list[int] = field(default_factory=list)
-    """Of `words`: after how many answers."""
+    """For each of `words` the number of answers before it."""
 
     @property
     def has_tools(self) -> bool:
@@ -131,7 +131,7 @@ class ParsedRequest:
 
     @property
     def first_user_texts(self) -> tuple[str, ...]:
-        """What the user said first: with the system text it tells threads of one run apart."""
+        """The user's first words: with the system text they distinguish the threads of one run."""
         return tuple(to_text(part.value) for part, turn in zip(self.words, self.turns, strict=True) if not turn)
 
     @property
@@ -145,7 +145,7 @@ _NESTED = ("toolUse", "toolResult", "functionCall", "function_call", "functionRe
 
 
 def drop_ids(value: object) -> object:
-    """Return what a call or a result says, without the ids that tie the two together."""
+    """Return the content of a call or a result, without the ids that link the two."""
     kept = {name: each for name, each in as_dict(value).items() if name not in _IDS}
     return {name: drop_ids(each) if name in _NESTED else each for name, each in kept.items()} or value
 
@@ -160,7 +160,7 @@ def read_call(value: object, call_id: str = "") -> HistoryCall:
 
 
 def list_history_call_ids(operation: str, body: object) -> list[str]:
-    """Return the ids of the calls in a request's history as they were sent, in order: its canonical form has none."""
+    """Return the ids of calls in a request's history as sent, in order: its canonical form has none."""
     calls = (segment for segment in list_segments(operation, body) if segment.kind is Kind.CALL)
     return [_read_call_id(segment.value) for segment in calls]
 
@@ -168,7 +168,7 @@ def list_history_call_ids(operation: str, body: object) -> list[str]:
 def parse_request(
     canonical: Canonical, ids: Sequence[str], known: KnownAnswers, frames: ClientFrames | None = None
 ) -> ParsedRequest:
-    """Read a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
+    """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
     found = list_segments(canonical.operation, canonical.tree)
     for segment in found:
@@ -199,9 +199,9 @@ class _ConversationReader:
         self._made, self._ids, self._known, self._frames = made, ids, known, frames
         self._turn = 0
         self._open: dict[str, set[str]] = {}
-        """Of the answers whose calls are told: ids that did not come yet."""
+        """Missing call ids of the answers in the history, by answer."""
         self._calls: dict[str, Slot] = {}
-        """By the alias that the canonical form gives to a call: its place."""
+        """Slots of calls by their aliases in the canonical form."""
 
     def read_entries(self, entries: list[list[Segment]]) -> None:
         step: list[list[Segment]] = []
@@ -219,13 +219,13 @@ class _ConversationReader:
         self._made.whole = self._made.whole and not any(self._open.values())
 
     def _read_answer_step(self, entries: list[list[Segment]]) -> None:
-        """Read what one answer, or a part of it, is told as."""
+        """Read the entries of one answer or of a part of it."""
         if not entries:
             return
         said = [each for entry in entries for each in entry if each.kind is Kind.CALL]
         calls = [read_call(each.value, self._ids.pop(0) if self._ids else "") for each in said]
         told, proven = self._identify_answers(entries, calls)
-        if not (proven and told == self._made.chain[-1:]):  # a client may tell calls of one answer one by one
+        if not (proven and told == self._made.chain[-1:]):  # a client may send one answer's calls one by one
             self._made.chain += told
             self._turn += 1
         rest = iter(calls)
@@ -233,7 +233,7 @@ class _ConversationReader:
             self._read_entry(entry, rest)
 
     def _identify_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
-        """Return what stands for the answers that are told, and whether the ids of their calls prove it."""
+        """Return the digests of the answers in entries, and whether the ids of their calls prove them."""
         proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
         if calls and len(proven) == len(calls):
             for call, answer in zip(calls, proven, strict=True):
@@ -270,7 +270,7 @@ class _ConversationReader:
 
     @staticmethod
     def _get_call_id_of_result(entry: Sequence[Segment], segment: Segment) -> str:
-        """Return the alias of the call that a result answers."""
+        """Return the alias of the call to which a result belongs."""
         if (block := block_result(as_dict(segment.value))) is not None:
             return block.tool_call_id or ""
         beside = (each for each in entry if each.kind is Kind.MEMBER and each.own == "tool_call_id")
@@ -284,14 +284,14 @@ def _read_call_id(value: object) -> str:
 
 
 def to_text(value: object) -> str:
-    """Return a value as text, as people read and compare it; a tree with a line for each leaf."""
+    """Return a value as readable and comparable text; a tree with a line for each leaf."""
     if (plain := read_text(value)) is not None:
         return plain[0]
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
 
 
 def read_text(value: object) -> tuple[str, dict[str, Any]] | None:
-    """Return the text of a part or a result that is nothing but text, and what stands beside it; None for others."""
+    """Return the text of a part or a result that contains only text, and its other members; None for others."""
     if isinstance(value, str):
         return value, {}
     tree = {name: each for name, each in as_dict(value).items() if name not in _IDS}

@@ -1,14 +1,14 @@
-"""When a tool's result says the same in other words: what may be offered as a wording, and what never is.
+"""Detection of a tool's result that has the same content in another wording.
 
-    recorded text, present text, what the tool answers elsewhere -> hunks with their values left out, or why not
+    recorded text, present text, other results of the tool -> hunks without their values, or the reason for none
 
-A wording is literal text in the place of literal text. Values (numbers, paths, quoted texts, names, ids, lists) stay,
-all of them and in their order. It is offered only where it is systematic: two results or more were recorded with the
-old wording, nothing that this tool answers today has it, nothing that was recorded has the new one. A word that only
-moves is a value, and so is one that says how something ended: "2 tests passed" is never "2 tests failed".
+A rewording replaces literal text by literal text. All values (numbers, paths, quoted texts, names, ids, lists) stay, in
+their order. It is offered only if it is systematic: at least two results were recorded with the old wording, none of
+this tool's results today has it, and no recorded one has the new wording. A word that only moves is a value. So is a
+word for an outcome: "2 tests passed" is never "2 tests failed".
 
-What succeeded may fail now, where a result was nothing but an acknowledgement, the same each time: "Intent logged", and
-today there is no such tool. That is said as such.
+A tool that succeeded may fail now, if its result was only an acknowledgement, the same each time: "Intent logged", and
+today the tool does not exist. The change says so.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _VALUE = late(
     r"|(?<![\w.])[-+.]*\w*[\d_]\w*(?:[.,:]\d+)*|\b\w*[a-z][A-Z]\w*|\b[A-Z]{2,}\b|(?<=[a-z,;] )[A-Z]\w*"
     r"|[^\s\w.,:;()'\"`]"
 )
-"""A value: a variable, an address, a path, a quoted text, a file, whatever holds a digit or an underscore, a name
-inside of a sentence, a sign."""
+"""A value: a variable, an address, a path, a quoted text, a file, a word with a digit or an underscore, a name inside
+of a sentence, a sign."""
 _WORD = late(r"[^\W\d_]+")
 _OUTCOMES = late(
     r"not|no|non|none|never|without|cannot|nothing|n't|fail\w*|pass\w*|succe\w*|error\w*|err|ok|okay|true|"
@@ -41,23 +41,21 @@ _OUTCOMES = late(
     r"active|inactive|empty|full|online|offline|success|failure|all|some|only",
     re.IGNORECASE,
 )
-"""Words that say how something ended, or the contrary of another one: never a wording."""
+"""Words for an outcome, or with an opposite: never part of a rewording."""
 _FAILURE = late(
     r"does not exist|not found|no such tool|unknown tool|is not available|unavailable|error|failed|denied",
     re.IGNORECASE,
 )
 _LONGEST = 2000
-"""Lines of a result in which a wording is looked for."""
+"""Maximum lines of a result that is compared."""
 
 
 def find_rewording(
     before: str, after: str, tool: str, recorded: Iterable[str], present: Iterable[str]
 ) -> tuple[tuple[Hunk, ...], str] | str:
-    """Return the wording by which a result of a tool became another one: hunks with their values left out, and
-    `FAILS_NOW` where it had succeeded.
+    """Return the rewording of a tool's result: hunks without their values, and `FAILS_NOW` if it had succeeded.
 
-    A text: why it is none. `recorded` is all that the tool answered in the recordings, `present` what it answered in
-    this run.
+    A text: why there is none. `recorded` are all of the tool's results in the recordings, `present` those in this run.
     """
     old, new = before.split("\n"), after.split("\n")
     if len(old) + len(new) > _LONGEST:
@@ -90,7 +88,7 @@ def find_rewording(
 
 
 def _is_new_failure(before: str, after: str) -> bool:
-    """Return whether one text says that there was a failure, and the other one is not about the same."""
+    """Return whether only the present text reports a failure, and the two share no long word."""
     words = [
         {word.lower() for word in _WORD.findall(_VALUE.sub(" ", text)) if len(word) > 3} for text in (before, after)
     ]
@@ -98,7 +96,7 @@ def _is_new_failure(before: str, after: str) -> bool:
 
 
 def blank_values(text: str, tool: str = "") -> tuple[str, list[str]]:
-    """Return a text with a hole for each of its values, and those; the tool's own name is none."""
+    """Return a text with a hole for each of its values, and the values; the tool's own name is none."""
     values: list[str] = []
 
     def hole(found: re.Match[str]) -> str:
@@ -115,7 +113,7 @@ def blank_values(text: str, tool: str = "") -> tuple[str, list[str]]:
 
 
 def _find_meaning_change(was: str, now: str, tool: str) -> str:
-    """Return why one text is no other wording of another one; empty where it is."""
+    """Return why a text is no rewording of another one; empty if it is."""
     if blank_values(was, tool)[1] != blank_values(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
