@@ -1,1 +1,1 @@
-"""The core: everything between bytes in and bytes out, without a network."""
+"""The core: all processing between received and sent bytes, without network access."""

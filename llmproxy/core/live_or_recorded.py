@@ -1,19 +1,19 @@
-"""Some channels live, the others from the recording: a new model meets recorded tools (``--live llm``), or tools live.
+"""Sessions with live and replayed channels: a new model with recorded tools (``--live llm``), or live tools.
 
-    LiveChannels    what was asked for: which channels are live, and what becomes of a tool's call that nothing answers
-    ToolPath        the recorded calls of tools as a walk through states: which changed something, which asked in which
-    LiveSession     one such run: how far it is on that walk, and the cassette in which it is kept
+    LiveChannels    the user's choice: which channels are live, and how a tool call without a recording is answered
+    ToolPath        the recorded tool calls in order: which of them change state, and in which state each was answered
+    LiveSession     one such run: the recorded changes that it has made, and the cassette that records it
 
-A tool has a state, which nobody sees. A recorded result is told only where every call before it that may have changed
-something was made, in the recorded order, and no other: anything else is refused, and refused calls change nothing.
+A tool has a state that the proxy cannot see. A recorded result is served only if this run has made exactly those calls
+before it that may have changed something, in the recorded order. Others are refused; refused calls change nothing.
 
-A call *changes* something unless it is known not to: GET, HEAD and their like; a tool that its server calls read-only
-(`readOnlyHint` of `tools/list`); what the user declared (``--read-only``). The state in which a call was answered is
-the changes before it, of all tools together: two servers may stand before one database. Calls that ran at the same time
-as a change were answered in a state that nobody knows.
+A call *changes* something unless it is known not to: GET, HEAD and similar methods; a tool that its server declares
+read-only (`readOnlyHint` of `tools/list`); calls that the user declares read-only (``--read-only``). The state in which
+a call was answered is the sequence of changes before it, of all tools together, since two servers may share a database.
+Calls that ran at the same time as a change were answered in an unknown state.
 
-What is live is recorded in a cassette of its own, with what was served and refused, so that the run replays whole.
-Pure: no store, no clock.
+Live calls are recorded in a cassette of their own, together with served and refused ones, so that the whole run can be
+replayed. Pure: no store, no clock.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import Channel, UnknownTool
 
 _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderations", "rerank"})
-"""Operations that ask a model, or about models, whoever serves them."""
+"""Operations that use a model, or concern models, at any provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveChannels:
-    """What goes live in a session, and how."""
+    """The live channels of a session and their settings."""
 
     channels: frozenset[Channel]
     unknown: UnknownTool = UnknownTool.ERROR
@@ -48,7 +48,7 @@ class LiveChannels:
     """Patterns of calls that change nothing: names of tools, ``POST api.example.com/search*``."""
 
     def is_declared_read_only(self, name: str) -> bool:
-        """Return whether the user said that a call changes nothing; `name` as :func:`name_call` gives it."""
+        """Return whether the user declared that a call changes nothing; `name` is from :func:`name_call`."""
         return any(fnmatchcase(name, pattern) for pattern in self.read_only)
 
     def to_json(self) -> dict[str, object]:
@@ -56,7 +56,7 @@ class LiveChannels:
 
 
 def name_call(operation: str, provider: str, method: str, target: str) -> str:
-    """Return what people call a call: the name of the tool, else MCP's method; of HTTP method, host and path."""
+    """Return a call's display name: the tool's name, else the MCP method; for HTTP, method, host and path."""
     if operation.startswith(MCP_PREFIX):
         return operation.rpartition(" ")[2] if is_tool_call(operation) else operation.removeprefix(MCP_PREFIX)
     return f"{method} {provider.removeprefix(HTTP_PREFIX)}{target.partition('?')[0]}"
@@ -75,7 +75,7 @@ def is_model_request(provider: str, operation: str, body: bytes) -> bool:
 
 
 LISTS = tuple(f"{MCP_PREFIX}{kind}/list" for kind in ("tools", "resources", "resources/templates", "prompts"))
-"""What a server offers. It may change with its state, and seldom does."""
+"""Operations that list a server's offers. The answers may change with its state, but seldom do."""
 TOOLS = LISTS[0]
 _READS = frozenset(
     f"{MCP_PREFIX}{name}"
@@ -88,36 +88,36 @@ _SETS_UP = frozenset(
         *(ANSWER, STREAM, END, DISCOVER),
     }
 )
-"""What belongs to a connection, whatever the state."""
+"""Operations that concern a connection and do not depend on the tool's state."""
 _SECOND = 1000.0
 
 
 class RecordedToolCall(NamedTuple):
     state: int
-    """Changes that had been begun before it."""
+    """Number of changes that had begun before it."""
     changes: bool
     name: str
     beside: tuple[int, ...] = ()
-    """Changes that ran at the same time: interactions."""
+    """Interactions of changes that ran at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPath:
     steps: Mapping[int, RecordedToolCall] = field(default_factory=dict)
-    """By interaction."""
+    """Calls by interaction."""
     changes: tuple[int, ...] = ()
     """Interactions that may have changed something, in order."""
 
 
 def may_depend_on_state(channel: Channel, operation: str) -> bool:
-    """Return whether an answer may depend on a state: not setting up a connection, nor what is offered (`LISTS`)."""
+    """Return whether an answer may depend on a tool's state: false for connection setup and for `LISTS`."""
     if channel is not Channel.MCP:
         return channel is Channel.HTTP
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
 def build_tool_path(rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]) -> ToolPath:
-    """Return the walk of recordings in the order asked; `changes` tells of each whether it may change something."""
+    """Return the path of recordings in request order; `changes` returns whether one may change something."""
     found: list[tuple[RowSummary, bool]] = [
         (row, changes(row))
         for row in rows
@@ -135,17 +135,17 @@ def build_tool_path(rows: Iterable[RowSummary], changes: Callable[[RowSummary], 
 def may_change_state(
     row: RowSummary, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]
 ) -> bool:
-    """Return whether a recorded call may have changed something; `read_only_tools` by server are its word."""
+    """Return whether a recorded call may have changed something; `read_only_tools`: declared by each server."""
     if row.channel is Channel.HTTP:
         changing = row.method not in SAFE
-    else:  # of a method that nobody knows, too
+    else:  # unknown methods count as changes too
         changing = may_depend_on_state(row.channel, row.operation) and row.operation not in _READS
     name = name_call(row.operation, row.provider, row.method, row.target)
     return changing and name not in read_only_tools.get(row.provider, frozenset()) and not declared(name)
 
 
 def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[str]]:
-    """Return the tools that a server's answers to `tools/list` call read-only, and all others that they name."""
+    """Return the tools that answers to `tools/list` declare read-only, and all other tools in them."""
     reading: set[str] = set()
     others: set[str] = set()
     for message in messages:
@@ -161,7 +161,7 @@ def split_tools_by_read_only(messages: Iterable[object]) -> tuple[set[str], set[
 
 
 def _find_concurrent_changes(found: Sequence[tuple[RowSummary, bool]], at: int) -> tuple[int, ...]:
-    """Return the changes during which a call ran, or that ran during it."""
+    """Return the changes that overlap a call in time."""
     row = found[at][0]
     begun, over = row.started_at, _get_end_time(row)
     return tuple(
@@ -176,7 +176,7 @@ def _get_end_time(row: RowSummary) -> float:
 
 
 def matches_requested_tool(request: bytes, name: str, arguments: str) -> bool:
-    """Return whether a recorded call is what a model asked for: tool, maybe after its server, and arguments."""
+    """Return whether a recorded call has a model's tool (maybe behind its server's name) and arguments."""
     try:
         asked = json.loads(request)["params"]
         tool, given = str(asked["name"]), asked.get("arguments") or {}
@@ -188,51 +188,51 @@ def matches_requested_tool(request: bytes, name: str, arguments: str) -> bool:
 
 
 _NAMED = 3
-"""Changes that are named in a text."""
+"""Maximum number of changes named in a text."""
 MOST_TOLD = 100
-"""Calls without an answer that a report names."""
+"""Maximum number of unanswered calls named in a report."""
 
 
 class RequestedTool(NamedTuple):
     name: str
     arguments: str
-    """JSON, as the model wrote it."""
+    """JSON as the model wrote it."""
 
 
 class ChosenRecording(NamedTuple):
-    """The recording that answers a call, or why none does."""
+    """The recording that answers a call, or the reason why none does."""
 
     recording: KeyedRecording | None = None
     why: str = ""
-    """Empty where nothing was recorded at all, or a recording was chosen."""
+    """Empty if there are no recordings at all, or if one was chosen."""
 
 
 @dataclass(slots=True)
 class LiveSession:
     asked: LiveChannels
     parent: tuple[str, int]
-    """Cassette and sample whose tools are served."""
+    """Cassette and sample whose tool results are served."""
     child: str
-    """Cassette of the run."""
+    """Cassette that records this run."""
     path: ToolPath | None = None
-    """None until somebody looked."""
+    """None until it is first read."""
     done: set[int] = field(default_factory=set)
     """Recorded changes that this run has made."""
     parted: str = ""
-    """The call that went to a real tool and may have changed something: from there on no recorded state holds."""
+    """The call that went to a real tool and may have changed something; no recorded state is valid after it."""
     made: dict[int, Interaction] = field(default_factory=dict)
-    """By number of the call in the session: answers of ours to calls without one."""
+    """The proxy's own answers to calls without a recording, by number of the call in the session."""
     waiting: deque[Interaction] = field(default_factory=deque)
-    """What is to be put into the child with the next answer that is stored there."""
+    """Interactions to be stored in the child together with its next stored answer."""
     announced: tuple[RequestedTool, ...] = ()
-    """The calls that the model asked for last."""
+    """The tool calls that the model requested last."""
     served: int = 0
     unknown: list[str] = field(default_factory=list)
     """Names of calls that could not be answered."""
     begun: bool = False
-    """Something of it belongs into its child."""
+    """Whether some call belongs to the current child."""
     again: bool = False
-    """It starts again: what comes now belongs into another child."""
+    """Whether the session restarts: later calls belong to another child."""
     _read: Counter[tuple[Key, int]] = field(default_factory=Counter)
 
     def is_live(self, channel: Channel) -> bool:
@@ -240,7 +240,7 @@ class LiveSession:
         return channel in self.asked.channels
 
     def restart(self) -> None:
-        """Begin anew: tools are in their first state."""
+        """Restart the session: tools are in their initial state."""
         self.again = self.again or self.begun
         self.done.clear()
         self.parted = ""
@@ -259,9 +259,8 @@ class LiveSession:
     ) -> ChosenRecording:
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
-        `recordings` are those that fit the request, `alike` tells whether their answers are the same, `announced`
-        whether the model asked for a recorded call in its last answer, `loose` that the answer seldom depends on a
-        state.
+        `recordings` match the request. `alike` returns whether their answers are equal, `announced` whether the model
+        requested a recorded call in its last answer. `loose`: the answer seldom depends on a state.
         """
         if loose and recordings and alike(recordings):
             return ChosenRecording(recordings[-1])
@@ -286,7 +285,7 @@ class LiveSession:
         )
 
     def _why_not(self, path: ToolPath, id_: int, step: RecordedToolCall, announced: Callable[[int], bool]) -> str:
-        """Describe why a recording does not hold in this state; empty if it does."""
+        """Describe why a recording is not valid in this state; empty if it is."""
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
         if id_ in self.done:
@@ -303,19 +302,19 @@ class LiveSession:
         return ""
 
     def record_unanswered(self, name: str) -> None:
-        """Note a call that could not be answered."""
+        """Record a call that could not be answered."""
         if len(self.unknown) < MOST_TOLD:
             self.unknown.append(name)
 
     def take_unstored_interactions(self) -> list[Interaction]:
-        """Return what waits to be stored, once; more may come meanwhile, from another thread."""
+        """Return the unstored interactions, each once; another thread may add more meanwhile."""
         taken = []
         while self.waiting:
             taken.append(self.waiting.popleft())
         return taken
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values, for the report of the session."""
+        """Return plain values for the session's report."""
         return {
             **self.asked.to_json(),
             "parent": self.parent[0],

@@ -1,18 +1,18 @@
-"""MCP, the agent's tools: recorded messages given to another client, in another run. What counts: `core.keys.mcp`.
+"""Replay of recorded MCP messages (the agent's tools) to another client in another run. Keys: `core.keys.mcp`.
 
-Where there is no recording, a client is told so that its user reads our text (`build_refusal`):
+A request without a recording is answered so that the client's user can read the proxy's text (`build_refusal`):
 
     tools/call               a result that is an error: every client shows it to its model
     any other request        a JSON-RPC error
-    a notification, a reply  202: nobody waits for an answer
+    a notification, a reply  202: the client does not wait for an answer
     a stream, an end         405: "no such stream here"; 200
 
-HTTP's status is 200 where there is something to read: after a 404 clients begin a session anew (eight times). No miss
-(`may_ignore_unrecorded`) are messages that ask for nothing, and the stateless era's probe.
+The HTTP status is 200 if there is a text to read: after a 404 clients start a new session (eight times). Messages that
+request nothing and the probe of the stateless protocol version are no misses (`may_ignore_unrecorded`).
 
-A recorded answer gets today's JSON-RPC id and progress token (`adapt_ids`), and not a byte more changes. It goes out in
-parts (`AnswerPart`): a server may ask while it answers (sampling, elicitation, roots), and what follows goes out only
-after the client answered as recorded. Pure: no socket, no process, no store.
+A recorded answer gets the present JSON-RPC id and progress token (`adapt_ids`); all its other bytes stay. It is sent in
+parts (`AnswerPart`): a server may send requests while it answers (sampling, elicitation, roots), and the next part is
+sent only after the client answered as recorded. Pure: no socket, no process, no store.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _decoder = json.JSONDecoder()
 
 
 def list_messages(response: Response) -> list[BodyPart]:
-    """Return the messages of an answer, and where each lies in its body: one, server-sent events, or lines."""
+    """Return an answer's messages and their positions in its body: a single one, server-sent events, or lines."""
     return list_json_parts(response.mime_type, response.body)
 
 
 def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
-    """Return the answer for the request `asked`, recorded for `recorded`; the same object if nothing changes."""
+    """Return the answer to `recorded` adapted to the request `asked`; the same object if nothing changes."""
     was, now = parse_message(recorded), parse_message(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
@@ -53,14 +53,14 @@ def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
 
 
 def answers(response: Response, asked: bytes) -> bool:
-    """Return whether an answer holds the result of a request, or its error."""
+    """Return whether an answer contains a request's result or error."""
     id_ = parse_message(asked).get("id")
     found = (part.value for part in list_messages(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
 
 
 def parse_message(body: bytes) -> dict[str, Any]:
-    """Return the message in a body; empty for what is no object."""
+    """Return the message in a body; empty if it is no object."""
     return value if isinstance(value := parse_json(body), dict) else {}
 
 
@@ -92,7 +92,7 @@ def _edit_member(body: bytes, part: BodyPart, path: tuple[str, ...], value: obje
 
 
 def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
-    """Return where the value of a member stands in JSON text, the last of its name as for parsers; None if nowhere."""
+    """Return (start, end) of a member's value in JSON text, of the last one if a name repeats; None if absent."""
     found: tuple[int, int] | None = None
     at = _skip_space(text, at)
     if text[at : at + 1] != "{":
@@ -121,18 +121,18 @@ LAST_CHUNK = b"0\r\n\r\n"
 class SendCondition(Enum):
     NOTHING = auto()
     ANSWER = auto()
-    """The client's answer to the request of the server's whose id is `AnswerPart.what`."""
+    """The client answered the server's request with the id `AnswerPart.what`."""
     SERVED = auto()
     """The interaction `AnswerPart.what` was served in this run."""
     FOR_EVER = auto()
     """The recorded client left it open."""
     BROKEN = auto()
-    """The server broke off: nothing that could come is an answer."""
+    """The server broke off: no answer can follow."""
 
 
 class AnswerPart(NamedTuple):
     wait: SendCondition
-    """Before the data."""
+    """Condition for sending the data."""
     what: object
     data: bytes
 
@@ -157,7 +157,7 @@ def split_at_server_requests(response: Response) -> list[AnswerPart] | None:
 def split_standalone_stream(
     response: Response, started_at: float, messages: Sequence[tuple[float, int]], *, ended: bool
 ) -> list[AnswerPart]:
-    """Return an unasked stream in turns after `messages`, (Unix seconds, interaction); `ended` by the server."""
+    """Return a standalone stream in parts after `messages` (Unix seconds, interaction); `ended`: by the server."""
     times = [at for at, _ in messages]
     turns = []
     for chunk in response.chunks:
@@ -168,7 +168,7 @@ def split_standalone_stream(
 
 
 def _find_event_end(body: bytes, at: int) -> int:
-    """Return where the event ends in which a message ends: an empty line, or the line's end in other framings."""
+    """Return the end of the event that contains a message's end: an empty line, or a line's end in other framings."""
     for mark in (b"\r\n\r\n", b"\n\n", b"\n"):
         if (found := body.find(mark, at)) >= 0:
             return found + len(mark)
@@ -176,29 +176,29 @@ def _find_event_end(body: bytes, at: int) -> int:
 
 
 def write_sse_event(message: dict[str, object]) -> bytes:
-    """Write a message of ours as a server-sent event."""
+    """Write one of the proxy's own messages as a server-sent event."""
     return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
 
 
 def frame_http_chunk(data: bytes, *, chunked: bool) -> bytes:
-    """Return a part of a body as an HTTP chunk, where the client takes such."""
+    """Return a part of a body, as an HTTP chunk if `chunked`."""
     return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data
 
 
 NOT_RECORDED = -32020
-"""Our code, of the range that JSON-RPC leaves to servers."""
+"""The proxy's error code, from the range that JSON-RPC reserves for servers."""
 NO_METHOD = -32601
 _STATELESS = "io.modelcontextprotocol/protocolVersion"
-"""In `_meta` of each request of the stateless era, whose results say what they are."""
+"""Member of `_meta` in each request of the stateless protocol version, whose results name their type."""
 
 
 def may_ignore_unrecorded(operation: str) -> bool:
-    """Return whether a message that was never recorded may go unanswered: nothing of the run depends on it."""
+    """Return whether an unrecorded message may stay unanswered because nothing in the run depends on it."""
     return operation in (STREAM, END, DISCOVER) or operation.startswith(NOTIFICATION)
 
 
 def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers, bytes]:
-    """Return status, fields and body in which a client is told `text`."""
+    """Return status, header fields and body that tell a client `text`."""
     if operation == STREAM:
         return 405, (("allow", "POST"),), b""
     if operation == END:
@@ -209,7 +209,7 @@ def build_refusal(operation: str, body: bytes, text: str) -> tuple[int, Headers,
 
 
 def build_error_message(body: bytes, text: str) -> dict[str, Any]:
-    """Return the message that answers the request `body` with an error of ours."""
+    """Return the proxy's error message that answers the request `body`."""
     asked = parse_message(body)
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     params = asked.get("params")
@@ -227,7 +227,7 @@ class ToolText(NamedTuple):
     arguments: str
     """JSON."""
     result: str
-    """Its texts; of other content what it is. Empty where none came."""
+    """Its texts; for other content its type. Empty if there was no result."""
     failed: bool
 
 

@@ -1,10 +1,10 @@
-"""A recorded WebSocket conversation answers a live client, message by message.
+"""Replay of a recorded WebSocket conversation to a live client, message by message.
 
-    (what the client says) -> what the server said next, each with its delay; or a Mismatch
+    (the client's message) -> the server's next messages, each with its delay; or a mismatch
 
-The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). What the
-server said between the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No
-I/O and no clock here: the proxy sends what is due (`mitm.websocket_replay`).
+The client's n-th message is compared with the recorded client's n-th, both in canonical form (`FrameCanon`). The
+server's messages between the recorded client messages n and n+1 are due after message n has matched, with the recorded
+delays. No I/O and no clock here: the proxy sends the messages that are due (`mitm.websocket_replay`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llmproxy.errors import printable
 from llmproxy.protocol import SHOWN_KEY
 
 Due = tuple[int, Frame]
-"""Microseconds after what it follows, and the message."""
+"""Microseconds after the preceding message, and the message."""
 
 _EVENT_ID = {"event_id": Rule(Action.IGNORE, "SDKs make up a random one for the server's error messages")}
 _ID = Rule(Action.REFER, "names an item of this conversation")
@@ -51,10 +51,10 @@ SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "realtime"): REALTIME,
     ("openai", "responses"): Shape({**RESPONSES.members, **_EVENT_ID}, nulls=True),
 }
-"""By dialect and operation: what does not count in a client's message; of others, how their JSON is written."""
+"""Ignored parts of a client's messages, by dialect and operation; for others only their JSON is normalised."""
 
 _COMPARED = 200
-"""Recorded messages among which the nearest is looked for."""
+"""Maximum number of recorded messages searched for the nearest."""
 _ENOUGH = 50
 
 
@@ -62,18 +62,18 @@ _ENOUGH = 50
 class CanonicalFrame:
     body: bytes
     tree: object
-    """JSON; the text itself if it is none; a description of bytes."""
+    """The JSON value; for other text the text itself; for bytes a description."""
 
 
 class FrameCanon:
-    """Brings one side's messages of a conversation into canonical form, in order; the client's ids get names."""
+    """Converts one side's messages of a conversation into canonical form, in order; the client's ids get names."""
 
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
         self._walk, self._rules = ShapeWalk(made_by), compile_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
     def __call__(self, data: str | bytes) -> CanonicalFrame:
-        """Return the form of the next message (redacted)."""
+        """Return the canonical form of the next message (redacted)."""
         try:
             tree = parse(data)
         except LossyJson:
@@ -88,17 +88,17 @@ class FrameCanon:
 
 @dataclass(frozen=True, slots=True)
 class FrameMismatch:
-    """A message that was not recorded in this place."""
+    """A client's message that differs from the recorded one at its position."""
 
     number: int
-    """Of the client's message, from 1."""
+    """Number of the client's message, from 1."""
     form: CanonicalFrame
     expected: int
-    """How many messages of the client's were recorded."""
+    """Number of the client's recorded messages."""
     nearest: int | None
-    """Number of the recorded message that is most like it; None if none was recorded."""
+    """Number of the most similar recorded message; None if none was recorded."""
     differences: tuple[Difference, ...]
-    """From the nearest to this one."""
+    """Differences from the nearest to this one."""
 
 
 class FramePlayer:
@@ -109,29 +109,29 @@ class FramePlayer:
         self._there, self._here = canon(), canon()
         self._at = 0
         self.heard = 0
-        """Messages of the client's that matched."""
+        """Number of the client's messages that matched."""
 
     @property
     def client_message_count(self) -> int:
-        """Messages of the client's that were recorded."""
+        """Number of the client's recorded messages."""
         return sum(frame.client and frame.close is None for frame in self._frames)
 
     @property
     def is_over(self) -> bool:
-        """Whether everything was played but the client's own end."""
+        """Whether everything was played except the client's own close."""
         return not any(frame.close is None or not frame.client for frame in self._frames[self._at :])
 
     @property
     def server_speaks_first(self) -> bool:
-        """Whether the server said something before the client's first message."""
+        """Whether the server sent a message before the client's first one."""
         return bool(self._frames) and not self._frames[0].client
 
     def list_opening_frames(self, since: int) -> list[Due]:
-        """Return what the server says by itself; `since` is when it had accepted the upgrade, microseconds."""
+        """Return the server's opening messages; `since`: time of the accepted upgrade in microseconds."""
         return self._take_due(since)
 
     def on_message(self, data: str | bytes) -> list[Due] | FrameMismatch:
-        """Take the client's next message (redacted); return what the server says to it."""
+        """Handle the client's next message (redacted); return the server's messages that follow it."""
         form, number = self._here(data), self.heard + 1
         frame = self._frames[self._at] if self._at < len(self._frames) else None
         if frame is None or not frame.client or frame.close is not None or self._there(frame.data).body != form.body:
@@ -152,7 +152,7 @@ class FramePlayer:
         forms = [canon(frame.data) for frame in self._frames if frame.client and frame.close is None]
         near: int | None = None
         fewest = _ENOUGH + 2
-        order = sorted(range(len(forms)), key=lambda index: abs(index - number + 1))  # of equals the one in this place
+        order = sorted(range(len(forms)), key=lambda index: abs(index - number + 1))  # prefers the same position
         for index in order[:_COMPARED]:
             if (found := _measure_distance(forms[index], form)) < fewest:
                 near, fewest = index, found
@@ -174,25 +174,25 @@ def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
 
 
 MISMATCH = 4404
-"""Close code: 4000-4999 are for applications (RFC 6455 section 7.4.2), and 404 is what a miss is over HTTP."""
+"""Close code: 4000-4999 are for applications (RFC 6455 section 7.4.2), and 404 is the status of a miss over HTTP."""
 LONGEST_REASON = 123
-"""Bytes of a close reason (RFC 6455 section 5.5: a control frame has 125, two of them are the code)."""
+"""Bytes of a close reason (RFC 6455 section 5.5: a control frame has 125, of which two are the code)."""
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FrameMiss:
-    """A message that was not recorded, explained."""
+    """An explained mismatch."""
 
     reason: str
-    """For the close frame."""
+    """Text for the close frame."""
     text: str
     data: dict[str, object]
-    """For the journal."""
+    """Plain values for the journal."""
 
 
 def explain(context: MissContext, recording: int, mismatch: FrameMismatch, *, records: bool = False) -> FrameMiss:
-    """Explain a mismatch with recording `recording`, all redacted; `records`: the next such one is recorded."""
+    """Explain a mismatch with recording `recording`, all redacted; `records`: the next conversation is recorded."""
     text = "\n".join(_format_miss_lines(context, recording, mismatch, records=records))
     nearest = {
         "id": recording,
@@ -218,7 +218,7 @@ def _format_reason(recording: int, mismatch: FrameMismatch) -> str:
 
 
 def clip_reason(text: str, size: int) -> str:
-    """Return the start of a text, at most `size` bytes of UTF-8, whole characters."""
+    """Return the start of a text: at most `size` bytes of UTF-8, whole characters only."""
     data = text.encode()
     return text if len(data) <= size else data[: max(0, size - 3)].decode(errors="ignore") + "…"
 
@@ -270,21 +270,21 @@ def _format_miss_lines(context: MissContext, recording: int, mismatch: FrameMism
 
 
 Redact = Callable[[str | bytes], str | bytes]
-"""Takes the secrets out of one message of the client's."""
+"""Removes the secrets from one of the client's messages."""
 
 _NOT_KEPT = ("connection", "upgrade", "content-length", "content-type", "transfer-encoding",
              "sec-websocket-accept", "sec-websocket-extensions")  # fmt: skip
-"""Of the upgrade's answer: this connection's own business."""
+"""Header fields of the upgrade's answer that concern only this connection."""
 
 _PLACEHOLDER = re.compile(r"\[REDACTED-\d+(?::[\w-]*|x\w+)?\]")
 
 _TERMINAL = frozenset({"response.done", "response.completed", "response.failed", "response.incomplete",
                        "response.cancelled", "error"})  # fmt: skip
-"""Types of the event after which the server owes nothing (OpenAI's Realtime and Responses)."""
+"""Types of the event after which no message of the server is pending (OpenAI's Realtime and Responses)."""
 
 
 class FrameRecording(Recording):
-    """One conversation on its way; call `record_message` for each, then `record_close`."""
+    """One pending conversation; call `record_message` for each message, then `record_close`."""
 
     def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:
         """Begin with the upgrade's answer, `offset` microseconds after the release."""
@@ -293,15 +293,15 @@ class FrameRecording(Recording):
         kept = (*without(headers, *_NOT_KEPT), ("content-type", CONTENT_TYPE))
         super().on_head(offset, SWITCHING, "Switching Protocols", kept)
         self.is_closing: Callable[[], bool] = lambda: False
-        """Tells whether one side has begun to close: what reaches the client from then on is the end."""
+        """Returns whether one side has begun to close: what reaches the client after that is the end."""
         self.is_breaking: Callable[[], bool] = lambda: False
-        """Tells whether one side has gone without a closing handshake: then nobody says goodbye to the other."""
+        """Returns whether one side has gone without a closing handshake: then the other side gets no close frame."""
         self.is_stored = False
-        """The end may reach the client."""
+        """Whether the end may be sent to the client."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether only the end is to come."""
+        """Whether only the end is missing."""
         return self.is_closing()
 
     @property
@@ -310,18 +310,18 @@ class FrameRecording(Recording):
 
     @property
     def first_byte_offset(self) -> int | None:
-        """Microseconds until the server's first message, or the upgrade's answer where it said nothing."""
+        """Microseconds until the server's first message, or until the upgrade's answer if it sent none."""
         return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)
 
     def record_message(self, offset: int, data: str | bytes, *, client: bool) -> None:
         self._frames.append(Frame(offset, client, data))
 
     def record_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
-        """Note the end, and who began it."""
+        """Record the close and the side that began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
     def build_response(self, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
-        """Close the recording. Not quick: off the event loop."""
+        """Build the finished recording. Slow: call it off the event loop."""
         frames = self._redact_frames(list(self._frames))
         return Response(
             status=self.status,
@@ -334,7 +334,7 @@ class FrameRecording(Recording):
         )
 
     def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
-        """Take the secrets out of what the client said, and those same out of what the server said."""
+        """Remove the secrets from the client's messages, and the same secrets from the server's."""
         kept, secrets = [], dict[str, None]()
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
@@ -350,7 +350,7 @@ class FrameRecording(Recording):
 
 
 def _list_replaced_strings(plain: object, redacted: object) -> Iterator[str]:
-    """Yield the strings that were replaced as a whole: a session's settings are said again by the server."""
+    """Yield the strings that were replaced as a whole: the server repeats a session's settings."""
     if isinstance(plain, dict) and isinstance(redacted, dict):
         for name, value in plain.items():
             yield from _list_replaced_strings(value, redacted.get(name))
@@ -376,7 +376,7 @@ def _mask(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
 
 
 def find_ending(frames: list[Frame]) -> Ending:
-    """Return whether a conversation is whole: closed properly, or its client left when nothing was owed."""
+    """Return whether a conversation is complete: closed properly, or left by its client when no answer was pending."""
     last = frames[-1] if frames else None
     if last is None or last.close is None:
         return Ending.CUT

@@ -1,9 +1,8 @@
-"""The JSON values of an answer and where each lies in its bytes: whole, as server-sent events, lines, an array or AWS's
-frames.
+"""The JSON values of an answer and their byte positions: whole, as server-sent events, lines, an array or AWS's frames.
 
-    body -> `BodyPart`s (start, end, value, how to write it) ... edits -> the same chunks, their borders and times kept
+    body -> `BodyPart`s (start, end, value, function that writes it) ... edits -> chunks with the same borders and times
 
-What is not edited stays byte for byte.
+Bytes that are not edited stay unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def list_json_parts(content_type: str, body: bytes) -> list[BodyPart]:
     whole = _json_part(body, 0, len(body))
     if whole is None:
         return list(_list_ndjson_parts(body)) if kind in ("json", "array") else []
-    return [whole]  # also a stream in one array: nothing is gained by taking it apart
+    return [whole]  # also a stream in one array: splitting it has no benefit
 
 
 def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
@@ -60,7 +59,7 @@ def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
 
 
 def write_json_like(value: object, *, like: bytes) -> bytes:
-    """Write JSON as somebody else did: with or without spaces, with or without escapes beyond ASCII."""
+    """Write JSON in the style of `like`: its spaces and indent, and its escapes beyond ASCII."""
     spaced = b'": ' in like[:2_000]
     indent = next((len(found[1]) for found in [re.match(rb"\s*[\[{]\r?\n( +)", like)] if found), None)
     text = json.dumps(
@@ -115,10 +114,10 @@ def _strip_event_type(value: object) -> object:
 
 
 def apply_edits(chunks: Sequence[Chunk], edits: Sequence[BodyEdit]) -> tuple[Chunk, ...]:
-    """Replace bytes of a body in chunks: new ones go out where the old began. `edits`: in order, without overlap."""
+    """Replace bytes of a body in chunks; new bytes go where the old ones began. `edits`: in order, disjoint."""
     made: list[Chunk] = []
     at, n = 0, 0
-    inside = 0  # up to here the bytes are gone already
+    inside = 0  # bytes before this position are replaced already
     for chunk in chunks:
         end = at + len(chunk.data)
         data = bytearray()

@@ -1,10 +1,10 @@
-"""An answer made by hand, in the words of the provider that was asked: whole, or as the stream that the client wants.
+"""Handwritten answers in a provider's format: whole, or as the stream that the client requests.
 
-    operation, request, what is said -> Response
+    operation, request, message -> Response
 
-It used no tokens, and says so where the dialect must say something. Ids are made from what is said and from the call's
-number, so that the same override gives the same bytes: nine letters and digits, which every provider takes when the
-client sends them back.
+The token usage is 0, where the dialect must state one. Ids are derived from the message and the call's number, so that
+the same override gives the same bytes: nine letters and digits, which every provider accepts when the client returns
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def can_write_answer(operation: str) -> bool:
 
 
 def writes_text_arguments(operation: str, *, stream: bool) -> bool:
-    """Return whether the arguments of a tool call stand there as text, which may break off, and not as an object."""
+    """Return whether an answer's tool arguments are text, which may be incomplete, and not an object."""
     codec = get_operation_codec(operation)
     return codec.text_streamed if stream else codec.text_whole
 
@@ -46,8 +46,8 @@ def write_answer(
 ) -> Response:  # fmt: skip
     """Return the answer to a request, for the agent's `call`-th call of a model.
 
-    `finish` is why it ended, as `SpokenTurn` has it; `usage` is told by the dialects that do not always say 0.
-    Raises LookupError for an operation that `can_write_answer` denies.
+    `finish` is the finish reason of `SpokenTurn`; `usage` is written by the dialects that do not always write 0. Raises
+    LookupError for an operation that `can_write_answer` denies.
     """
     if (writer := get_operation_codec(operation).write) is None:
         raise LookupError(operation)
@@ -62,7 +62,7 @@ def write_answer(
 
 
 def dump_json(value: object) -> bytes:
-    """Write JSON in one line; half a surrogate pair has no UTF-8, but JSON can escape it."""
+    """Write JSON in one line; a lone surrogate has no UTF-8 form, but JSON can escape it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
@@ -78,21 +78,21 @@ def sse(events: Sequence[tuple[str, object]]) -> bytes:
 
 
 def parse_arguments(text: str) -> object:
-    """Return a call's arguments as a value; what is no JSON as the model wrote it."""
+    """Return a call's arguments as a value; invalid JSON as the model's text."""
     value = parse_json(text or "{}")
     return text if value is None else value
 
 
 def drop_none(**values: object) -> Json:
-    """Return the members that have a value."""
+    """Return the members that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def has_type(*types: str) -> Callable[[Json], bool]:
-    """Return what knows an event of one of these types."""
+    """Return a check for events of one of these types."""
     return lambda value: value.get("type") in types
 
 
 def name_by_status(table: Mapping[int, str], status: int, client: str, server: str) -> str:
-    """Return a provider's name for a status; `client` and `server` for one that it has no name for."""
+    """Return a provider's name for a status; `client` or `server` for a status without a name."""
     return table.get(status, server if status >= 500 else client)

@@ -1,4 +1,4 @@
-"""Anthropic's messages, and the text completions before them."""
+"""Anthropic's Messages API, and the older text completions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from llmproxy.core.traffic.interaction import Headers
 
 
 def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
-    """Add a message, whole and in events; blocks are kept apart by their index."""
+    """Add a message, whole or in events; blocks are distinguished by their index."""
     kind = value.get("type")
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
@@ -57,7 +57,7 @@ def _find_tool_runner(block: dict[str, Any]) -> RunBy | None:
 
 
 def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
-    """Note what a block is beside words and calls."""
+    """Record a block's tool result, or its kind if it is unknown."""
     if _find_tool_runner(block) is None:
         draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
     content = as_dict(block.get("content"))
@@ -125,7 +125,7 @@ def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
             empty = {**block, "input": {}}
-            given = block["input"]  # a text only where it is no JSON: as the model wrote it
+            given = block["input"]  # text only if it is no JSON: as the model wrote it
             partial = given if isinstance(given, str) else dump_json(given).decode()
             delta = {"type": "input_json_delta", "partial_json": partial}
         events += [

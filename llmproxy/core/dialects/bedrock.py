@@ -44,14 +44,14 @@ CONTENT: Mapping[str, Asks] = {
         WORDS,
     ),
 }  # fmt: skip
-"""Blocks of converse, by the member that says what they are; a `type` beside it says only who runs it."""
+"""Blocks of converse, by the member that names their kind; a `type` next to it only says who runs the tool."""
 
 
 # -- reading an answer
 
 
 def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
-    """Add converse, whole and in events; Nova's own events under `invoke` are the same."""
+    """Add converse, whole or in events; Nova's own events under `invoke` are the same."""
     message = as_dict(as_dict(value.get("output")).get("message"))
     if message:
         draft.heard = True
@@ -74,7 +74,7 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
-    """Note a kind of block that no table knows."""
+    """Record a block's kind if no table contains it."""
     if find_item_kind(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
@@ -125,7 +125,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
         frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
     for index, use in enumerate(uses, len(blocks)):
         start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
-        given = use["input"]  # a text only where it is no JSON: as the model wrote it
+        given = use["input"]  # text only if it is no JSON: as the model wrote it
         delta = {"toolUse": {"input": given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)}}
         frames.append(_frame("contentBlockStart", {"start": start, "contentBlockIndex": index}))
         frames.append(_frame("contentBlockDelta", {"delta": delta, "contentBlockIndex": index}))

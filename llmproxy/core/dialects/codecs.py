@@ -1,15 +1,14 @@
-"""The dialects, a row each: which operations a file speaks, and what the file says of them.
+"""The dialects, one row each: the operations of a file, and the facts that are needed before it is loaded.
 
     get_operation_codec("messages")   -> how the bodies of this operation are read and written
-    get_dialect("anthropic")          -> how a provider of this family says that it failed
+    get_dialect("anthropic")          -> how a provider of this family reports errors
 
-Whoever reads or writes a body asks here and compares no names. A file is loaded when it is first asked: of seven
-dialects a run speaks one or two.
+All code that reads or writes bodies uses these functions and compares no names. A file is loaded on first use: of seven
+dialects a run uses one or two.
 
-Errors are said here as well: an SDK shows a message only where its provider puts one, and every family puts it
-elsewhere; a provider's own errors, for injected faults, have the codes by which SDKs choose an exception and decide to
-try again. Shapes were measured in 19 clients; sources: the providers' error references and recorded answers, read
-2026-07.
+Errors are written here as well. An SDK shows a message only at its provider's position, which differs for each family.
+A provider's own errors, for injected faults, have the codes by which SDKs choose an exception and decide to retry.
+Shapes were measured in 19 clients; sources: the providers' error references and recorded answers, read 2026-07.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class SpokenTurn:
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Token counts under the names of any provider."""
     finish: str = ""
-    """OpenAI's name for why it ended, or ``refusal``; empty: what fits."""
+    """OpenAI's finish reason, or ``refusal``; empty: derived from the message."""
 
     @property
     def why(self) -> str:
@@ -51,25 +50,25 @@ class SpokenTurn:
 
     @property
     def id(self) -> str:
-        """A part of ids, made from the content."""
+        """Part of ids, derived from the content."""
         return hashlib.sha256(repr(self).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
     def find_token_count(self, *names: str) -> int | None:
-        """Return the first of these counts."""
+        """Return the first of these counts that is present."""
         return next((value for name in names if isinstance(value := self.usage.get(name), int)), None)
 
 
 class AnswerForm(NamedTuple):
-    """In which form the client wants an answer."""
+    """The form in which the client requests an answer."""
 
     request: Json
-    """Its body."""
+    """The request's body."""
     stream: bool
     target: str
 
 
 class FailedCall(NamedTuple):
-    """Of the request, what an error's text repeats."""
+    """Facts of a failed call that an error's text repeats."""
 
     model: str = ""
     retry_after: float = 0
@@ -77,7 +76,7 @@ class FailedCall(NamedTuple):
 
 
 class BodyLayout(NamedTuple):
-    """In which members of a request what people write stands; the others are parameters."""
+    """Members of a request that contain text of people and tools; all others are parameters."""
 
     turns: tuple[str, ...] = ("messages",)
     """The conversation."""
@@ -88,7 +87,7 @@ class BodyLayout(NamedTuple):
     results: tuple[str, ...] = ()
     """Results of tools that are no messages."""
     wrapper: str = ""
-    """What may hold the whole body."""
+    """Member that may contain the whole body."""
 
 
 _MESSAGES = BodyLayout()
@@ -96,38 +95,38 @@ _MESSAGES = BodyLayout()
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How the bodies of one operation are read and written."""
+    """Functions that read and write the bodies of one operation."""
 
     add: Callable[[Draft, Json], None]
-    """Adds one JSON value of an answer to a draft: all of it, or what an event of its stream holds."""
+    """Adds one JSON value of an answer to a draft: all of it, or the content of one event of its stream."""
     ends: Callable[[Json], bool] | None = None
-    """Whether an event ends its stream."""
+    """Returns whether an event ends its stream."""
     done: bool = False
     """Whether ``data: [DONE]`` ends its stream."""
     finishes: Callable[[Json], bool] | None = None
-    """Of a stream that ends with HTTP: whether an event says that the answer is complete."""
+    """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
-    """Whether streams of what stands below it (``threads/t/runs``) end in the same way."""
+    """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
     write: Callable[[SpokenTurn, AnswerForm], tuple[Headers, list[bytes]]] | None = None
-    """What is said -> header fields, pieces of the body."""
+    """Writes an answer: header fields, pieces of the body."""
     text_whole: bool = True
-    """Whether the arguments of a tool call stand in a whole answer as text, which may break off, not as an object."""
+    """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
     text_streamed: bool = True
-    """As `text_whole`, of a stream."""
+    """As `text_whole`, for a stream."""
     exclusive: bool = False
-    """Whether its count of input tokens leaves cached ones out."""
+    """Whether its count of input tokens excludes cached ones."""
     count_headers: Mapping[str, str] = field(default_factory=dict)
-    """Header fields in which some of its models count tokens, and what is counted."""
+    """Header fields in which some of its models count tokens, with the counts' names."""
     makes_ids: bool = False
-    """Whether an answer makes ids (of a container, of calls to be answered) that later requests name."""
+    """Whether an answer creates ids (of a container, of calls to be answered) that later requests name."""
     error_event: Callable[[int], tuple[str, Json]] | None = None
-    """As `Dialect.error_event`, where the operation has one of its own."""
+    """As `Dialect.error_event`, if the operation has its own."""
     layout: BodyLayout = _MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """How a request, an answer and an error are made up, for formats that know the meaning only."""
+    """Functions that compose a request, an answer and an error, for formats that keep only the meaning."""
 
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     """(model, messages, stream) -> URL, body."""
@@ -139,38 +138,36 @@ class Composer:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """All that one file says: the constant DIALECT of it."""
+    """The content of one dialect's file: its constant DIALECT."""
 
     codecs: Mapping[str, Codec]
     """By operation."""
     error: Callable[[int, str, str], tuple[Headers, object]]
-    """(status, code, message) of an error of ours -> further header fields, JSON value where SDKs look for it."""
+    """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
     failure: Callable[[int, FailedCall], tuple[Json, Headers]]
-    """What the provider itself sends with a status: JSON body, header fields."""
+    """The provider's own error for a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
-    """The event that says in the middle of a stream, after so many others, that it failed: name or empty, value."""
+    """The error event in a stream, after a number of other events: name or empty, value."""
     made_names: tuple[str, ...] = ()
-    """How names begin that its servers give to what they keep."""
+    """Prefixes of the names that its servers give to stored objects."""
     reasoning_apart: bool = False
-    """Whether some of its servers leave reasoning out of the output tokens, as the total says then."""
+    """Whether some of its servers exclude reasoning from the output tokens; their total then shows it."""
     speaker: Composer | None = None
 
 
 class LazyDialect(NamedTuple):
-    """What is known of a dialect before its file is loaded."""
+    """The facts of a dialect that are known before its file is loaded."""
 
     module: str
     families: tuple[Family, ...] = ()
-    """Providers that say errors so."""
+    """Families with this form of errors."""
     operations: tuple[str, ...] = ()
-    """In which somebody says something and a model answers."""
+    """Operations in which a model answers a conversation."""
     others: tuple[str, ...] = ()
     miss_status: int = 404
-    """Of a miss, as clients take it best (`scripts/lab/miss-status`). With ``x-should-retry: false`` every SDK tries
-    once.
-    """
+    """Best status of a miss for its clients (`scripts/lab/miss-status`); no SDK retries ``x-should-retry: false``."""
     models: str = ""
-    """How the names of its maker's models begin; its file has a `Composer`."""
+    """Prefix of its maker's model names; its file has a `Composer`."""
 
 
 ROWS = (
@@ -180,52 +177,52 @@ ROWS = (
          "writer.completions", "generate"),
         ("images.generations", "images.edits", "audio.transcriptions"),
     ),
-    # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
+    # A tool would take 404 for a missing object, and retries a gateway's 5xx.
     LazyDialect("openai_chat", ("http",), miss_status=501),
-    # Codex asks six times at 404 and 422, thirty times at 501; opencode seven times at 404, twice at 400 (a title, too)
+    # Codex sends 6 requests at 404 and 422, 30 at 501; opencode sends 7 at 404, 2 at 400 (one for a title).
     LazyDialect("openai_responses", operations=("responses",), miss_status=400),
     LazyDialect("openai_responses", others=("realtime", "threads", "threads.runs")),
-    # other clients than Claude Code (`_CLIENTS`): 404 says that the model may not exist, 501 is asked again
+    # Clients other than Claude Code (`_CLIENTS`) report at 404 that the model may not exist, and retry 501.
     LazyDialect("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
     LazyDialect("gemini", ("gemini",), ("generateContent",), models="gemini"),
     LazyDialect("bedrock", ("bedrock",), ("converse", "invoke")),
     LazyDialect("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
     LazyDialect("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
 )  # fmt: skip
-"""Every dialect. What nobody knows is taken for the first one's, which most others speak."""
+"""All dialects. Unknown operations and models use the first one, which most other providers share."""
 
 
 class ClientMissStatus(NamedTuple):
-    """A client that takes another status of a miss better than the rest of its dialect."""
+    """A client that handles another miss status better than the rest of its dialect's clients."""
 
     header: str
     begins: str
-    """How the value of that header field begins."""
+    """Prefix of that header field's value."""
     family: Family
     status: int
     degrades: bool = False
-    """Whether it drops options and asks on when it is refused."""
+    """Whether it drops options and retries when it is refused."""
 
     def matches_headers(self, headers: Headers) -> bool:
-        """Return whether these are its fields."""
+        """Return whether the client sends these header fields."""
         value = header(headers, self.header)
         return value is not None and value.startswith(self.begins)
 
 
 _CLIENTS = (
-    # 2.1.332 asks six times at 400 and 422 (with fewer betas, then other tools), and says at 404 that the model may not
-    # exist; at 501 once, whole, as 2.1.197 does
+    # 2.1.332 sends 6 requests at 400 and 422 (with fewer betas, then other tools), and reports at 404 that the model
+    # may not exist. At 501 it sends one and shows the whole text, like 2.1.197.
     ClientMissStatus("user-agent", "claude-cli/", "anthropic", 501, degrades=True),
-    # GitHub Copilot CLI says at 404 that the model was not found, and nothing of ours; 1.0.60 asks three times at 400,
-    # it and 1.0.102 once at 422, whole; 1.0.62 says only which SDK of OpenAI's it has, which takes 422 as well as 404
+    # GitHub Copilot CLI reports at 404 only that the model was not found. 1.0.60 sends 3 requests at 400; it and
+    # 1.0.102 send one at 422 and show the whole text. 1.0.62 names only its OpenAI SDK, which accepts 422 like 404.
     ClientMissStatus("x-interaction-type", "", "openai", 422),
     ClientMissStatus("user-agent", "OpenAI/JS 5.20.1", "openai", 422),
     ClientMissStatus("x-interaction-type", "", "anthropic", 422),
 )
-"""Measured with `scripts/lab/miss-status`; the first that fits counts."""
+"""Measured with `scripts/lab/miss-status`; the first match counts."""
 
 CHAT = frozenset(name for row in ROWS for name in row.operations)
-"""Operations in which somebody says something and a model answers."""
+"""Operations in which a model answers a conversation."""
 _BY_OPERATION: Mapping[str, LazyDialect] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
 _BY_FAMILY: Mapping[str, LazyDialect] = {family: row for row in ROWS for family in row.families}
 
@@ -236,19 +233,19 @@ def _load_dialect(module: str) -> Dialect:
 
 
 def find_operation_codec(operation: str) -> Codec | None:
-    """Return how bodies of an operation are read and written, None if no row names it."""
+    """Return the codec of an operation, None if no row names it."""
     row = _BY_OPERATION.get(operation)
     return None if row is None else _load_dialect(row.module).codecs[operation]
 
 
 def find_stream_end_codec(operation: str) -> Codec | None:
-    """Return how streams of an operation end, None if nobody knows."""
+    """Return the codec that determines the end of an operation's streams, None if unknown."""
     above = None if (found := find_operation_codec(operation)) else find_operation_codec(operation.partition("/")[0])
     return found or (above if above and above.below else None)
 
 
 def get_operation_codec(operation: str) -> Codec:
-    """Return how bodies of an operation are read; of one with ids in it as of what stands before them."""
+    """Return the codec of an operation; if the operation contains ids, the codec of the part before them."""
     found = find_operation_codec(operation) or find_operation_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
 
@@ -259,7 +256,7 @@ def get_dialect(family: Family) -> Dialect:
 
 
 def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) -> int:
-    """Return the status of a miss that the client who sent these fields takes best, else the clients of its dialect."""
+    """Return the best miss status for the client with these header fields, else for its dialect's clients."""
     for each in _CLIENTS:
         if each.family == family and each.matches_headers(headers):
             return each.status
@@ -267,12 +264,12 @@ def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) 
 
 
 def find_degrading_client(headers: Headers) -> str | None:
-    """Return by which value of a field a client is told that drops options and asks on; None for any other."""
+    """Return the header value prefix of a client that drops options and retries; None for any other client."""
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
 def get_model_speaker(model: str) -> Composer:
-    """Return the dialect of whoever makes this model; the first one where that is not known."""
+    """Return the composer of a model's maker, by default the first dialect's. Raises LookupError: it has none."""
     row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
     if (speaker := _load_dialect(row.module).speaker) is None:
         raise LookupError(row.module)
@@ -282,9 +279,9 @@ def get_model_speaker(model: str) -> Composer:
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 ERROR_HEADER = "x-llmproxy-error"
-"""Names the error's code, for programs that do not want to read a provider's envelope."""
+"""Header with the error's code, for programs that do not read a provider's envelope."""
 PREFIX = "llmproxy:"
-"""Every text starts with it: provider-fallback routers and people must see at once whose 404 this is."""
+"""Prefix of every error text: provider-fallback routers and people must see at once who sent this 404."""
 
 
 def write_error(family: Family, status: int, code: str, message: str) -> tuple[Headers, bytes]:
@@ -307,11 +304,11 @@ GATEWAY = (
     b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n<center><h1>502 Bad Gateway</h1></center>\r\n"
     b"<hr><center>nginx</center>\r\n</body>\r\n</html>\r\n"
 )
-"""What stands before a provider says 502, whoever it is: no JSON."""
+"""Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
 def write_failure(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
-    """Return header fields and body in which a provider of this family says `status`: 429, 500, 502, 503 or 529."""
+    """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY
     value, headers = get_dialect(family).failure(status, asked)

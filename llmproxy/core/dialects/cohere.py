@@ -12,7 +12,7 @@ from llmproxy.core.traffic.interaction import Headers
 
 
 def _add_events(draft: Draft, value: dict[str, Any]) -> None:
-    """Add v1 and v2, whole and in events."""
+    """Add v1 and v2, whole or in events."""
     kind = value.get("type") or value.get("event_type")
     if kind is None:
         generations = as_list(value.get("generations"))

@@ -1,16 +1,16 @@
-"""What was said: the conversation in a request, the answer in a response, and the ids that later requests may name.
+"""The conversation in a request, the answer in a response, and the ids that later requests may name.
 
-For people who look (`show`, the view in the store), for the runner and for the index of server-made ids. A stream is
-put together by index. Nothing here raises on odd input; what is not understood is left out.
+Used by displays (`show`, the view in the store), by the runner and by the index of server-made ids. The parts of a
+stream are joined by index. Nothing here raises on odd input; unknown parts are left out.
 
-And the segments of a request: the parts that somebody writes and edits as a whole, and where two requests differ, told
-by them.
+Also the segments of a request, which are the parts that people write and edit as a whole, and the segments in which two
+requests differ.
 
     operation, body -> Segments: "system prompt", "tool search_orders", "message 3 (user)", each with its JSON path
     operation, old body, new body -> ChangedPlaces: "tool search_orders: parameter limit is new", in order of editing
 
-A dialect's row says in which members of a body they stand (`BodyLayout`). Together the segments hold every leaf of the
-body exactly once: what nobody understands is a segment of its own.
+A dialect's row gives the members of a body that contain them (`BodyLayout`). Together the segments contain every leaf
+of the body exactly once: an unknown part is a segment of its own.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.core.traffic.json_diff import ABSENT, build_member_path, count_common_prefix, list_unequal_values
 
 LOOKED_AT = 1000
-"""Entries, from the end, among which the user's last words are looked for: 5 MB may hold millions of them."""
+"""Maximum entries, from the end, that are searched for the user's last words: 5 MB may contain millions."""
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-# Any: what JSON holds.
+# Any: a JSON value.
 _Part = tuple["Callable[[Any], Iterable[Message]]", Any]
-"""Part of a request, and what makes messages of it."""
+"""Part of a request, and the function that converts it into messages."""
 
 
 def _list_system_messages(body: dict[str, Any]) -> Iterator[Message]:
@@ -96,7 +96,7 @@ def _parse_unwrapped_body(body: bytes) -> dict[str, Any]:
 
 
 def read_conversation(body: bytes) -> list[Message]:
-    """Return the conversation of a request, system first; empty where there is none. Never raises."""
+    """Return the conversation of a request, system first; empty if there is none. Never raises."""
     found = (message for make, part in _list_conversation_parts(_parse_unwrapped_body(body)) for message in make(part))
     return [
         message for message in found if message.text or message.tool_calls or message.reasoning or message.tool_call_id
@@ -104,10 +104,10 @@ def read_conversation(body: bytes) -> list[Message]:
 
 
 def read_last_user_text(body: bytes) -> str | None:
-    """Return what the user typed last in a request's conversation, without reading what came before it. Never raises.
+    """Return the user's last typed text in a request's conversation, without reading earlier entries. Never raises.
 
-    What the agent put around it, or sent in the user's name, only where nothing was typed. None as well where all that
-    stands before the last `LOOKED_AT` entries.
+    If nothing was typed, the agent's text around it or in user messages. None if there is no text in the last
+    `LOOKED_AT` entries.
     """
     sent = None
     for make, part in islice(reversed(_list_conversation_parts(_parse_unwrapped_body(body))), LOOKED_AT):
@@ -120,7 +120,7 @@ def read_last_user_text(body: bytes) -> str | None:
 
 
 def read_answer(operation: str, content_type: str, body: bytes) -> Message | None:
-    """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
+    """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
     add, draft = get_operation_codec(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
@@ -129,12 +129,12 @@ def read_answer(operation: str, content_type: str, body: bytes) -> Message | Non
 
 
 def read_response(operation: str, response: Response) -> Message | None:
-    """Return what a response says, as `read_answer` has it."""
+    """Return a response's answer, like `read_answer`."""
     return read_answer(operation, response.mime_type, response.body)
 
 
 def read_interaction_answer(one: Interaction) -> Message | None:
-    """Return what an interaction was answered."""
+    """Return an interaction's answer."""
     return read_response(one.operation, one.response)
 
 
@@ -190,18 +190,18 @@ class Kind(StrEnum):
     CALL = "call"
     RESULT = "result"
     MEMBER = "member"
-    """What stands beside the parts of a message: its role, an id."""
+    """A member next to the parts of a message: its role, an id."""
     UNKNOWN = "unknown"
 
 
 _RANKS = {kind: rank for rank, kind in enumerate((Kind.SYSTEM, Kind.TOOL, Kind.MODEL, Kind.PARAMETER))}
-"""What people edit first; the conversation follows in its own order."""
+"""Order of the kinds that people edit first; the conversation follows in its own order."""
 _BY_ROLE = {"system": Kind.SYSTEM, "user": Kind.USER, "assistant": Kind.ASSISTANT, "tool": Kind.RESULT}
 _LIST = "tools"
-"""Of an object that holds tools among other things, the member with the tools."""
+"""Member with the tools, of an object that contains tools and other members."""
 _TOOL_GROUPS = ("functionDeclarations", "function_declarations", _LIST)
 _HOLDERS = ("content", "parts", "message", "text")
-"""Members of a message of which the first holds its parts."""
+"""Members of a message, of which the first contains its parts."""
 _THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
 _KNOWN = frozenset({
     "text", "input_text", "output_text", "refusal", "image", "image_url", "input_image", "images", "document", "file",
@@ -209,7 +209,7 @@ _KNOWN = frozenset({
     "file_data", "cachePoint", "guardContent", "citationsContent", "search_result", "searchResult", "executableCode",
     "executable_code", "codeExecutionResult", "code_execution_result", "tool_reference", "container_upload",
 })  # fmt: skip
-"""Types and members of parts that hold words or media."""
+"""Types and members of parts that contain words or media."""
 
 
 class Segment(NamedTuple):
@@ -217,18 +217,18 @@ class Segment(NamedTuple):
 
     kind: Kind
     name: str
-    """For people."""
+    """Name for people."""
     path: str
     value: object
     own: str = ""
-    """How a tool, a parameter or a member is called; of a result, how its tool is."""
+    """Name of a tool, a parameter or a member; for a result the name of its tool."""
 
 
 class ChangedPlace(NamedTuple):
-    """Where two requests differ; `ABSENT` on the side that has nothing there."""
+    """A place where two requests differ; `ABSENT` on the side that lacks it."""
 
     where: str
-    """For people; empty where the dialect is not known."""
+    """Description for people; empty if the dialect is unknown."""
     path: str
     old: object
     new: object
@@ -247,7 +247,7 @@ def _rank_by_kind(segment: Segment) -> int:
 
 
 _MOST = 20_000
-"""Segments of a request that are told apart to compare it: a refusal is quick, however large a body is."""
+"""Maximum segments of a request that are compared: a refusal is quick for a body of any size."""
 
 
 class _TooManySegments(Exception):
@@ -255,13 +255,13 @@ class _TooManySegments(Exception):
 
 
 class _SegmentReader:
-    """Goes through one request."""
+    """Reader of one request's segments."""
 
     def __init__(self, layout: BodyLayout, most: float = inf) -> None:
         self.found: list[Segment] = []
         self._layout, self._most = layout, most
         self._tools: dict[str, str] = {}
-        """Names by the ids of calls."""
+        """Tool names by the ids of calls."""
 
     def _add(self, kind: Kind, name: str, path: str, value: object, own: str = "") -> None:
         self.found.append(Segment(kind, name or f"{kind} {own}", path, value, own))
@@ -321,7 +321,7 @@ class _SegmentReader:
             self._add(Kind.PARAMETER, "", path, value, name)
 
     def _read_tool(self, path: str, entry: object, space: str | None = None) -> None:
-        """Add a tool, or those of a group; `space` is what stands before names of a group's tools."""
+        """Add a tool, or those of a group; `space` is the prefix of names in a group."""
         tree = as_dict(entry)
         group = next((name for name in _TOOL_GROUPS if space is None and as_list(tree.get(name))), None)
         if group is None:
@@ -385,7 +385,7 @@ class _SegmentReader:
     def _read_call(self, path: str, said: str, call_id: object, call: object) -> None:
         tree = as_dict(call)
         name = as_str((as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree).get("name"))
-        self._tools |= {call_id: name} if isinstance(call_id, str) else {}  # else its result says the name
+        self._tools |= {call_id: name} if isinstance(call_id, str) else {}  # else its result contains the name
         self._add(Kind.CALL, f"{said}, call of {name or 'a tool'}", path, call)
 
     def _read_message_part(self, path: str, said: str, whose: str, role: str, part: object, tool: str) -> None:
@@ -418,7 +418,7 @@ class _SegmentReader:
 
 
 def compare_requests(operation: str, old: object, new: object, limit: int) -> list[ChangedPlace]:
-    """Return where two requests of an operation differ, what people edit first; tools by name, messages aligned."""
+    """Return the places where two requests differ, in order of editing; tools by name, messages aligned."""
     codec, sides = find_operation_codec(operation), []
     with suppress(_TooManySegments):
         sides = [list_segments(operation, each, _MOST) for each in (old, new)]
@@ -427,7 +427,7 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     before, after = sides
     rest = [_remove_tool_definitions(each, codec.layout) for each in (old, new)]
     found = [*_compare_tools(before, after, limit), *list_unequal_values(rest[0], rest[1], limit)]
-    found = found or list_unequal_values(old, new, limit)  # tools in another order
+    found = found or list_unequal_values(old, new, limit)  # only the order of tools differs
     indices = [{each.path: each for each in side} for side in (before, after)]
     told = ((_find_enclosing_segment(indices[now is not ABSENT], path), path, was, now) for path, was, now in found)
     placed = sorted(told, key=lambda each: _rank_by_kind(each[0]))[:limit]
@@ -438,7 +438,7 @@ def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:
     if not isinstance(body, dict):
         return body
     kept = {}
-    for name, value in sorted(body.items(), key=lambda each: each[0] in layout.turns):  # of many places the first ones
+    for name, value in sorted(body.items(), key=lambda each: each[0] in layout.turns):  # messages last, for the limit
         if name == layout.wrapper:
             kept[name] = _remove_tool_definitions(value, layout)
         elif name not in layout.tools or not value:
@@ -462,13 +462,13 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
 
 
 def describe_tool_change(old: Segment, new: Segment) -> str:
-    """Describe where two definitions of one tool differ first: ``tool search_orders: parameter limit is new``."""
+    """Describe the first difference of two definitions of one tool: ``tool search_orders: parameter limit is new``."""
     path, was, now = next(_compare_tools([old], [new], 1))
     return _describe_difference(new, path, was, now)
 
 
 def _find_enclosing_segment(index: dict[str, Segment], path: str) -> Segment:
-    """Return the segment in which a place is; of a place that holds several the first of them."""
+    """Return the segment that contains a place; the first one if the place contains several."""
     above = path
     while above and above not in index:
         above = above[: max(above.rfind("."), above.rfind("["), 0)]

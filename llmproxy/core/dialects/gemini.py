@@ -1,4 +1,4 @@
-"""Gemini's generateContent, at Google's two services."""
+"""Gemini's generateContent, in Google's two services."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTS: Mapping[str, Asks] = {
         WORDS,
     ),
 }  # fmt: skip
-"""Parts of an answer, by the member that says what they are."""
+"""Parts of an answer, by the member that names their kind."""
 
 
 # -- reading an answer
@@ -59,7 +59,7 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    """Note a part: a tool of the provider's, a call of another candidate, or nothing that we know."""
+    """Record a part: a call of a hosted tool, a call of another candidate, or an unknown kind."""
     kind = find_item_kind(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None
@@ -79,7 +79,7 @@ _WHY = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_f
 
 
 def _build_parts(message: Message, names: Mapping[str | None, str] | None = None) -> list[Json]:
-    """Return the parts of a message; `names` are those of the functions by the ids of their calls."""
+    """Return the parts of a message; `names` are the functions' names by the ids of their calls."""
     if message.tool_call_id is not None:
         name = (names or {}).get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
@@ -136,7 +136,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
 
 
 def _holds_finish_reason(value: Json) -> bool:
-    """Return whether an event holds the reason why its answer ends, or why there is none."""
+    """Return whether an event contains a finish reason, or the reason why there is no answer."""
     inner = as_dict(value.get("response", value))  # Code Assist wraps it
     finished = any(as_dict(candidate).get("finishReason") for candidate in as_list(inner.get("candidates")))
     return finished or bool(as_dict(inner.get("promptFeedback")).get("blockReason"))

@@ -1,14 +1,14 @@
-"""Messages, and how the blocks of every dialect become one.
+"""Messages, and their construction from the blocks of all dialects.
 
-It reads shapes rather than providers: the dialects differ in the names of a handful of members, and a proxy meets
-bodies that no table foresaw. Nothing here raises on odd input; what is not understood is left out.
+Blocks are recognised by shape rather than by provider: the dialects differ in the names of a few members, and a proxy
+receives bodies that no table lists. Nothing here raises on odd input; unknown parts are left out.
 
-An answer is made of items: words, thoughts, results, calls. A dialect gets new kinds of them from year to year, and a
-kind that we do not know may be one more way of calling a tool. So every kind is named, the harmless ones too: here
-those that are told by their `type`, in a dialect's file the others. Whoever asks which tools were called is told of a
-kind that is not (`Message.unknown`): not knowing is never taken for "nothing was called".
+An answer consists of items: words, thoughts, results, calls. Dialects get new kinds of items every year, and an unknown
+kind may be one more way of calling a tool. So tables list every kind, including the harmless ones: here those with a
+`type`, in a dialect's file the others. Any other kind is reported to code that reads the called tools
+(`Message.unknown`): an unknown kind is never taken for "nothing was called".
 
-What an agent wrote into a user's message, and what was typed there.
+Also the parts of a user's message that an agent wrote, and the text that the user typed:
 
 <system-reminder> ... </system-reminder>      <environment_context> ... </environment_context>      # AGENTS.md
                                                                                                     instructions ...
@@ -26,44 +26,44 @@ from typing import Any
 from llmproxy.lazy_regex import late
 
 NAMESPACE = "__"
-"""Between a tool's namespace (OpenAI's Responses; Codex: one an MCP server) and its name, as ``mcp__SERVER__TOOL``."""
+"""Separator of a tool's namespace (OpenAI's Responses; in Codex an MCP server) and name: ``mcp__SERVER__TOOL``."""
 
 SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
-"""Members of a tool's definition that may hold the schema of its arguments."""
+"""Members of a tool's definition that may contain the schema of its arguments."""
 
 
 class RunBy(Enum):
-    """Who runs what an item calls."""
+    """The party that runs the tool of an item."""
 
     AGENT = "agent"
-    """Whoever sent the request: it has to send the result."""
+    """The client that sent the request: it has to send the result."""
     PROVIDER = "provider"
     """The provider itself: web search, code interpreter, MCP."""
     NOBODY = "nobody"
-    """It calls nothing."""
+    """The item calls no tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """How a kind of item calls a tool."""
+    """The way in which a kind of item calls a tool."""
 
     by: RunBy
     name: str = ""
-    """Of the tool; empty where the item's member `name` says it."""
+    """Name of the tool; empty if the item's member `name` contains it."""
     arguments: tuple[str, ...] = ()
-    """Members that may hold the arguments: the first that is there."""
+    """Members that may contain the arguments: the first present one counts."""
 
     def read_tool_name(self, item: Mapping[str, Any]) -> str:
-        """Return which tool is called, behind its namespace where it has one; empty if nobody says."""
+        """Return the tool's name, behind its namespace if it has one; empty if unknown."""
         return find_qualified_name(item) or self.name
 
     def read_call_arguments(self, item: Mapping[str, Any]) -> object:
-        """Return what it is called with, None for nothing."""
+        """Return the call's arguments, None if there are none."""
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
 
 
 def find_qualified_name(item: Mapping[str, Any]) -> str | None:
-    """Return the name that an item says, behind its namespace where it has one; None if it says none."""
+    """Return the name in an item, behind its namespace if it has one; None if there is no name."""
     said, space = item.get("name"), item.get("namespace")
     if not isinstance(said, str):
         return None
@@ -100,7 +100,7 @@ ITEMS: Mapping[str, Asks] = {
 """Items of Responses and Realtime, by their `type`."""
 
 TOOL_CALLS: Mapping[str, Asks] = {"": Asks(RunBy.AGENT), "function": Asks(RunBy.AGENT), "custom": Asks(RunBy.AGENT)}
-"""Entries of `tool_calls` (chat completions and all who speak like it), by their `type`; many leave it out."""
+"""Entries of `tool_calls` (chat completions and compatible dialects), by their `type`; many leave it out."""
 
 BLOCKS: Mapping[str, Asks] = {
     "tool_use": Asks(RunBy.AGENT, arguments=("input",)),
@@ -120,49 +120,49 @@ BLOCKS: Mapping[str, Asks] = {
 
 
 def find_item_kind(item: Mapping[str, Any], table: Mapping[str, Asks]) -> str | None:
-    """Return under which name a table knows an item that its members describe; None if it knows none of them."""
+    """Return a table's name for an item that is described by its members; None if it is unknown."""
     calls = (name for name in item if name in table and table[name].by is not RunBy.NOBODY)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")
 
 
 _DEPTH = 8
-"""Levels of content within content that are looked into."""
+"""Maximum levels of nested content that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool that the model asked for."""
+    """A tool call that the model requested."""
 
     id: str | None
     name: str
     arguments: str
-    """JSON text; as the model wrote it where the dialect keeps that, else written by us in one line."""
+    """JSON text, as the model wrote it if the dialect keeps that, else in one line."""
     hosted: bool = False
-    """Whether the provider runs it itself."""
+    """Whether the provider runs the tool itself."""
     output: str | None = None
-    """What the provider's tool answered, where the same answer says it."""
+    """Result of the provider's tool, if the same answer contains it."""
     failed: bool = False
-    """Whether the provider says that its tool failed."""
+    """Whether the provider reports that its tool failed."""
     pending: bool = False
-    """Whether it waits for somebody's approval."""
+    """Whether the call needs approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. Images, files and the like stand in the text as ``[image]``."""
+    """One message. In its text, images, files and other media appear as ``[image]``."""
 
     role: str
     """``system``, ``user``, ``assistant`` or ``tool`` (a tool's result)."""
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """Of a tool's result: the id of the call, or the tool's name where the dialect has no ids."""
+    """For a tool's result: the id of the call, or the tool's name if the dialect has no ids."""
     reasoning: str = ""
-    """What the model thought aloud before the text."""
+    """The model's reasoning before the text."""
     beside: tuple[ToolCall, ...] = ()
     """Further calls of an answer that no history repeats: of other choices, and of tools only the provider knows."""
     unknown: tuple[str, ...] = ()
-    """Of an answer: kinds of items that no table knows, so that there may be more calls."""
+    """For an answer: kinds of items that are in no table, so that there may be more calls."""
 
 
 _ROLES = {"model": "assistant", "developer": "system", "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system",
@@ -170,17 +170,17 @@ _ROLES = {"model": "assistant", "developer": "system", "CHATBOT": "assistant", "
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """Return an object, an empty one for anything else."""
+    """Return an object; an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """Return an array, an empty one for anything else."""
+    """Return an array; an empty one for any other value."""
     return value if isinstance(value, list) else []
 
 
 def as_str(value: object) -> str:
-    """Return a string, an empty one for anything else."""
+    """Return a string; an empty one for any other value."""
     return value if isinstance(value, str) else ""
 
 
@@ -189,13 +189,13 @@ def _as_id(value: object) -> str | None:
 
 
 def normalize_role(value: object, default: str) -> str:
-    """Return the role in our four words."""
+    """Return the role as ``system``, ``user``, ``assistant`` or ``tool``."""
     name = as_str(value) or default
     return _ROLES.get(name, name)
 
 
 def as_json(value: object) -> str:
-    """Write arguments that came as a value; a string is the model's own text already."""
+    """Write arguments that are a value; a string is already the model's own text."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -208,17 +208,17 @@ def as_json(value: object) -> str:
 
 @dataclass(slots=True)
 class DraftCall:
-    """A tool call while it is put together."""
+    """A tool call under construction."""
 
     id: str | None = None
     name: str = ""
     pieces: list[str] = field(default_factory=list)
-    """Of the arguments."""
+    """Pieces of the arguments."""
     hosted: bool = False
     pending: bool = False
 
     def build_call(self, outputs: dict[str, tuple[str, bool]]) -> ToolCall:
-        """Return what was put together; a tool whose output stands in the same answer was run by the provider."""
+        """Return the call; the provider ran the tool if the same answer contains the output."""
         output, failed = outputs.get(self.id or "", (None, False))
         hosted = self.hosted or output is not None
         return ToolCall(self.id, self.name, "".join(self.pieces), hosted, output, failed, self.pending)
@@ -226,21 +226,21 @@ class DraftCall:
 
 @dataclass(slots=True)
 class Draft:
-    """An answer while it is put together."""
+    """An answer under construction."""
 
     role: str = "assistant"
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[object, DraftCall] = field(default_factory=dict)
-    """By index."""
+    """Calls by index."""
     heard: bool = False
-    """Whether there was an answer at all, be it an empty one."""
+    """Whether there was an answer at all, possibly an empty one."""
     beside: dict[object, DraftCall] = field(default_factory=dict)
-    """As `calls`: those that no history repeats."""
+    """Calls by index that no history repeats."""
     outputs: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """What the provider's own tools answered, and whether they failed, by the id of the call."""
+    """Results of the provider's own tools, and whether they failed, by the id of the call."""
     unknown: dict[str, None] = field(default_factory=dict)
-    """Kinds of items that no table knows."""
+    """Kinds of items that are in no table."""
 
     def add_call(
         self,
@@ -252,7 +252,7 @@ class Draft:
         hosted: bool = False,
         beside: bool = False,
     ) -> DraftCall:
-        """Start a tool call, or add to the one of this index."""
+        """Start a tool call, or add to the one with this index."""
         self.heard = True
         entry = (self.beside if beside else self.calls).setdefault(index, DraftCall())
         entry.id = entry.id or _as_id(call_id)
@@ -263,7 +263,7 @@ class Draft:
         return entry
 
     def add_result(self, message: Message | None, *, failed: bool = False) -> None:
-        """Note what a tool of the provider's answered."""
+        """Record the result of a provider's tool."""
         if message is not None and message.tool_call_id:
             self.outputs[message.tool_call_id] = message.text, failed
 
@@ -273,13 +273,11 @@ class Draft:
             self.text.append(text)
 
     def add_reasoning(self, text: object) -> None:
-        """Add to the reasoning."""
         if isinstance(text, str):
             self.heard = True
             self.reasoning.append(text)
 
     def build_message(self) -> Message:
-        """Return what was put together."""
         calls, beside = (
             tuple(each.build_call(self.outputs) for each in found.values()) for found in (self.calls, self.beside)
         )
@@ -327,17 +325,17 @@ def _read_thought(block: dict[str, Any]) -> str:
 
 _TYPED = {**ITEMS, **BLOCKS}
 _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
-"""Calls of the provider's own tools that histories repeat as they repeat the agent's."""
+"""Calls of the provider's own tools that histories repeat like the agent's."""
 
 
 def find_call_form(block: dict[str, Any]) -> Asks | None:
-    """Return how a block that has a type calls a tool; None if it calls none, or its type is in no table."""
+    """Return how a block with a type calls a tool; None if it calls none, or if its type is in no table."""
     asks = _TYPED.get(as_str(block.get("type")))
     return None if asks is None or asks.by is RunBy.NOBODY else asks
 
 
 def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
-    """Return whether the provider runs what a block calls."""
+    """Return whether the provider runs a block's tool."""
     return asks.by is RunBy.PROVIDER or block.get("execution") == "server"
 
 
@@ -376,7 +374,7 @@ def block_result(block: dict[str, Any]) -> Message | None:
 
 
 def add_blocks(draft: Draft, content: object) -> list[Message]:
-    """Add content to a draft; return the tool results that were among it."""
+    """Add content to a draft; return the tool results in it."""
     results: list[Message] = []
     texts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
@@ -400,7 +398,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
 
 
 def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice: object = None) -> None:
-    """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: not of the first choice."""
+    """Add a `tool_calls` array, whole or in pieces; `offset`: all are new; `choice`: if it is not the first choice."""
     into = draft.calls if choice is None else draft.beside
     for position, value in enumerate(as_list(calls)):
         call = as_dict(value)
@@ -418,7 +416,7 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
 
 
 def _find_draft_call_key(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
-    """Return the key that a piece belongs to: some servers give all calls one index, or none, and tell by id."""
+    """Return the key of a piece: some servers give all calls one index or none, and distinguish them by id."""
     while (known := calls.get(key)) is not None:
         following = (key, "next")
         if following not in calls and not (name and call_id and known.id and known.id != call_id):
@@ -430,7 +428,7 @@ def _find_draft_call_key(calls: dict[object, DraftCall], key: object, call_id: o
 
 
 def entry_messages(value: object, default: str = "user") -> list[Message]:
-    """Return the messages of one entry of a conversation; a tool's results come before the words beside them."""
+    """Return the messages of one entry of a conversation; a tool's results come before the words next to them."""
     if isinstance(value, str):
         return [Message(normalize_role(None, default), value)]
     entry = as_dict(value)
@@ -458,15 +456,15 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
 
 _OPENER = late(r"^[ \t]*<([A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)+)(?:[ \t][^<>\n]*)?>", re.MULTILINE)
 _TYPED_BLOCKS = late(r"quer|question|message|request|prompt|task|input|args|command", re.IGNORECASE)
-"""Tags with these words are put around what a user typed."""
+"""Words in the names of tags that surround the user's typed text."""
 _OPENINGS = ("This is the Gemini CLI.", "This is the Qwen Code", "# AGENTS.md instructions", "# Context\n", "[SYSTEM]")
-"""How texts begin that coding agents send as the user's, and nobody typed (2026-07)."""
+"""Beginnings of user messages that coding agents write and no user typed (2026-07)."""
 STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
-"""Folders below home in which a coding agent names a folder after the one it works in."""
+"""Folders below home in which a coding agent creates a folder named after its working folder."""
 
 
 def find_agent_written_spans(text: str) -> list[tuple[int, int]]:
-    """Return what an agent wrote into a user's message: blocks in tags of two words, ``<system-reminder>``."""
+    """Return (start, end) of an agent's text in a user's message: in tags of two words, ``<system-reminder>``."""
     if text.startswith(_OPENINGS):
         return [(0, len(text))]
     if "</" not in text:
@@ -488,7 +486,7 @@ def find_agent_written_spans(text: str) -> list[tuple[int, int]]:
 
 
 def keep_user_text(text: str) -> str:
-    """Return what of a user's message was typed: all but the blocks that the agent wrote."""
+    """Return the typed text of a user's message, without the blocks that the agent wrote."""
     parts, last = [], 0
     for start, end in find_agent_written_spans(text):
         parts.append(text[last:start].strip())

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, and everybody who speaks like them: most servers, gateways and local models."""
+"""OpenAI's chat completions, and compatible dialects: most servers, gateways and local models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from llmproxy.core.traffic.interaction import Headers
 
 
 def add_chat(draft: Draft, value: dict[str, Any]) -> None:
-    """Add chat and other completions, whole and in chunks: choice 0, and what the others call."""
+    """Add chat and other completions, whole or in chunks: choice 0, and the calls of other choices."""
     for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
         index = choice.get("index", position)
         said = as_dict(choice.get("delta")) or as_dict(choice.get("message"))

@@ -30,7 +30,7 @@ from llmproxy.core.traffic.interaction import Headers
 
 
 def _add_response(draft: Draft, value: dict[str, Any]) -> None:
-    """Add a Response; in a stream its last state replaces what the deltas told."""
+    """Add a Response; in a stream its last state replaces the deltas."""
     response = as_dict(value.get("response")) or value
     kind = as_str(value.get("type"))
     output = as_list(response.get("output"))
@@ -51,7 +51,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
         _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
     elif kind == "response.output_item.done":
         item = as_dict(value.get("item"))
-        if (call := block_call(item)) is not None:  # it says all that its deltas told
+        if (call := block_call(item)) is not None:  # the item contains all of its deltas
             draft.add_call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
         _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
     elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
@@ -59,7 +59,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: object) -> None:
-    """Note what an item is beside words and calls: a tool of the provider's, its output, or nothing that we know."""
+    """Record an item: a call of a hosted tool, a tool's output, or an unknown kind."""
     kind = as_str(item.get("type"))
     if kind not in ITEMS:
         draft.unknown[kind or "an item without a type"] = None
@@ -87,7 +87,7 @@ _SPOKEN = frozenset({"response.output_text.delta", "response.text.delta", "respo
 
 
 def _add_realtime(draft: Draft, value: dict[str, Any]) -> None:
-    """Add what a socket of Realtime says: its last answer, what was spoken as its transcript."""
+    """Add an event of a Realtime socket: only the last answer counts, speech as its transcript."""
     kind = as_str(value.get("type"))
     if kind == "response.created":
         draft.text, draft.reasoning, draft.calls = [], [], {}
@@ -155,9 +155,9 @@ def _build_response(said: SpokenTurn, tree: Json) -> Json:
 
 
 def _split_namespace(name: str, tree: Json) -> Json:
-    """Return a tool's name and its namespace, if it stands in one of those that the request offers."""
+    """Return a tool's name, with its namespace if it is in one that the request offers."""
     asked = tree.get("input")
-    places = [tree, *(asked if isinstance(asked, list) else ())]  # a search for tools adds more
+    places = [tree, *(asked if isinstance(asked, list) else ())]  # a tool search adds more
     tools = (as_dict(each).get("tools") for each in places)
     offered = [as_dict(tool) for some in tools if isinstance(some, list) for tool in some]
     if any(tool.get("name") == name for tool in offered):

@@ -1,17 +1,16 @@
-"""The bytes of a stream -> its events, and whether the stream is whole.
+"""The events of a stream's bytes, and the check whether the stream is complete.
 
 Four framings carry the providers' streams: server-sent events, newline-delimited JSON, a JSON array written over time,
-and AWS's binary event stream. :func:`list_events` turns each into parsed JSON values, so that usage and
-conversation need not know the framing. What is read is never changed: replay sends the recorded bytes.
+and AWS's binary event stream. :func:`list_events` turns each into parsed JSON values, so that usage and conversation
+need not know the framing. The bytes are never changed: replay sends the recorded ones.
 
-Invariant: the events do not depend on where the network cut the bytes. Whether an answer is whole is decided from
+Invariant: the events do not depend on where the network cut the bytes. Whether an answer is complete is decided from
 its content (:func:`decide_ending`), since clients hang up right after the terminator. Sources: WHATWG HTML section 9.2
 (server-sent events), AWS "Event stream encoding", WIRE.md 3.4, read 2026-07.
 
-An answer of many megabytes is read one event after the other, and a document without what fills it: parsed at once, it
-takes ten times its size. Of a single document a shorter one is made, in which long strings (an image, a sound, a text)
-keep their beginning and long lists (vectors, scores) are empty: model, tokens, ids and the first words stand in what is
-left. Where even that is long, nothing is known of the answer.
+Parsing an answer of many megabytes at once takes ten times its size. So it is read event by event, and each long
+document is shortened first: long strings (an image, a sound, a text) keep their beginning and long lists (vectors,
+scores) are empty. The model, tokens, ids and the first words remain. If even that is too long, the answer is not read.
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ from llmproxy.lazy_regex import late
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------
 
 LONG = 4 << 20
-"""Bytes of an answer from which on it is read this way."""
+"""Bytes of an answer above which it is read shortened."""
 MOST_WEIGHT = 32 << 20
-"""Bytes (`estimate_parsed_size`) from which on parsed values are read so, too: tiny ones take 40 times a body."""
+"""Bytes (`estimate_parsed_size`) above which it is read shortened, too: tiny values take 40 times the body."""
 _STRING = 2048
-"""Bytes of a string that are kept."""
+"""Bytes that are kept of a string."""
 _LIST = 1 << 20
-"""Bytes of a list or an object, its long strings shortened, above which it is left out."""
+"""Maximum bytes of a list or an object with shortened strings; a larger one is emptied."""
 
 _ALL = 2 << 20
-"""Bytes of all that is kept, above which nothing is."""
+"""Maximum bytes of a shortened document; of a longer one nothing is kept."""
 _PIECES = 600_000
-"""Strings and brackets of it, likewise: parsed, each is worth many bytes."""
+"""Maximum strings and brackets of a shortened document: parsed, each takes many bytes."""
 _DEEPEST = 500
-"""Lists in lists, which nobody reads."""
+"""Maximum nesting of lists and objects; a deeper document is not read."""
 _MOST = 3_000_000
-"""Strings and brackets that are looked at, some seconds; a document of more is left unread."""
+"""Maximum strings and brackets that are scanned, in some seconds; a document with more is not read."""
 _UNITS = late(
     rb"(?:[^\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+",
     re.DOTALL,
 )
-"""What stands in a string, up to half an escape or half a pair of them."""
+"""Content of a string, up to an incomplete escape or surrogate pair."""
 _MARK = late(rb'["\[\]{}]')
 _STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
 def is_long_body(body: bytes) -> bool:
-    """Return whether a body is to be read this way."""
+    """Return whether a body is read shortened."""
     return len(body) > LONG or (len(body) > _SURELY_SHORT and estimate_parsed_size(body) > MOST_WEIGHT)
 
 
@@ -70,14 +69,14 @@ _SURELY_SHORT = MOST_WEIGHT // 256
 
 
 def estimate_parsed_size(body: bytes) -> int:
-    """Return about how many bytes the JSON in a body takes when it is parsed: objects, lists, strings, members."""
+    """Return the approximate size in bytes of a body's parsed JSON: objects, lists, strings, members."""
     return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
 
 
 def _list_tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
     """Yield a document's strings and brackets as (first byte, start, end). An unended string ends with the document."""
     at = 0
-    while match := _MARK.search(body, at):  # one set of bytes is looked for much quicker than a choice of expressions
+    while match := _MARK.search(body, at):  # a search for a byte set is much faster than for alternatives
         start = match.start()
         found = match if match[0] != b'"' else _STRING_HERE.match(body, start)
         at = found.end() if found else match.end()
@@ -85,12 +84,12 @@ def _list_tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
 
 
 class _OpenNode(NamedTuple):
-    """A list or an object that has begun."""
+    """A list or an object whose end was not reached yet."""
 
     at: int
-    """Where in what is kept."""
+    """Index in the kept parts."""
     kept: int
-    """Bytes that were kept before it."""
+    """Bytes kept before it."""
 
 
 class _ShortenedDocument:
@@ -99,10 +98,10 @@ class _ShortenedDocument:
         self._size = 0
         self._open: list[_OpenNode] = []
         self._left_out = 0
-        """How deep the scan is inside what is left out; 0: not at all."""
+        """Depth of the scan inside a part that is left out; 0: not inside one."""
 
     def add_text(self, data: bytes | bytearray) -> None:
-        """Keep what stands there, unless it makes what it stands in too long."""
+        """Keep text, unless it makes the enclosing list or object too long."""
         if self._left_out:
             return
         self._parts.append(bytes(data))
@@ -114,7 +113,6 @@ class _ShortenedDocument:
             self._left_out = 1
 
     def begin_node(self, bracket: bytes) -> None:
-        """Enter a list or an object."""
         if self._left_out:
             self._left_out += 1
             return
@@ -132,7 +130,7 @@ class _ShortenedDocument:
             self._open.pop()
 
     def is_beyond_limits(self) -> bool:
-        """Return whether nothing will be left, whatever comes."""
+        """Return whether a limit is exceeded, so that nothing is kept."""
         too_much = self._size > _ALL or len(self._parts) > _PIECES
         return too_much or len(self._open) + self._left_out > _DEEPEST
 
@@ -141,7 +139,7 @@ class _ShortenedDocument:
 
 
 def shorten_json(body: bytes | bytearray) -> bytes:
-    """Return a JSON document without what fills it; b"" if nothing else is left. What is no JSON is none afterwards."""
+    """Return a JSON document with long strings and lists shortened; b"" beyond a limit. Invalid JSON stays invalid."""
     kept, at = _ShortenedDocument(), 0
     for number, (mark, start, after) in enumerate(_list_tokens(body)):
         kept.add_text(body[at : min(start, at + LONG + 1)])
@@ -159,7 +157,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
 
 
 def split_array(body: bytes) -> Iterator[bytes]:
-    """Yield the lists and objects of a JSON array, each as a document, but for one that was cut short."""
+    """Yield the lists and objects in a JSON array, each as a document, without an incomplete one."""
     depth, begun = 0, 0
     for mark, start, after in _list_tokens(body):
         if mark in b"[{":
@@ -174,7 +172,7 @@ def split_array(body: bytes) -> Iterator[bytes]:
 
 
 def _shorten_string(body: bytes | bytearray, start: int, end: int) -> bytes:
-    """Return the string that stands there, quotes and all, if it is long its beginning."""
+    """Return the string at a position with its quotes, a long one cut."""
     if end - start <= _STRING:
         return bytes(body[start:end])
     whole = _UNITS.match(body, start + 1, start + _STRING)
@@ -189,11 +187,11 @@ _WORD = struct.Struct(">I")
 _FIXED = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 """Bytes of a header value by its type; 6 (bytes) and 7 (string) carry a length instead."""
 _FRAME_LIMIT = 24 << 20
-"""A frame is at most 16 MiB of payload and 128 KiB of headers, says AWS."""
+"""Maximum bytes of a frame; AWS allows 16 MiB of payload and 128 KiB of headers."""
 
 
 def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
-    """Yield headers (no strings: in hex) and payload of each whole frame of an AWS event stream. Raises ValueError."""
+    """Yield headers (non-strings in hex) and payload of each whole frame of an AWS event stream. Raises ValueError."""
     view = memoryview(data)
     start = 0
     while start + _PRELUDE.size <= len(view):
@@ -216,7 +214,7 @@ def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
 
 
 def write_frame(headers: Mapping[str, str] | bytes, payload: bytes) -> bytes:
-    """Write one frame; every header is a string (type 7), or they are written as they came."""
+    """Write one frame; `headers` are strings (type 7), or the bytes of a received frame's headers."""
     packed = headers
     if not isinstance(packed, bytes):
         fields = [(name.encode(), text.encode()) for name, text in packed.items()]
@@ -268,7 +266,7 @@ class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
     def __init__(self, *, short: bool = False) -> None:
-        """Start before the first byte; `short`: of data that is long only what `shorten_json` leaves is wanted."""
+        """Start before the first byte; `short`: long data is shortened by `shorten_json`."""
         self._is_short = short
         self._partial = bytearray()
         self._skip_lf = False
@@ -277,7 +275,7 @@ class SSEParser:
         self._data: bytearray | None = None
 
     def parse_bytes(self, data: bytes) -> list[Event]:
-        """Take the next bytes, cut anywhere, and return the events that they complete."""
+        """Parse the next bytes, cut anywhere, and return the events that they complete."""
         if not data:
             return []
         if self._skip_lf and data.startswith(b"\n"):
@@ -294,7 +292,7 @@ class SSEParser:
         return events
 
     def flush_last_event(self) -> list[Event]:
-        """Return what stands there unfinished: a last event without its blank line."""
+        """Return an unfinished last event, which lacks its blank line."""
         return [*self.parse_bytes(b"\n"), *self.parse_bytes(b"\n")] if self._partial or self._data is not None else []
 
     def _parse_line(self, line: bytearray, events: list[Event]) -> None:
@@ -322,7 +320,7 @@ class SSEParser:
 
 
 def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
-    """Yield ``{event type: payload}`` as boto does; of a ``chunk`` the model's own event that is inside."""
+    """Yield ``{event type: payload}`` like boto; for a ``chunk`` the model's own event inside it."""
     try:
         for headers, payload in iter_frames(body):
             value = read(payload)
@@ -334,7 +332,7 @@ def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
                 yield read(base64.b64decode(value["bytes"]))
             else:
                 yield {kind: value}
-    except ValueError:  # damaged from here on; what came before still counts
+    except ValueError:  # the rest is damaged; earlier events still count
         return
 
 
@@ -342,7 +340,7 @@ def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
 
 
 def detect_framing(content_type: str, body: bytes) -> Framing:
-    """Return how a body is framed: by its content type, and by its first bytes where that says nothing."""
+    """Return a body's framing: by its content type, or by its first bytes if the type is unspecific."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         return "sse"
@@ -360,19 +358,19 @@ def detect_framing(content_type: str, body: bytes) -> Framing:
 
 
 def list_events(content_type: str, body: bytes) -> list[object]:
-    """Return the JSON values of a stream, or a plain body's one; no JSON (``[DONE]``) is left out. Never raises."""
+    """Return the JSON values of a stream, or of a plain body, without invalid JSON (``[DONE]``). Never raises."""
     return list(iter_events(content_type, body, shortened=False))
 
 
 _remembered = threading.local()
 BEGINNING = 1 << 20
-"""Bytes of a stream that are read for its first words: parsed they take many times as much."""
+"""Bytes of a stream that are read for its first words: parsed, they take many times as much."""
 MOST_REMEMBERED = 32
-"""Bodies; answers that are stored together are all asked about twice."""
+"""Maximum cached bodies: answers that are stored together are all read twice."""
 
 
 def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
-    """Return `list_events` (of long bodies `iter_events`), remembered in this thread; nobody may change the values."""
+    """Return `list_events` (of long bodies `iter_events`), cached in this thread; never change the values."""
     if is_long_body(body):
         return iter_events(content_type, body)
     known: dict[tuple[str, bytes], tuple[int, list[object]]] = _remembered.__dict__.setdefault("known", {})
@@ -384,12 +382,12 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def _read_shortened(document: bytes) -> Any:
-    """Return the value of one document of a stream; of a long one without what fills it."""
+    """Return the value of one document of a stream; a long one is shortened."""
     return parse_json(shorten_json(document) if is_long_body(document) else document)
 
 
 def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
-    """Yield the JSON values of a stream; `shortened`: of a long document what `shorten_json` leaves. Never raises."""
+    """Yield the JSON values of a stream; `shortened`: long documents go through `shorten_json`. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
         yield from list_server_events(body)
@@ -406,7 +404,7 @@ def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> It
         values = whole if isinstance(whole, list) else map(read, split_array(body))
     else:
         values = [read(body)]
-        if values == [None] and kind == "json":  # NDJSON under a wrong name
+        if values == [None] and kind == "json":  # NDJSON with a wrong content type
             values = map(read, _iterate_lines(body))
     yield from (value for value in values if value is not None)
 
@@ -425,27 +423,27 @@ def _iter_sse_events(body: bytes, *, short: bool = True) -> Iterator[Event]:
 
 
 def keep_first_megabyte(content_type: str, body: bytes) -> bytes:
-    """Return the first megabyte of a stream, which says how its answer begins; of what is no stream the whole body."""
+    """Return the first megabyte of a stream, which contains its answer's beginning; any other body unchanged."""
     return body[:BEGINNING] if detect_framing(content_type, body) in ("sse", "ndjson", "aws") else body
 
 
 # -- endings -----------------------------------------------------------------------------------------------------------
 
 _LOOK_BACK = 4
-"""Events at the end of a stream among which its terminator is looked for."""
+"""Number of events at the end of a stream that are searched for its terminator."""
 _TAIL = 1 << 16
-"""Bytes at the end of a long stream that are read for them first."""
+"""Bytes at the end of a long stream that are searched for these events first; also the size of a parsed piece."""
 
 
 def _is_error_event(value: object) -> bool:
-    """Return whether an event says that the stream failed; after it nothing follows."""
+    """Return whether an event reports that the stream failed; no event follows it."""
     if not isinstance(value, dict):
         return False
     return bool(value.get("error")) or value.get("type") == "error" or "exception" in value
 
 
 def _parse_last_sse(body: bytes) -> list[Event]:
-    """Return the last few events; of a long body without reading all that comes before."""
+    """Return the last few events, of a long body without parsing the rest if possible."""
     if len(body) > _TAIL and b"\r" not in body and _BOM not in body:  # then an empty line is a border of events
         tail = list(_iter_sse_events(body[body.find(b"\n\n", len(body) - _TAIL) :]))
         if len(tail) >= _LOOK_BACK:
@@ -454,7 +452,7 @@ def _parse_last_sse(body: bytes) -> list[Event]:
 
 
 def _parse_last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
-    """Return the last few events, and whether a ``[DONE]`` is among them."""
+    """Return the last few events, and whether they include a ``[DONE]``."""
     if kind == "sse":
         tail = _parse_last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
@@ -470,7 +468,7 @@ def _parse_last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
 
 
 def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
-    """Decide for a stream that has no terminator but the end of HTTP after the event that says why it ends."""
+    """Decide for a stream without a terminator: HTTP must end after an event with a finish reason."""
     finished = False
     for value in iter_events(content_type, body):
         if _is_error_event(value):
@@ -489,10 +487,9 @@ def decide_ending(
     body: bytes,
     http_ended: bool,
 ) -> Ending:
-    """Decide how a response ended, from its content where the dialect has a terminator, else from HTTP's framing.
+    """Decide how a response ended: from its content if the dialect has a terminator, else from HTTP's framing.
 
-    `http_ended` says that HTTP's own framing came to its proper end. An error event at the end of a stream ends it
-    as well as a terminator does.
+    `http_ended`: HTTP's own framing ended properly. An error event at the end of a stream ends it like a terminator.
     """
     by_http = Ending.COMPLETE if http_ended else Ending.CUT
     kind = detect_framing(content_type, body)

@@ -1,9 +1,9 @@
-"""How many tokens a call took, and what they cost, in one arithmetic for all providers.
+"""The tokens and the cost of a call, with the same arithmetic for all providers.
 
 Providers count differently: prompt tokens include the cached ones or exclude them, some outputs exclude the thoughts.
-Here `input` is every prompt token and `output` every generated one (`interaction.Usage`). What a response does not say
-is None; None is never taken for 0, and a price that is not in the table makes the cost unknown. The table is data,
-extracted from litellm's by ``scripts/make-prices``; it is read when the first cost is asked for.
+Here `input` is every prompt token and `output` every generated one (`interaction.Usage`). A count that is missing in
+the response is None, which never means 0; a price that is not in the table makes the cost unknown. The table is
+extracted from litellm's by ``scripts/make-prices``, and is read at the first request for a cost.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _REASONING = ("reasoning_tokens", "thoughtsTokenCount", "thinking_tokens")
 _TOTAL = ("total_tokens", "totalTokenCount", "totalTokens")
 _EXCLUSIVE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens", "cacheReadInputTokens",
                         "cacheWriteInputTokens", "cacheReadInputTokenCount", "cacheWriteInputTokenCount"})  # fmt: skip
-"""Where these stand, the count of input tokens leaves the cached ones out."""
+"""Counts next to which the count of input tokens excludes the cached ones."""
 _DETAILS = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details",
             "prompt_token_details", "completion_token_details", "tokens")  # fmt: skip
 _TOP = frozenset((*_INPUT[5:], *_OUTPUT[5:]))
-"""Counts that stand beside the answer itself: Ollama, Titan, Llama."""
+"""Counts at the top level of the answer: Ollama, Titan, Llama."""
 
 
 _MOST = 1 << 53
-"""A count above it is none: no JSON number is exact there, and SQLite's end at 2**63."""
+"""Maximum valid count: above it JSON numbers are not exact, and SQLite's range ends at 2**63."""
 
 
 def _read_count(value: object) -> int | None:
@@ -79,17 +79,17 @@ _PLACES = (
     ("message", "usage"), ("response", "usage"), ("metadata", "usage"), ("delta", "usage"), ("usage",),
     ("x_groq", "usage"), ("usageMetadata",), ("response", "usageMetadata"),
 )  # fmt: skip
-"""Where a value may keep its usage; a later place overrides an earlier one (Cohere: real tokens over billed ones)."""
+"""Paths of a value's usage; a later one overrides an earlier one (Cohere: real tokens over billed ones)."""
 
 COUNT_MEMBERS = frozenset({"usage", "usageMetadata", "amazon-bedrock-invocationMetrics", "prompt_eval_count",
                            "eval_count", "billed_units", "tokens"})  # fmt: skip
 """Members that count tokens, in all dialects."""
 _HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "totalOutputTextTokenCount"})
-"""A value with none of these says nothing about usage: most of a stream's do not."""
+"""Members of which every value with usage has at least one: most values of a stream have none."""
 
 
 def _iter_usage_objects(value: object) -> Iterator[_Raw]:
-    """Yield the usage objects in one JSON value, details spread out."""
+    """Yield the usage objects in one JSON value, with details first as objects of their own."""
     if not isinstance(value, dict) or _HOLDERS.isdisjoint(value):
         return
     yield {name: value[name] for name in _TOP & value.keys()}
@@ -100,7 +100,7 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
                 if isinstance(raw.get(details), dict):
                     yield raw[details]
             yield raw
-    results = value.get("results")  # Titan counts the output by result
+    results = value.get("results")  # Titan counts the output per result
     if isinstance(results, list):
         counts = [_read_count(_find_value(result, "tokenCount")) for result in results]
         if counts and None not in counts:
@@ -110,17 +110,17 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
 
 
 def _read_header_counts(headers: Headers, counted: Mapping[str, str]) -> _Raw:
-    """Return the counts that stand in header fields."""
+    """Return the counts in header fields."""
     found = ((counted.get(name.lower()), value) for name, value in headers)
     return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
 
 
 def read_usage(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
-    """Return the tokens that a response says it took; of a stream the last word. Never raises.
+    """Return the token counts in a response, the last ones of a stream. Never raises.
 
-    Some models tell it in the response's `headers` only.
+    Some models report them in the response's `headers` only.
 
-    Looking up what the server keeps (``responses/resp_1``) is no call to a model and has no usage.
+    A request for a stored object (``responses/resp_1``) is no call to a model and has no usage.
     """
     if content_type.startswith(CONTENT_TYPE):
         return _sum_socket_usage(family, operation, body)
@@ -139,7 +139,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
 
 
 def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
-    """Return the sum over a WebSocket: each of its answers is told, and billed, by itself."""
+    """Return the sum over a WebSocket: each of its answers is reported and billed separately."""
     sums: dict[str, int] = {}
     for value in list_server_events(body):
         raw: _Raw = {}
@@ -173,7 +173,7 @@ def _build_usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) 
         and total == (taken or 0) + (made or 0) + reasoning
         and get_dialect(family).reasoning_apart
     ):
-        made = (made or 0) + reasoning  # as xAI has it
+        made = (made or 0) + reasoning  # xAI's way
     return Usage(taken, made, cached, written, reasoning)
 
 
@@ -192,7 +192,7 @@ def read_model(content_type: str, body: bytes) -> str | None:
 
 
 def read_answer_model(answer: Response) -> str:
-    """Return the model that an answer names, and its fingerprint where it has one; empty where it names none."""
+    """Return the model in an answer, with its fingerprint if it has one; empty if there is none."""
     places = (*_MODELS, ("system_fingerprint",))
     said = (
         _find_value(value, *place) for value in parse_events_cached(answer.mime_type, answer.body) for place in places
@@ -217,7 +217,7 @@ def _load_prices() -> dict[str, dict[str, list[Decimal | None]]]:
 
 
 def _list_model_spellings(provider: str, model: str) -> Iterator[str]:
-    """Yield the names under which the table may know a model, the most exact first."""
+    """Yield the names that the table may have for a model, the most exact first."""
     yield model
     bare = model.rpartition("/")[2] if model.startswith(("arn:", "models/")) else model
     yield bare
@@ -244,7 +244,7 @@ def _find_prices(provider: str, model: str, prompt: int) -> _Row | None:
 
 
 def compute_cost(provider: str, model: str | None, usage: Usage) -> Decimal | None:
-    """Return the list price of a call in USD, or None if a price or a count that it needs is unknown."""
+    """Return the list price of a call in USD, or None if a required price or count is unknown."""
     if model is None or usage.input is None or usage.output is None:
         return None
     prices = _find_prices(provider, model, usage.input)
@@ -262,16 +262,16 @@ def compute_cost(provider: str, model: str | None, usage: Usage) -> Decimal | No
 
 
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens", "num_predict")
-"""How requests say how many tokens may be generated at most; in the body, or in one of these members."""
+"""Members of requests that limit the generated tokens, in the body or in one of `_INNER`."""
 _INNER = ("generationConfig", "generation_config", "inferenceConfig", "options")
 _ANSWERS = ("n", "candidateCount", "candidate_count")
 MARGIN = 1.05
-"""Tokens of a prompt are counted by the provider: today's count may be a little higher than the recorded one."""
+"""Factor for prompt tokens, which the provider counts: today's count may be a little higher than the recorded one."""
 
 
 def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Mapping[str, Any]) -> Decimal | None:
-    """Return what a call costs at the most in USD: a prompt of so many tokens, kept in a cache or not, and as many
-    generated as request or model allow. None: a price or a limit is not known.
+    """Return the maximum cost of a call in USD: `prompt` tokens, written to a cache or not, and the output tokens that
+    request or model allow. None: a price or a limit is unknown.
     """
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
@@ -285,7 +285,7 @@ def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Ma
 
 @cache
 def _load_model_limits() -> dict[str, int]:
-    """Return how many tokens each model answers with at the most, by litellm's table; none where that is not there."""
+    """Return the maximum output tokens of each model from litellm's table; empty if it is not installed."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:
         return {}

@@ -1,15 +1,15 @@
-"""Injected faults: what an agent meets on a bad day, chosen by rules and the same every time.
+"""Injected faults: deterministic errors of networks, models and tools for an agent, selected by rules.
 
     load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from
                                                        plain values
-    parse_session_faults(value, folder)                  the same for one session, test or scenario
-    Faulting(faults).inject_fault(call) -> InjectedFault   one session's faults: chosen, done to the
-                                                       answer, counted
-    KINDS, PRESETS                                     what there is
+    parse_session_faults(value, folder)                the same for one session, test or scenario
+    Faulting(faults).inject_fault(call) -> InjectedFault   the faults of one session: selected, applied to the answer,
+                                                       counted
+    KINDS, PRESETS                                     all kinds and presets
 
-A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees
-(`Symptom`). A *rule* says which calls meet it. Nothing here knows a socket: `engine.fault_injection` asks, `mitm`
-sends. A fault is never stored and changes no key.
+A *kind* is a row of a table (`kinds`) with a function from a call and its parameters to the client's view of it
+(`Symptom`). A *rule* selects the calls that meet it. This package knows no socket: `engine.fault_injection` calls it,
+`mitm` sends. A fault is never stored and changes no key.
 """
 
 from llmproxy.core.faults.fault_choice import Faulting

@@ -1,4 +1,4 @@
-"""An answer in the pieces in which its reader takes it: events of a stream, or the one body."""
+"""Division of an answer into the pieces that its reader handles: events of a stream, or the whole body."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MICROSECONDS = 1_000_000
 
 
 def get_framing(response: Response) -> str:
-    """Return how an answer is divided; see `detect_framing`."""
+    """Return the framing of an answer; see `detect_framing`."""
     return detect_framing(response.mime_type, response.body)
 
 
 def is_streamed(response: Response) -> bool:
-    """Return whether an answer comes event by event."""
+    """Return whether an answer arrives event by event."""
     return get_framing(response) in ("sse", "ndjson", "aws")
 
 
 def split_events(content_type: str, body: bytes) -> list[bytes]:
-    """Return a stream's events with their framing, unfinished ones too, else the whole body. Joined: the body."""
+    """Return a stream's events with their framing, the last one perhaps unfinished, else the body; joined: the body."""
     kind = detect_framing(content_type, body)
     if kind == "sse":
         ends = [found.end() for found in _BLANK.finditer(body)]
@@ -43,7 +43,7 @@ def _list_frame_ends(body: bytes) -> list[int]:
     ends, at = [], 0
     while at + 12 <= len(body):
         length = int.from_bytes(body[at : at + 4])
-        if length < 16:  # no frame: what is left stays in one piece
+        if length < 16:  # no frame: the rest stays in one piece
             break
         at += length
         ends.append(min(at, len(body)))
@@ -51,7 +51,7 @@ def _list_frame_ends(body: bytes) -> list[int]:
 
 
 def time_pieces(response: Response, speed: float) -> list[Chunk]:
-    """Return the pieces with the moment (microseconds) at which each is whole, in the session's time."""
+    """Return the pieces, each with the time (microseconds) at which it is complete, at the session's speed."""
     ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
     found, at = [], 0
     for data in split_events(response.mime_type, response.body):
@@ -61,14 +61,14 @@ def time_pieces(response: Response, speed: float) -> list[Chunk]:
 
 
 def scale_offset(offset: int, speed: float) -> int:
-    """Return a recorded moment in the session's time; at speed 0 everything comes at once."""
+    """Return a recorded offset at the session's speed; at speed 0 all are 0."""
     return round(offset / speed) if speed else 0
 
 
 def with_pieces(
     response: Response, pieces: Sequence[Chunk], speed: float, *, cut: bool = False, head: int | None = None
 ) -> Response:
-    """Return the answer with other pieces. `cut`: no proper end, `head`: microseconds till its head."""
+    """Return the answer with other pieces. `cut`: without a proper end; `head`: microseconds until its head."""
     return replace(
         response,
         chunks=tuple(pieces),
@@ -78,7 +78,7 @@ def with_pieces(
 
 
 def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
-    """Cut behind the `number`-th piece (0: in the middle), before the end; with fewer, the last one in two."""
+    """Split after the `number`-th piece (0: in the middle), before the end; with fewer pieces, inside the last one."""
     many = int(number) or len(pieces) // 2
     if 0 < many < len(pieces):
         return list(pieces[:many]), list(pieces[many:])
@@ -90,6 +90,6 @@ def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chun
 
 
 def split_between_pieces(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:
-    """Cut between two pieces, behind the `number`-th (0: in the middle), but never behind the last."""
+    """Split between two pieces, after the `number`-th (0: in the middle), but never after the last."""
     many = min(int(number) or len(pieces) // 2, max(0, len(pieces) - 1))
     return list(pieces[:many]), list(pieces[many:])

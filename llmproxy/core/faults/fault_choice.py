@@ -1,7 +1,7 @@
-"""Which fault a call meets: a pure function of rules, seed, call and what it met; and what one session's calls met.
+"""Selection of the fault that a call meets: a pure function of rules, seed, call and earlier faults. Session counts.
 
-Chance is drawn from a digest of seed, session, rule, party, key, occurrence and attempt. So the same walk meets the
-same faults in another process, on another machine and whatever runs beside it, and a retry is another attempt.
+Probabilities use a digest of seed, session, rule, party, key, occurrence and attempt. So the same run meets the same
+faults in another process, on another machine and with any concurrent runs, and a retry is another attempt.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
 
 KEPT = 1_000
-"""Answers that faults made and are told in the walk of a session."""
+"""Maximum faulty answers that a session's replay position shows."""
 Request = tuple[str, str, int]
-"""Party, key, occurrence: a request with all its retries."""
+"""Party, key, occurrence: a request including all its retries."""
 
 
 class InjectedFault(NamedTuple):
     call: FaultTarget
     fault: Fault
     broken: Symptom | None
-    """What its client sees; None where that is known when the provider has answered."""
+    """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
 
 
 @dataclass(slots=True)
 class Faulting:
-    """The state of one session with faults."""
+    """State of one session with faults."""
 
     faults: Faults
     injected: Counter[int] = field(default_factory=Counter)
-    """By rule, from 1: how many calls met it, over all restarts."""
+    """Number of injected faults by rule (from 1), over all restarts."""
     total: Counter[int] = field(default_factory=Counter)
-    """The same, of all sessions with the proxy's faults."""
+    """The same for all sessions that use the proxy's faults."""
     made: OrderedDict[int, Interaction] = field(default_factory=OrderedDict)
-    """By number of the call in the session: what the client got instead, the last ones; in memory only."""
+    """Latest faulty answers by number of the call in the session; in memory only."""
     _meets_fault: Counter[Request] = field(default_factory=Counter)
     _handshakes: Counter[str] = field(default_factory=Counter)
     _numbers: dict[int, dict[Request, int]] = field(default_factory=dict)
 
     def restart(self) -> None:
-        """Stand before the first call again."""
+        """Reset to the state before the first call."""
         self._meets_fault.clear()
         self._handshakes.clear()
         self._numbers.clear()
 
     def inject_fault(self, call: FaultTarget) -> InjectedFault | None:
-        """Return the fault that this call meets, counted; None if none does."""
+        """Return the fault that this call meets, and count it; None if there is none."""
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
@@ -70,11 +70,11 @@ class Faulting:
         return None
 
     def count_call_without_fault(self, call: FaultTarget) -> None:
-        """Count a call that came while other faults were met: the third call of the session is the third."""
+        """Count a call without injecting a fault, so that numbers of later calls stay right."""
         self._number_call(call, (call.party, call.key, call.nth))
 
     def inject_tls_fault(self, session: str, provider: str, host: str) -> InjectedFault | None:
-        """Return the fault of an intercepted connection's TLS handshake; each connection counts."""
+        """Return the fault of an intercepted connection's TLS handshake; each connection is a call."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
         call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
@@ -83,13 +83,13 @@ class Faulting:
         return injected
 
     def undo_injection(self, injected: InjectedFault) -> None:
-        """Take back a fault that the provider's answer gave no hold to."""
+        """Undo the count of a fault that could not be applied to the provider's answer."""
         call, fault, _ = injected
         self._meets_fault[call.party, call.key, call.nth] -= 1
         self._count_injected(fault, -1)
 
     def remember_faulty_answer(self, seq: int, made: Interaction) -> None:
-        """Remember what the client of a call got, for whoever asks what the session was told."""
+        """Remember the answer that the client of a call received, for reports of the session's answers."""
         self.made[seq] = made
         if len(self.made) > KEPT:
             self.made.popitem(last=False)
@@ -99,7 +99,7 @@ class Faulting:
         self.total[fault.number] += times
 
     def _number_call(self, call: FaultTarget, request: Request) -> dict[int, int]:
-        """Return for each numbered rule the how-manieth this is of its calls, from 1; a retry is what it retries."""
+        """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
             if rule.numbers.get("call") and can_meet(rule, call) and matches_rule_filters(rule, call):
@@ -108,7 +108,7 @@ class Faulting:
         return found
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values, for the report of the session."""
+        """Return plain values for the session's report."""
         rules = [
             {**rule.to_json(), "injected": self.injected[number]} for number, rule in enumerate(self.faults.rules, 1)
         ]
@@ -139,12 +139,12 @@ def build_fault_target(one: Interaction) -> FaultTarget:
 
 
 def find_http_or_stdio(provider: str) -> str:
-    """Return how a call of a provider comes that is no WebSocket."""
+    """Return the transport of a provider's call that uses no WebSocket."""
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
 
 def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
-    """Return the names of the tools that an answer calls; of MCP the one that the request calls."""
+    """Return the names of the tools that an answer calls; for MCP, of the tool that the request calls."""
     if operation.startswith(MCP_PREFIX):
         return find_called_tool(request)
     said = None if answer is None else read_response(operation, answer)
@@ -152,12 +152,10 @@ def list_called_tools(operation: str, request: bytes, answer: Response | None) -
 
 
 def choose_faults(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
-    """Yield the faults that it may meet, the first one first.
+    """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
-    The next counts where one finds nothing in the answer to be done to.
-
-    `injected` is how many attempts of this request met a fault already; `numbers` has for each rule (by its index) that
-    names a call which of the calls that its other words choose this is, from 1.
+    `injected` is the number of attempts of this request that already met a fault. `numbers` maps the index of each rule
+    with `call` to the number of this call among the calls that the rule's other filters select, from 1.
     """
     for index, rule in enumerate(faults.rules):
         if not (can_meet(rule, call) and matches_rule_filters(rule, call)):
@@ -170,12 +168,12 @@ def choose_faults(faults: Faults, call: FaultTarget, *, injected: int, numbers: 
 
 
 def can_meet(rule: FaultRule, call: FaultTarget) -> bool:
-    """Return whether this kind can meet a call at all; the answer may still offer nothing to do it to."""
+    """Return whether a rule's kind applies to this channel and transport; the answer may still be unsuitable."""
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
 def matches_rule_filters(rule: FaultRule, call: FaultTarget) -> bool:
-    """Return whether a rule's words, but for numbers, choose a call; an answer's tools are read last: slow."""
+    """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
         return False
@@ -190,7 +188,7 @@ def matches_field(rule: FaultRule, name: str, call: FaultTarget) -> bool:
 
 
 def _get_default_patterns(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
-    """Return what counts by default: the agent's calls, tools' if only they can be met, of MCP calls of tools."""
+    """Return the default filter: the agent's calls; the kind's usual channels; in MCP, tool calls only."""
     if name == "party":
         return (AGENT,)
     if name == "channel":
@@ -203,11 +201,11 @@ CALLS = f"{MCP_PREFIX}tools/call*"
 
 
 def matches_any(patterns: tuple[str, ...], text: str) -> bool:
-    """Return whether a text is one of those that the patterns mean; no pattern means all."""
+    """Return whether a text matches one of the patterns; no pattern matches all."""
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def draw_number(seed: int, call: FaultTarget, rule: int, attempt: int) -> float:
-    """Return a number from 0 up to 1 that depends on nothing else."""
+    """Return a number in [0, 1) that depends only on these arguments."""
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

@@ -1,17 +1,17 @@
-"""What somebody asks for becomes rules: a file, a preset, `KIND` or `KIND@CALL`.
+"""Parser of fault settings: a file, a preset, `KIND` or `KIND@CALL` becomes rules.
 
-Read strictly: a fault that silently does nothing is none.
+Parsing is strict, because a fault that silently does nothing tests nothing.
 
-    seed: 7                       # another seed, other draws; 0 unless given
+    seed: 7                       # another seed gives other random numbers; default 0
     faults:
       - kind: http-429
-        retry_after: 2            # what the kind takes
-        call: 3                   # which calls meet it: call, recording, provider, model, operation, party, channel,
-                                  # transport, tool
-        probability: 0.5          # of the calls that these choose
+        retry_after: 2            # parameter of the kind
+        call: 3                   # filters: call, recording, provider, model, operation, party, channel, transport,
+                                  # tool
+        probability: 0.5          # for the calls that these filters select
         times: 2                  # attempts of one request, then it gets its recorded answer; or always
 
-A list of rules, or one rule, is such a set in short.
+A list of rules, or one rule, is a short form of this.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRESETS: Mapping[str, str] = {
     "flaky-tools": "MCP servers that fail, answer late or go away",
     "odd-answers": "complete but bad answers: empty, truncated, refused, or with invalid tool calls",
 }
-"""By name, in the order in which they are shown: what they do."""
+"""Descriptions by name, in the order of display."""
 
 
 def read_preset(name: str) -> str:
@@ -49,13 +49,13 @@ Json = Any
 """Plain values of JSON and YAML."""
 
 SWEEP = "sweep"
-"""Asks for one fault at a time, not for a set of rules."""
+"""Setting that runs one fault at a time instead of a set of rules."""
 CHANNELS = tuple(map(str, Channel))
 TRANSPORTS = ("http", "websocket", "stdio", "tls")
 MOST_RULES = 1000
 MOST_TIMES = 1000
 LARGEST = 1 << 20
-"""Bytes of a file of faults."""
+"""Maximum size of a file of faults in bytes."""
 _KIND_AT = late(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
 _LOOKS_LIKE_FILE = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
 _ALL = "`llmproxy faults` lists the kinds and presets with an example each."
@@ -65,22 +65,22 @@ FAULTS = "faults"
 
 
 class BadFaults(SettingsError):
-    """Faults that cannot be meant."""
+    """Invalid fault settings."""
 
     code = "llmproxy_faults"
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
-        """`place` says where they are asked for, unless `message` does; `inner` is for who names the place itself."""
+        """`where` names the setting, unless `message` does; `inner` is for callers that name the setting themselves."""
         super().__init__(f"{where}: {message}" if where else message, hint=hint)
         self.inner = message if where == FAULTS else self.message
 
 
 def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
-    """Return what a flag asks for: a preset, a kind, ``KIND@CALL``, else a file (from `folder` on).
+    """Return the faults of an option: a preset, a kind, ``KIND@CALL``, else a file (relative to `folder`).
 
-    `seed` counts above a file's own.
+    `seed` overrides the file's own.
 
-    Raises BadFaults: there is no such thing, or it cannot be read.
+    Raises BadFaults: no such setting, or the file cannot be read.
     """
     if asked == SWEEP:
         msg = "a sweep runs a command many times, with one fault each."
@@ -97,11 +97,11 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
 
 
 def parse_session_faults(value: Json, folder: Path | None = None) -> Faults:
-    """Return what one session, test or scenario asks for: rules, a preset, ``http-429@2``.
+    """Return the faults of one session, test or scenario: rules, a preset, ``http-429@2``.
 
-    A file only where there is a `folder`.
+    A file is allowed only with a `folder`.
 
-    Raises BadFaults; also for a kind that would meet everybody else too.
+    Raises BadFaults, also for a kind that would affect other sessions too.
     """
     named = isinstance(value, str) and value in PRESETS
     found = load_faults(value, folder or Path()) if named or (isinstance(value, str) and folder) else read_faults(value)
@@ -136,7 +136,7 @@ def _load_file(asked: str, folder: Path) -> Faults:
 
 
 def parse_yaml(text: str, name: str) -> Json:
-    """Return what a text of YAML (or JSON, which is YAML) says. Raises BadFaults with line and column."""
+    """Parse YAML (or JSON, which is YAML). Raises BadFaults with line and column."""
     from llmproxy.yaml_reader import SuiteProblems, read_document
 
     try:
@@ -146,7 +146,7 @@ def parse_yaml(text: str, name: str) -> Json:
 
 
 def read_faults(value: Json, *, name: str = "") -> Faults:
-    """Read a whole set: ``{"seed": ..., "faults": [...]}``, a list of rules, or one rule. Raises BadFaults."""
+    """Parse a whole set: ``{"seed": ..., "faults": [...]}``, a list of rules, or one rule. Raises BadFaults."""
     where = name or FAULTS
     if isinstance(value, str):
         value = {"faults": [value]}
@@ -168,14 +168,14 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
 
 
 def parse_seed(value: Json, where: str = FAULTS) -> int:
-    """Read a seed. Raises BadFaults."""
+    """Parse a seed. Raises BadFaults."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
         raise BadFaults(f"seed is {_format_value(value)}; it is a whole number.", where=where)
     return value
 
 
 def find_kind(name: Json, where: str) -> FaultKind:
-    """Return a kind. Raises BadFaults."""
+    """Return a kind by name. Raises BadFaults."""
     if not isinstance(name, str) or name not in KINDS:
         near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
         raise BadFaults(f"there is no kind {_format_value(name)} of fault{near}", hint=_ALL, where=where)
@@ -257,7 +257,7 @@ def _parse_patterns(value: Json, name: str, where: str) -> tuple[str, ...]:
 
 
 def _check_channels_and_providers(rule: FaultRule, where: str) -> None:
-    """Refuse a name that nothing can ever have, where all names are known. Providers of the user's own are not."""
+    """Refuse names that no call can have, where all names are known. Custom providers are not known."""
     for word, known, met in (
         ("channel", CHANNELS, rule.kind.channels),
         ("transport", TRANSPORTS, rule.kind.transports),
@@ -283,7 +283,7 @@ def _check_channels_and_providers(rule: FaultRule, where: str) -> None:
 
 
 def _format_value(value: Json) -> str:
-    """Describe what was given, in a few characters."""
+    """Describe a given value in a few characters."""
     if isinstance(value, str):
         return repr(value[:60])
     if isinstance(value, Mapping):

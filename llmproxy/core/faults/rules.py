@@ -1,6 +1,6 @@
-"""The values of this room.
+"""Data types of this package.
 
-A kind of fault, a rule that chooses one, the call that it meets, and what the client then sees.
+A kind of fault, a rule that selects one, the call that meets it, and the client's view of the result.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from llmproxy.core.traffic.interaction import Response
 from llmproxy.protocol import Channel
 
 ALWAYS = 1 << 30
-"""`times: always`: no retry of the request gets its recorded answer."""
+"""Value of `times: always`: no retry of the request gets its recorded answer."""
 
 
 class FaultNeeds(StrEnum):
-    """What a kind must have before it can be done."""
+    """Precondition of a kind of fault."""
 
     NOTHING = "nothing"
-    """It takes the place of an answer: nobody is asked."""
+    """It replaces the answer: no request is sent."""
     ANSWER = "an answer"
-    """It is done to the answer, the recorded one or the provider's."""
+    """It changes the answer, the recorded one or the provider's."""
 
 
 class Parameter(NamedTuple):
-    """A number that a kind takes."""
+    """A numeric parameter of a kind."""
 
     name: str
     default: float
@@ -39,18 +39,18 @@ class Parameter(NamedTuple):
 
 
 class Symptom(NamedTuple):
-    """What the client sees of a call that met a fault."""
+    """The client's view of a call that met a fault."""
 
     response: Response | None
     """Its offsets are the microseconds after which its pieces are sent; None: nothing is sent."""
     reset: bool = False
-    """End the connection with a reset (RST) behind it, as a host that crashed."""
+    """Whether the connection then ends with a reset (RST), as after a host's crash."""
     shut: float = 0
     """Seconds for which the port refuses new connections."""
 
 
 class FaultTarget(NamedTuple):
-    """A call that may meet a fault: everything that a rule can look at."""
+    """A call that may meet a fault: all data that rules use."""
 
     session: str
     party: str
@@ -58,36 +58,36 @@ class FaultTarget(NamedTuple):
     model: str
     operation: str
     channel: str
-    """What it is about: ``llm``, ``mcp`` or ``http``; see `protocol.Channel`."""
+    """``llm``, ``mcp`` or ``http``; see `protocol.Channel`."""
     transport: str
-    """How it came: ``http``, ``websocket``, ``stdio``, or ``tls`` for the handshake of an intercepted connection."""
+    """``http``, ``websocket``, ``stdio``, or ``tls`` for the handshake of an intercepted connection."""
     key: str
     nth: int
-    """Which arrival of its key it is, from 1: a retry of a faulty call has the same number."""
+    """Occurrence of its key, from 1: a retry of a faulty call has the same number."""
     family: Family = "generic"
     recording: int | None = None
-    """Row of the recording that would answer; 0: the answer is made by hand; None: the provider would be asked."""
+    """Row of the recording that would answer; 0: a written answer; None: the provider would answer."""
     stream: bool = False
     target: str = ""
     body: bytes = b""
     speed: float = 0
-    """Pace of the session: what is recorded keeps its time at 1 and has none at 0."""
+    """Replay speed of the session: recorded times are kept at 1 and dropped at 0."""
     now: int = 0
-    """Unix time, whole seconds."""
+    """Unix time in whole seconds."""
     answer: Callable[[], Response | None] = lambda: None
-    """Reads the answer; None while there is none."""
+    """Returns the answer; None while there is none."""
     tools: Callable[[], tuple[str, ...]] = tuple
-    """Reads which tools the answer calls; of MCP which tool the request calls."""
+    """Returns the tools that the answer calls; for MCP, the tool that the request calls."""
     in_session: bool = False
-    """A request of MCP that names a session of its server's."""
+    """Whether it is an MCP request that names a session of its server."""
     rpc: bool = False
-    """Whether it is a call of gRPC, whose failures are told in `grpc-status`."""
+    """Whether it is a gRPC call, whose failures are reported in `grpc-status`."""
 
 
 Values = Mapping[str, float]
-"""What was given for the parameters of a kind, with the defaults of the others."""
+"""Values of a kind's parameters, defaults included."""
 Break = Callable[[FaultTarget, Values], Symptom | None]
-"""Does it; None where this answer has nothing to do it to: no text, no tool call."""
+"""Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,47 +97,47 @@ class FaultKind:
     name: str
     about: str
     sound: str
-    """What a sound agent does."""
+    """Expected behaviour of a correct agent."""
     do: Break
     takes: tuple[Parameter, ...] = ()
     needs: FaultNeeds = FaultNeeds.NOTHING
     channels: tuple[str, ...] = (Channel.LLM, Channel.HTTP)
-    """What it can meet; MCP only where a rule says so, unless there is nothing else."""
+    """Channels to which it applies; MCP only if a rule names it, unless there is no other."""
     transports: tuple[str, ...] = ("http",)
     again: bool = True
-    """A sound agent gets over it by asking again; False: giving up with a message is as good."""
+    """Whether a correct agent recovers by retrying; False: giving up with a message is as good."""
     sweep: Values | None = field(default_factory=dict)
-    """What it takes in a sweep, besides its defaults; None: a sweep leaves it out unless it is named."""
+    """Parameters in a sweep, in addition to the defaults; None: a sweep includes it only by name."""
     shared: bool = False
-    """It meets every client of the proxy, not only the call that meets it."""
+    """Whether it affects every client of the proxy, not only the call that meets it."""
 
     @property
     def usual_channels(self) -> tuple[str, ...]:
-        """What it meets where a rule names no channel: tools stay sound while a model's provider stumbles."""
+        """Channels if a rule names none: MCP is excluded, so that tools work while a model's provider fails."""
         return tuple(each for each in self.channels if each != Channel.MCP) or self.channels
 
     @property
     def defaults(self) -> dict[str, float]:
-        """Return what counts where nothing is given."""
+        """Default values of the parameters."""
         return {each.name: each.default for each in self.takes}
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """Which call meets which fault. What is empty chooses everything."""
+    """Assignment of a fault to calls. An empty filter selects everything."""
 
     kind: FaultKind
     values: Values = field(default_factory=dict)
     numbers: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Which `call` or `recording`; see `NUMBERS`."""
+    """Numbers by `call` or `recording`; see `NUMBERS`."""
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Patterns with ``*`` and ``?``; see `TEXTS`."""
     probability: float = 1.0
     times: int = 1
-    """How many attempts of one request meet a fault, by this rule and all others, before it is let alone."""
+    """Number of attempts of one request that meet a fault, of this rule and all others, before it succeeds."""
 
     def to_json(self) -> dict[str, object]:
-        """Return it as it stands in a file, defaults left out."""
+        """Return the rule as in a file, without defaults."""
         words = {name: sorted(each) for name, each in self.numbers.items()} | {
             n: list(t) for n, t in self.texts.items()
         }
@@ -152,28 +152,28 @@ class FaultRule:
 
 
 TEXTS = ("provider", "model", "operation", "party", "channel", "transport", "tool")
-"""What a rule can say of a call in words; what counts where it does not stands in `fault_choice`."""
+"""Text filters of a rule; their defaults are in `fault_choice`."""
 NUMBERS = ("call", "recording")
-"""And in numbers: which call of the session, from 1 in the order of arrival; which recording."""
+"""Numeric filters of a rule: number of the call in the session, from 1 in order of arrival; number of the recording."""
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What was asked for: rules in their order, the first that fits counts."""
+    """Fault settings: ordered rules, of which the first match applies."""
 
     rules: tuple[FaultRule, ...] = ()
     seed: int = 0
     name: str = ""
-    """As it was asked for: a file, a preset, ``reset@3``."""
+    """Name in the settings: a file, a preset, ``reset@3``."""
 
     @property
     def summary(self) -> str:
-        """What a user should know before the first request."""
+        """Description for the user before the first request."""
         kinds = ", ".join(dict.fromkeys(rule.kind.name for rule in self.rules)) or "none"
         return f"injected faults: {self.name} ({kinds}; seed {self.seed})"
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a file holds it."""
+        """Return the settings as in a file."""
         return {"seed": self.seed, "faults": [rule.to_json() for rule in self.rules]}
 
 
@@ -182,7 +182,7 @@ class Fault(NamedTuple):
 
     rule: FaultRule
     number: int
-    """Of the rule, from 1."""
+    """Number of the rule, from 1."""
 
     @property
     def kind(self) -> FaultKind:

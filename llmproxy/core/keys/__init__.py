@@ -1,6 +1,6 @@
-"""When two requests are the same: rules, the canonical request, and its digest.
+"""Equality of requests: rules, the canonical request, and its digest, the key.
 
     request -> redact -> normalize (user_rules, body_rules, head_rules) -> canonical request -> key
 
-A change of what this room makes of a request needs a new tag of the key; the golden keys of its tests say so.
+A change of the canonical form or the digest needs a new key tag; the golden keys in the tests detect it.
 """

@@ -1,11 +1,11 @@
-"""What counts in a request and what does not: every built-in rule of the key, as data, with the reason beside it.
+"""Built-in rules of the key for request bodies: which members count and which do not, as data with reasons.
 
-A `Shape` gives rules to the members of one kind of JSON object; a rule may hand the member's own object, or each object
-of its array, to a further shape; `keys.normalize` carries the rules out. Whatever no shape reaches (tool schemas, tool
-inputs and results, free text, members unknown to us) is *opaque*: it counts, value for value. So a rule can only be
-wrong where it stands. Only operations of the provider table have a shape; a path that nobody knows is compared value
-for value. Source: WIRE.md 2.2 (wire captures of 2026-11), DESIGN.md section 5. The principle: a false hit is worse than
-a miss.
+A `Shape` holds the rules for the members of one kind of JSON object; a rule may apply another shape to the member's
+object, or to each object of its array. `keys.normalize` applies the rules. Everything that no shape covers (tool
+schemas, tool inputs and results, free text, unknown members) is *opaque*: it counts, value for value. So a rule can
+only be wrong at its own position. Only operations of the provider table have a shape; on an unknown path everything is
+compared value for value. Source: WIRE.md 2.2 (wire captures of 2026-11), DESIGN.md section 5. The principle: a false
+hit is worse than a miss.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from enum import StrEnum
 
 
 class Action(StrEnum):
-    """What becomes of a member."""
+    """Treatment of a member."""
 
     IGNORE = "ignore"
-    """Left out: it cannot change the answer."""
+    """Removed: it cannot change the answer."""
     STREAM = "stream"
-    """The stream flag, a part of the key of its own: left out where it says just that, kept where it says more."""
+    """The stream flag, a separate part of the key: removed if it only repeats that flag, otherwise kept."""
     WALK = "walk"
-    """Its object, or each object of its array, has a shape of its own."""
+    """Its object, or each object of its array, has its own shape."""
     SPARE = "spare"
-    """As WALK, and left out when it is ``[]`` or ``{}``, which libraries write for "absent"."""
+    """Like WALK, but removed when it is ``[]`` or ``{}``, which libraries write for "absent"."""
     DECLARE = "declare"
-    """An id that means something only inside this request: renamed by first appearance, ``call#1``."""
+    """An id with a meaning only inside this request: renamed by first appearance, ``call#1``."""
     REFER = "refer"
-    """Names what this request declared, else what an earlier answer made (a response, a file), else stays literal."""
+    """Refers to an id declared in this request, or created by an earlier answer (a response, a file); else literal."""
     OWN = "own"
-    """The id of an echoed item: declared if its content comes along (`Rule.own`), else it means the server's copy."""
+    """The id of an echoed item: declared if the item has its content (`Rule.own`), else it names the server's copy."""
     FILE_URI = "file-uri"
-    """Refers to an uploaded file if it is the URI of one; any other URI is content."""
+    """Refers to an uploaded file if it is the URI of a file; any other URI is content."""
     JSON = "json"
     """A string that holds JSON: written canonically if it parses."""
     SIGNATURE = "signature"
-    """Of a thinking block: a marker stands for it where the thinking is there to be read."""
+    """Signature of a thinking block: replaced by a marker if the block contains the thinking text."""
     SYSTEM = "system"
-    """As WALK, after Claude Code's billing header was taken off the front; what else stands in that block counts."""
+    """Like WALK, after removing Claude Code's billing header from the beginning; the rest of that block counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One member's rule."""
+    """Rule for one member."""
 
     do: Action
     why: str
@@ -55,13 +55,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The rules for one kind of object."""
+    """Rules for one kind of object."""
 
     members: Mapping[str, Rule] = field(default_factory=dict)
     nulls: bool = False
     """Leave out members that are null: clients write null for "absent" here."""
     kinds: Mapping[str, Shape] = field(default_factory=dict)
-    """By the value of ``type``, where that decides; other types have the rules above."""
+    """Shapes by the value of ``type``, if it decides; objects of other types have the rules above."""
 
 
 NOTHING = Shape()
@@ -69,7 +69,7 @@ NOTHING = Shape()
 
 
 VERSION = 3
-"""Of the tables below; part of `Rules.rules_digest`. A change that moves a golden key also needs a new key tag."""
+"""Version of the tables below; part of `Rules.rules_digest`. Moving a golden key also needs a new key tag."""
 
 
 def _build_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
@@ -93,7 +93,7 @@ ARGUMENTS = Rule(Action.JSON, "frameworks re-serialise this JSON (LangChain adds
 TOOL = Shape(CACHE_MARKS)
 TOOLS = _make_rule(TOOL, EMPTY.why, Action.SPARE)
 
-# -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
+# -- OpenAI: chat completions, and compatible providers ----------------------------------------------------------------
 
 OPENAI_ACCOUNTING = _build_ignore_rules(
     ("user", "end-user id for abuse detection"), ("safety_identifier", "end-user id for abuse detection"),
@@ -182,7 +182,7 @@ STATEFUL = Shape(
         })),
     }
 )  # fmt: skip
-"""Threads, files, batches: things that the server keeps. Their metadata comes back in later answers, so it counts."""
+"""Threads, files, batches: objects that the server keeps. Their metadata returns in later answers, so it counts."""
 
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
@@ -294,20 +294,20 @@ SHAPES: dict[tuple[str, str], Shape] = {
     ("cohere", "v2.chat"): COHERE_CHAT,
     **{("cohere", name): Shape(STREAM, nulls=True) for name in ("v1.chat", "v1.generate")},
 }  # fmt: skip
-"""By dialect and operation (its first segment). Operations that are not here: everything counts."""
+"""Shapes by dialect and operation (its first segment). In operations without a shape everything counts."""
 
 UNNAMED_FILES = ("audio.", "images.", "videos")
-"""Operations (beginnings) that forget an upload's name: the extension counts. Elsewhere the server keeps names."""
+"""Operations (prefixes) that discard an upload's name: only its extension counts. Other servers keep names."""
 
 NATIVE = ("bedrock", "invoke")
-"""Where each model has bodies of its own."""
+"""Dialect and operation in which each model has its own body format."""
 VERSION_MEMBER = "anthropic_version"
 ON_CLOUDS = ("bedrock-", "vertex-")
-"""How that member of the body begins where Messages is spoken there."""
+"""Prefixes of that member's value in bodies of the Messages dialect on clouds."""
 
 
 BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
-"""Claude Code's billing header (2026-07), which opens the first block of ``system``; the rest of it is prompt."""
+"""Claude Code's billing header (2026-07) at the start of the first ``system`` block; the rest is prompt."""
 
 SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
 """Top-level members that hold system text."""

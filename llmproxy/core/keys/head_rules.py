@@ -1,11 +1,10 @@
-"""What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what
-reads them.
+"""Rules of the key for a request's head: header fields, query members, and the spelling of a path.
 
-*Known operations*: a model's SDK adds some thirty fields of versions, retries and tracing, so only those count that are
-named here (or have a word in their name that says what they choose). *A path that nobody knows*: every field counts but
-those that cannot choose an answer. Credentials count nowhere (`--match-credential` puts the caller's fingerprint in);
-what merely looks like one in a query does count, as a fingerprint: which names are credentials stands in the provider's
-row. Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
+*Known operations*: a model's SDK adds about thirty fields for versions, retries and tracing, so a field counts only if
+it is named here (or a word in its name shows that it selects something). *Unknown paths*: every field counts except
+those that cannot affect an answer. Credentials never count (`--match-credential` adds the caller's fingerprint). A
+query member that only resembles a credential does count, as a fingerprint: the provider's row names the credentials.
+Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
 `docs/keys.md` holds these tables; a test compares.
 """
 
@@ -55,7 +54,7 @@ KEYED: dict[str, str] = {
     "x-wait-for-model": "Hugging Face: an answer or 503",
     "x-compute-type": "Hugging Face: where the model runs",
 }
-"""Fields that count, whatever is asked, with the reason."""
+"""Fields that count in every request, with the reason."""
 KEYED_PREFIXES: dict[str, str] = {
     "azureml-": "Azure ML: the deployment that answers",
     "x-amzn-bedrock-": "Bedrock: guardrail, trace, latency and tier of the answer",
@@ -72,13 +71,13 @@ KEYED_PREFIXES: dict[str, str] = {
     "x-gateway-": "routing behind a gateway",
     "ai-gateway-": "Vercel AI Gateway: routing behind the gateway",
 }
-"""How the names of fields begin that count, with the reason."""
+"""Prefixes of fields that count, with the reason."""
 WORDS = (
     "model", "models", "provider", "providers", "deployment", "route", "router", "routing", "target", "guardrail",
     "guardrails", "guardrailidentifier", "guardrailversion", "backend", "upstream", "variant", "engine", "fallback",
     "fallbacks", "virtual", "tenant", "persona", "locale", "language", "experiment", "override",
 )  # fmt: skip
-"""Words in the name of a field that say what it chooses; so does a gateway's that nobody thought of."""
+"""Words in a field's name that show what it selects; they also cover fields of unknown gateways."""
 KEYED_WORDS = late(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
 KEYED_WORDS_WHY = "its name suggests that it selects who or what answers"
 SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
@@ -149,7 +148,7 @@ IGNORED: dict[str, str] = {
     ),
     **_ignore_for("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
 }  # fmt: skip
-"""Fields that count nowhere, with the reason."""
+"""Fields that never count at known operations, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
     "x-llmproxy-": "llmproxy's own; not sent to providers", "x-stainless-": _CLIENT,
     "x-fern-": _CLIENT, "x-codex-": _CLIENT, "x-datadog-": _TRACING, "x-b3-": _TRACING, "ot-tracer-": _TRACING,
@@ -158,13 +157,13 @@ IGNORED_PREFIXES: dict[str, str] = {
     "helicone-session-": _LABELS, "helicone-property-": _LABELS, "x-amz-checksum-": _DIGEST,
     "access-control-": "set by browsers, or part of a WebSocket handshake",
 }  # fmt: skip
-"""How the names of fields begin that count nowhere, with the reason."""
+"""Prefixes of fields that never count at known operations, with the reason."""
 CREDENTIAL = "a credential or account: replay works with any key; --match-credential distinguishes callers"
 STRANGE = "llmproxy does not know this path, so all that may affect the answer counts"
 UNNAMED = ""
-"""No table knows the field: at a known operation it does not count, and `llmproxy audit` says so."""
+"""Reason of a field in no table: at a known operation it does not count, and `llmproxy audit` reports it."""
 
-# -- other services, and paths that nobody knows ---------------------------------------------------------------------
+# -- other services and unknown paths ----------------------------------------------------------------------------------
 
 ELSEWHERE: dict[str, str] = {
     **_ignore_for(
@@ -183,7 +182,7 @@ ELSEWHERE: dict[str, str] = {
         "x-ms-useragent",
     ),
 }  # fmt: skip
-"""Fields that do not count on unknown paths either: framing, transport, tracing. Nothing that says who one is."""
+"""Fields that do not count on unknown paths: framing, transport, tracing. None that identify the caller."""
 ELSEWHERE_PREFIXES: dict[str, str] = {
     "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
     "x-stainless-": "names the client library and the retry number",
@@ -198,31 +197,31 @@ DECLARED = late(
     r"|^(?:api[-_]?)?key$|secret|passw|credential|jwt|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
     r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?:^|[-_])token$|(?:access|auth|security)[-_]?token"
 )
-"""Lower-case names that declare a credential: who merely looks like one (a session's id, a tenant) counts."""
+"""Lower-case names that declare a credential; fields that only resemble one (a session's id, a tenant) count."""
 _SESSION_COOKIE = late(
     r"sess|(?:^|[-_.])sid$|auth|token|jwt|csrf|xsrf|remember|login|secret|passw|key$|credential|\.identity"
 )
 _CHANCE_COOKIE = late(r"^(?:_ga|_gid|_gat|_cf|__cf|cf_|awsalb|_hj|_fbp|_gcl)|^incap_|^bigip")
-"""Of analytics, and of balancers on the way: random, and made to change nothing."""
+"""Cookies of analytics and load balancers: random, without effect on the answer."""
 SAID_HEADER = "x-llmproxy-said"
-"""Where fingerprints of what counts of the fields that are never stored stand among the stored request's headers."""
+"""Header field of a stored request with fingerprints of the counted fields whose values are never stored."""
 
 
 def uncounted_cookie(name: str) -> str:
-    """Describe why a cookie does not count where nobody knows the path; empty if it does."""
+    """Describe why a cookie does not count on an unknown path; empty if it counts."""
     if _SESSION_COOKIE.search(name.lower()):
         return CREDENTIAL
     return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
 
 
 def read_cookies(value: str) -> list[tuple[str, str]]:
-    """Return the cookies of a header field, in their order."""
+    """Return the cookies of a header field, in order."""
     pairs = (each.strip().partition("=") for each in value.split(";") if each.strip())
     return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
 def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], str]) -> str:
-    """Return what counts of fields whose values are never stored, on unknown paths: names and fingerprints."""
+    """Return names and fingerprints of fields that count on unknown paths but whose values are never stored."""
     said = []
     for name, value in headers:
         lower = name.lower()
@@ -236,7 +235,7 @@ def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], s
 
 
 class FieldVerdict(NamedTuple):
-    """Whether a header field counts, and why (not)."""
+    """Whether a header field counts, with the reason."""
 
     counts: bool
     why: str
@@ -247,7 +246,7 @@ _REMEMBERED = 4096
 
 @lru_cache(maxsize=_REMEMBERED)
 def judge_header(name: str, *, known: bool) -> FieldVerdict:
-    """Decide whether a header field counts, by its name in lower case, for an operation that is in the table or not."""
+    """Decide whether a header field counts, by its lower-case name. `known`: the operation is in the table."""
     if (why := KEYED.get(name)) is not None:
         return FieldVerdict(counts=True, why=why)
     if name in FINGERPRINTED:
@@ -280,7 +279,7 @@ def _judge_unknown_header(name: str) -> FieldVerdict:
 
 @lru_cache(maxsize=_REMEMBERED)
 def counts_header(name: str, *, known: bool) -> bool:
-    """Return whether a header field counts, by its name as it comes: a client sends the same ones with each request."""
+    """Return whether a header field counts, by its name in any case. Cached: a client repeats the same names."""
     return judge_header(name.lower(), known=known).counts
 
 
@@ -288,7 +287,7 @@ def _find_prefix_reason(name: str, table: dict[str, str]) -> str:
     return next((why for prefix, why in table.items() if name.startswith(prefix)), "")
 
 
-# -- what is left of them ----------------------------------------------------------------------------------------------
+# -- canonical values --------------------------------------------------------------------------------------------------
 
 _USUAL = frozenset({"*/*", "application/*", "application/json"})
 _ANY = frozenset({"*/*"})
@@ -324,14 +323,14 @@ def list_counted_headers(headers: Headers, *, known: bool, kind: str, stream: bo
 
 @lru_cache(256)
 def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
-    """Return what an Accept asks for beyond the usual, else all of it. Of parameters, weight and charset count."""
+    """Return an Accept value that is not the usual one, with its parameters; empty for the usual one."""
     ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
     usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
     return "" if ranges <= usual else ",".join(sorted(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
 def _reduce_content_type(text: str, *, known: bool, kind: str) -> str:
-    """Return a content type that says more than the body: JSON and plain forms only where nobody knows the path."""
+    """Return a content type that says more than the body; for JSON and plain forms only on unknown paths."""
     media, _, rest = text.partition(";")
     media = media.strip().lower()
     if kind == "empty" or (known and (kind in ("json", "form") or media == "multipart/form-data")):
@@ -346,7 +345,7 @@ BETA = "beta"
 BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta names the beta"
 CREDENTIAL_QUERY_WHY = "the provider's own credential"
 ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
-"""Query members of known operations that name what an earlier answer made."""
+"""Query members of known operations that name objects created by an earlier answer."""
 
 
 _GOOGLE_SIGNED = ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token")
@@ -358,17 +357,17 @@ _SIGNED = (
     ),
     (frozenset({"expires", "signature", "key-pair-id", "policy", "googleaccessid", "awsaccesskeyid"}), "signature"),
 )  # fmt: skip
-"""Members by which a URL is signed for a while, by AWS, Google, Azure, CloudFront; and the signature."""
+"""Members of a presigned URL of AWS, Google, Azure, CloudFront, and the name of the signature."""
 _SIGNERS = {
     "x-amz-signature": {"x-amz-credential"}, "x-goog-signature": {"x-goog-credential"}, "sig": {"sv"},
     "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},
 }  # fmt: skip
-"""What stands beside the signature: without it the member is one like any other."""
+"""Members that accompany a signature: without one of them, the member is an ordinary one."""
 SIGNED_WHY = "signature of a presigned URL: a new signature is the same request"
 
 
 def find_url_signature_members(query: str) -> frozenset[str]:
-    """Return the members of a query, in lower case, by which it is signed; none where it is not."""
+    """Return the lower-case query members that sign a URL; empty if it is not signed."""
     if "sig" not in query.lower():
         return frozenset()
     names = {name.lower() for name, _ in parse_qsl(query, keep_blank_values=True, errors="surrogateescape")}
@@ -381,7 +380,7 @@ def find_url_signature_members(query: str) -> frozenset[str]:
 def explain_ignored_member(
     provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
 ) -> str:
-    """Describe why a member of the query does not count; else empty. `signed`: as from `find_url_signature_members`."""
+    """Describe why a query member does not count; empty if it counts. `signed` is from `find_url_signature_members`."""
     if name.lower() in signed:
         return SIGNED_WHY
     if name.lower() in provider.credentials:
@@ -394,11 +393,11 @@ def explain_ignored_member(
 def counted_query(
     target: str, provider: Provider, named: Callable[[str], str], *, known: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Return the query's members that count, decoded, sorted by name; `named` names ids of server state."""
+    """Return the query members that count, decoded, sorted by name; `named` replaces ids of server state."""
     _, mark, query = target.partition("?")
     if not mark or not query:
         return ()
-    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")  # lossless: no two queries become one
+    pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")  # lossless: queries stay distinct
     signed = frozenset() if known else find_url_signature_members(query)
     kept = [
         (name, named(value) if known and name in ID_QUERY else value)
@@ -415,7 +414,7 @@ _STAYS = frozenset("/?#%")
 
 
 def spell_ambiguous_path(target: str, *, slashes: bool) -> str:
-    """Return a path's one spelling where decoding says less, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
+    """Return a path's canonical spelling if decoding loses information, else "": ``/x/a%2Fb`` is not ``/x/a/b``."""
     if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""
     try:

@@ -1,9 +1,9 @@
-"""The rules of the key, accounted for: in what two requests with one key differ, and which rule says it is no matter.
+"""Explanation of key rules: differences of two requests with the same key, each with the rule that ignores it.
 
     (recorded request, other request, their routes) -> [KeyDifference, ...]
 
-Whoever trusts a replay trusts the rules; here they give an account of themselves. A difference without a reason is a
-bug of ours, or a header field that no table knows: it does not count at a known operation, and nobody has said why.
+A user who trusts a replay trusts the rules; this module shows which ones applied. A difference without a reason is a
+bug of llmproxy, or a header field in no table: it does not count at a known operation, and no rule gives a reason.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NULLS = (
     "inputs and results it counts"
 )
 MOST = 200
-"""Differences of two bodies that are looked at."""
+"""Maximum differences of two bodies that are explained."""
 ID = "an id that the server made: both were made by the same recording"
 YOURS = "a rule of yours: [tool.llmproxy.normalize]"
 _PROJECT = re.compile(r"/projects/[^/]+/")
@@ -44,11 +44,11 @@ class KeyDifference(NamedTuple):
     old: str
     new: str
     why: str
-    """Why that is sound; empty if nothing says so."""
+    """Reason why the difference may be ignored; empty if no rule gives one."""
 
 
 def explain_differences(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> list[KeyDifference]:
-    """Return in what two requests with the same key differ, each with its reason."""
+    """Return the differences of two requests with the same key, each with its reason."""
     return [
         *_compare_paths(old, new, routes),
         *_compare_queries(old, new, routes[1]),
@@ -118,7 +118,7 @@ def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDi
 
 
 def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]:
-    """Return the header fields and members of the query that do not count in a request, each with the reason."""
+    """Return the header fields and query members of a request that do not count, with reasons."""
     found = {}
     for name, _ in request.headers:
         verdict = judge_header(lower := name.lower(), known=where.known)
@@ -133,7 +133,7 @@ def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]
 
 
 def _explain_header_difference(name: str, where: Route) -> str:
-    """Return why a header field may differ: it does not count, or says the same otherwise (else keys would differ)."""
+    """Return why a header field may differ: it does not count, or its values are equivalent, given equal keys."""
     verdict = judge_header(name, known=where.known)
     return f"says the same: {verdict.why}" if verdict.counts else verdict.why
 
@@ -178,7 +178,7 @@ def _find_reason(path: Path, touched: Iterable[dict[Path, str]]) -> str:
 
 
 class _RuleTracer(ShapeWalk):
-    """A walk that notes every member that a rule named."""
+    """A shape walk that records each member to which a rule applied."""
 
     def __init__(self, stream: bool | None) -> None:  # noqa: FBT001 - as the key has it
         super().__init__(lambda _: None, stream=stream)
@@ -222,7 +222,7 @@ class _RuleTracer(ShapeWalk):
 
 
 def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
-    """Return the places of a tree that rules change, with the rules' reasons."""
+    """Return the positions in a tree that rules change, with the rules' reasons."""
     found: dict[Path, str] = {}
     ruled = apply_rules(deepcopy(tree), compile_rules(rules))
     for path, _, _ in _find_tree_differences(tree, ruled):
@@ -238,7 +238,7 @@ _GONE = object()
 
 
 def _find_tree_differences(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
-    """Yield the places where two trees differ, as deep as they go."""
+    """Yield the deepest positions at which two trees differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             yield from _find_tree_differences(old.get(name, _GONE), new.get(name, _GONE), (*path, name))

@@ -1,17 +1,16 @@
-"""What counts of a message of the Model Context Protocol.
+"""Canonical content of Model Context Protocol messages: the parts that count in a key.
 
-A message is told by ``"jsonrpc": "2.0"`` in a body that goes to a path nobody knows, whatever the transport. Its key
-holds the method and the parameters, and none of what only ties messages together or says who asks:
+A message is recognised by ``"jsonrpc": "2.0"`` in a body on an unknown path, over any transport. Its key holds the
+method and the parameters, without members that only correlate messages or identify the client:
 
-    id, params._meta (progress token, Claude Code's toolUseId, the stateless era's versions)   chance, or the client's
+    id, params._meta (progress token, Claude Code's toolUseId, a stateless server's versions)  random, or the client's
                                                                                                version
     Mcp-Session-Id and the other headers of the transport                                      of the recording
     protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version;
-                                                                                               chance
+                                                                                               random
 
-The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the recording's. A
-member that JSON-RPC does not know counts as it is, and so does whether an answer is wanted where that is not as the
-method says.
+The client's answers to the server's requests (elicitation, sampling, roots) keep the id, which is the recording's. A
+member unknown to JSON-RPC counts unchanged. Whether the message has an id counts too if that is unusual for its method.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from llmproxy.core.traffic.interaction import Headers, header, without
 ANSWER = f"{MCP_PREFIX}answer"
 """The client's answer to a request of the server's."""
 STREAM = f"{MCP_PREFIX}stream"
-"""A GET: what the server says unasked."""
+"""A GET, which receives messages that the server sends without a request."""
 END = f"{MCP_PREFIX}end"
 """A DELETE: the client ends its session."""
 NOTIFICATION = f"{MCP_PREFIX}notifications/"
@@ -37,39 +36,39 @@ _LEFT_OUT = {
     "notifications/cancelled": frozenset({"requestId", "reason"}),
     "notifications/progress": frozenset({"progressToken"}),
 }
-"""Parameters that do not count, by method; `_meta` never does."""
+"""Parameters that do not count, by method; `_meta` never counts."""
 _OF_QUESTIONS = frozenset({"jsonrpc", "id", "method", "params"})
 _OF_RESULTS = frozenset({"jsonrpc", "id", "result"})
 _OF_ANSWERS = frozenset({"jsonrpc", "id", "error"})
-"""Members that messages have (JSON-RPC 2.0, 4 and 5)."""
+"""Members of messages (JSON-RPC 2.0, 4 and 5)."""
 _OF_TRANSPORT = ("accept", "content-type", "last-event-id")
 _NAME = re.compile(r"[\w./:-]{1,128}")
 
 
 class CountedMcpRequest(NamedTuple):
-    """What counts of a request to a server."""
+    """The parts of a request to a server that count."""
 
     operation: str
     """``mcp:initialize``, ``mcp:tools/call echo``."""
     tree: dict[str, Any] | None
     headers: Headers
-    """Those that may count."""
+    """Header fields that may count."""
 
 
 def is_tool_call(operation: str) -> bool:
-    """Return whether an operation is the call of a tool; it names the tool, where its name is one."""
+    """Return whether an operation is a tool call; it includes the tool's name if that is a valid name."""
     return operation == _CALL or operation.startswith(f"{_CALL} ")
 
 
 def is_rpc_message(tree: object) -> bool:
-    """Return whether a body is one message of JSON-RPC 2.0."""
+    """Return whether a body is one JSON-RPC 2.0 message."""
     if not isinstance(tree, dict) or tree.get("jsonrpc") != "2.0":
         return False
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))
 
 
 def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcpRequest | None:
-    """Return what counts of a request; None for one that is no MCP. `method` is HTTP's."""
+    """Return the parts of a request that count; None if it is not MCP. `method` is the HTTP method."""
     if isinstance(tree, dict) and is_rpc_message(tree):
         said = tree.get("method")
         operation = name_operation(tree)
@@ -108,7 +107,7 @@ def _canonicalize_request(method: str, params: object) -> dict[str, Any]:
 
 
 def _canonicalize_answer(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the client's answer; of an error what it says is the client's business, that it is one is not."""
+    """Return the client's answer; of an error only its code, because clients choose the text."""
     if "result" not in tree:
         error = tree.get("error")
         return {"answers": tree["id"], "error": error.get("code") if isinstance(error, dict) else None}
@@ -118,7 +117,7 @@ def _canonicalize_answer(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_unknown_members(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a message's members that none of its kind has, and whether it alone wants an answer; mostly nothing."""
+    """Return members that messages of this kind do not have, and an unusual presence of the id; usually nothing."""
     said = tree.get("method")
     known = _OF_QUESTIONS if isinstance(said, str) else _OF_ANSWERS if "result" not in tree else _OF_RESULTS
     odd = {name: value for name, value in tree.items() if name not in known}

@@ -1,19 +1,19 @@
-"""A redacted request -> its canonical form: what is left when everything that cannot change the answer is gone.
+"""Conversion of a redacted request into its canonical form, which lacks everything that cannot change the answer.
 
-Equal requests written differently get equal forms, different requests never do. Lossless first
-(`core.traffic.canonical_json`), then the user's rules (`core.keys.user_rules`), then the built-in ones
-(`core.keys.body_rules`) at the positions that they name; all else counts as it is. Two kinds of ids are random and
-cannot be compared as they come:
+Equal requests written differently get equal forms; different requests never do. The order is: lossless canonicalisation
+(`core.traffic.canonical_json`), the user's rules (`core.keys.user_rules`), then the built-in rules
+(`core.keys.body_rules`) at the positions that they name. All other values count unchanged. Two kinds of ids are random
+and cannot be compared literally:
 
-- ids *declared in this request* (a tool call that the history holds, an echoed item) are renamed by first appearance,
-  ``call#1``: which result belongs to which call survives, the random name does not;
-- ids *of the server's state* (an earlier response, a file, a call that only the server's copy holds) become the key,
-  occurrence and ordinal of the interaction that made them, as `MadeBy` knows; unknown ones stay literal. Never are they
-  ignored.
+- ids *declared in this request* (a tool call in the history, an echoed item) are renamed by first appearance,
+  ``call#1``: the link between result and call is kept, the random name is not;
+- ids *of server state* (an earlier response, a file, a call that only the server's copy holds) become the key,
+  occurrence and ordinal of the interaction that created them, found by `MadeBy`. Unknown ids stay literal; no id is
+  ever ignored.
 
-Objects are walked in the sorted order of their members, arrays in their own, so that aliases never depend on how a body
-was written. Derivation is pure given `MadeBy`. A body that cannot be canonicalised is kept raw; `canonicalize` raises
-for no body.
+Objects are walked in the sorted order of their members, arrays in their own order, so aliases do not depend on how a
+body was written. The derivation is a pure function, given `MadeBy`. A body that cannot be canonicalised is kept raw;
+`canonicalize` raises for no body.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from llmproxy.lazy_regex import late
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A request as the key sees it."""
+    """Canonical form of a request, from which the key is built."""
 
     provider: str
     method: str
     operation: str
-    """Ids of server state in it are replaced like those in the body."""
+    """Operation, in which ids of server state are replaced as in the body."""
     model: str | None
-    """From the path; None where the body names it."""
+    """Model named by the path; None if the body names it."""
     stream: bool
     headers: tuple[tuple[str, str], ...]
-    """Those that count, names in lower case, sorted."""
+    """Header fields that count; names in lower case, sorted."""
     query: tuple[tuple[str, str], ...]
     """Decoded; sorted by name."""
     kind: str
@@ -71,20 +71,20 @@ class Canonical:
     body: bytes
     """Canonical bytes; for ``raw`` the redacted body itself."""
     tree: object | None
-    """The JSON tree of which `body` is the writing; None for ``raw`` and ``empty``."""
+    """JSON tree that `body` encodes; None for ``raw`` and ``empty``."""
     refs: tuple[str, ...]
-    """Ids of server state that were met, known or not: with any, the form depends on what the store holds."""
+    """Ids of server state in the request, known or not. If there are any, the form depends on the store's content."""
     variant: str = ""
-    """What else of the path chooses the answer: an API version, a location, a spelling that decoding would lose."""
+    """Other parts of the path that select the answer: API version, location, a spelling that decoding would lose."""
 
 
 def drop_asked_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which ids a response made itself: what its request named already (a GET of a run) was made before."""
+    """Return the ids that a response created: ids that its request named (a GET of a run) existed before."""
     return tuple(name for name in made if name not in refs)
 
 
 def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
-    """Derive the canonical form of a redacted request. Never raises for a body, whatever it is."""
+    """Derive the canonical form of a redacted request. Never raises, whatever the body is."""
     ready = compile_rules(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(
@@ -112,11 +112,11 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
 
 
 REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[cC]ontent)"\s*:')
-"""A member by which some dialect's requests may name server state."""
+"""A member in which requests of some dialect name server state."""
 
 
 def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
-    """Return the ids of server state that a redacted body of JSON names; of most bodies its members tell at once."""
+    """Return the ids of server state in a redacted JSON body; most bodies are excluded by a search for member names."""
     walker = ShapeWalk(lambda _: None)
     if REFERRING.search(body) is not None:
         with suppress(LossyJson):
@@ -127,7 +127,7 @@ def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
 
 
 def _canonicalize_mcp(request: Request, route: Route, said: mcp.CountedMcpRequest, rules: Compiled) -> Canonical:
-    """Derive the canonical form of a message of MCP: what it says, to which server; nothing of its transport."""
+    """Derive the canonical form of an MCP message: its content and its server, without its transport."""
     tree = said.tree if said.tree is None or rules.is_empty else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
@@ -145,7 +145,7 @@ def _canonicalize_mcp(request: Request, route: Route, said: mcp.CountedMcpReques
 def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> str:
     path = request.target.partition("?")[0]
     if not route.known and path != route.target.partition("?")[0]:
-        return unquote(path)  # a secret was taken out of a path that nobody knows; the route still holds it
+        return unquote(path)  # redaction changed an unknown path; the route still holds the original
     if not route.ids:
         return route.operation
     return "/".join(
@@ -155,7 +155,7 @@ def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> 
 
 
 def _build_resource_name(operation: str, segment: str) -> str:
-    """Return the id as a resource name, ``files/abc``, which is how Google calls it."""
+    """Return the id as a resource name, ``files/abc``, the form in which Google names it."""
     collection = operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
     return f"{collection}/{segment}"
 
@@ -164,11 +164,10 @@ def _build_resource_name(operation: str, segment: str) -> str:
 
 
 def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
-    """Return the kind of a body and its tree. The content decides, not the header: clients often send a wrong one or
-    none.
+    """Return the kind of a body and its tree. The content decides, because clients often send a wrong header or none.
 
-    `named` says whether the server keeps the names of uploads; None for a path that nobody knows, where the types of
-    parts count too.
+    `named`: whether the server keeps the names of uploads; None for an unknown path, where the types of parts count
+    too.
     """
     if not body:
         return "empty", None
@@ -189,7 +188,7 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
 
 
 def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
-    """Return parts as [field, text or sha256, extension], and what a part's head says more: servers heed types."""
+    """Return parts as [field, text or sha256, extension], and further head fields of a part: servers use types."""
     parts = parse_multipart(body, content_type)
     if parts is None:
         return None
@@ -210,17 +209,17 @@ def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> li
 
 
 _NAMED = 4
-"""Entries of a part; one that has more holds its type already."""
+"""Entries of a part without its type; a longer one already contains the type."""
 _PLAIN = frozenset({"", "text/plain", "text/plain;charset=utf-8", "text/plain;charset=us-ascii"})
-"""What a field without a type is (RFC 7578 4.4)."""
+"""Content types equivalent to a field without a type (RFC 7578 4.4)."""
 _FRAMING = frozenset(
     {"content-disposition", "content-type", "content-length", "content-transfer-encoding", "mime-version"}
 )
-"""Of a part's head: what its entries hold, and older libraries' framing, of kinds that change nothing."""
+"""Fields of a part's head that its entries already hold, or that are framing of older libraries without effect."""
 
 
 def _read_part_head(part: EncodedPart, *, typed: bool) -> dict[str, str]:
-    """Return what else the head of a part says, by name: its type, and whatever nobody thought of."""
+    """Return the other fields of a part's head by name: its type, and unknown fields."""
     said = {}
     for line in part.head.decode().split("\r\n") if part.head else ():
         name, _, value = line.partition(":")
@@ -240,7 +239,7 @@ def _decode_text(data: bytes) -> str | None:
 
 
 def _file_extension(filename: str | None) -> str | None:
-    """Return ``.wav`` of a file name, in lower case: transcribers go by it; the stem is some temporary name."""
+    """Return a file name's extension in lower case, ``.wav``: transcribers use it; the stem is a temporary name."""
     if filename is None:
         return None
     match = re.search(r"\.[A-Za-z0-9]+$", filename)
@@ -248,7 +247,7 @@ def _file_extension(filename: str | None) -> str | None:
 
 
 def apply_rules_to_form(fields: object, rules: Compiled) -> object:
-    """Scrub the text fields of a form; where=system names nothing in one."""
+    """Scrub the text fields of a form; a form has no system text for where=system."""
     if not rules.everywhere or not isinstance(fields, list):
         return fields
     return [
@@ -261,7 +260,6 @@ def apply_rules_to_form(fields: object, rules: Compiled) -> object:
 
 
 def choose_body_shape(route: Route, tree: dict[str, object]) -> Shape:
-    """Return the rules for a body."""
     operation = route.operation.partition("/")[0]
     if (route.family, operation) == NATIVE:
         version = tree.get(VERSION_MEMBER)
@@ -295,14 +293,14 @@ def _encode_text(text: str) -> bytes:
 
 
 REMEMBERED_KEYS = 20_000
-"""Entries; about 400 bytes each."""
+"""Maximum entries of the cache; about 400 bytes each."""
 WORTH_A_SWITCH = 1 << 16
-"""Bytes of a body that is not copied to be hashed."""
+"""Size in bytes from which a body is hashed without being copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRequest:
-    """What the memory keeps of a request that was seen before."""
+    """Cached facts about a request."""
 
     key: Key
     model: str | None
@@ -310,35 +308,35 @@ class KnownRequest:
     refs: tuple[str, ...] = ()
     """Ids of server state that the request names."""
     path: str = ""
-    """Of an operation that nobody knows: its path, redacted."""
+    """Redacted path, if the operation is unknown."""
     noted: bool = False
-    """Whether it can be told which new credentials change nothing of this; see `CredentialEpoch`."""
+    """Whether it can be decided which new credentials do not affect this entry; see `CredentialEpoch`."""
 
 
 class KeyCache:
-    """The last requests and their keys."""
+    """Keys of the most recent requests."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, tuple[KnownRequest, int]] = OrderedDict()
-        """What is known of a request, and how many credentials were learned when that was last true."""
+        """Facts about a request, and the number of known credentials when they were last valid."""
 
     @staticmethod
     def encode_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
-        """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
+        """Return the counted parts of a request's head, separated by NUL, which HTTP framing refuses in them."""
         kept = [f"{name}:{value}" for name, value in headers if counts_header(name, known=known)]
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 
     @staticmethod
     def digest_request(counted: bytes, body: bytes) -> bytes:
-        """Return what stands for a request: equal only for requests with equal keys."""
+        """Return a digest that is equal only for requests with equal keys."""
         if len(body) < WORTH_A_SWITCH:
-            return hashlib.sha256(counted + body).digest()  # in one call: copying costs less than a second one
+            return hashlib.sha256(counted + body).digest()  # copying costs less than a second call
         digest = hashlib.sha256(counted)
         digest.update(body)
         return digest.digest()
 
     def get_known(self, digest: bytes, learned: CredentialEpoch) -> KnownRequest | None:
-        """Return what is known and still true after all that was learned."""
+        """Return the entry if it is still valid with all credentials learned since."""
         known, since = self._entries.get(digest, (None, 0))
         if known is None:
             return None
@@ -351,7 +349,7 @@ class KeyCache:
         return known
 
     def remember(self, digest: bytes, known: KnownRequest, learned: CredentialEpoch) -> None:
-        """Remember, unless the request names server state."""
+        """Add an entry, unless the request names server state."""
         if known.refs:
             return
         self._entries[digest] = known, learned.count
@@ -363,38 +361,38 @@ class KeyCache:
 
 
 def find_named_model(canonical: Canonical) -> str | None:
-    """Return the model that a request's body names."""
+    """Return the model named in a request's body."""
     tree = canonical.tree
     name = tree.get("model") if isinstance(tree, dict) else None
     return name if isinstance(name, str) else None
 
 
 class IdOrigin(NamedTuple):
-    """Where an id of the server's state came from."""
+    """Interaction that created an id of server state."""
 
     key: Key
-    """Of the interaction that made it."""
+    """Key of that interaction."""
     occurrence: int
-    """Which of the recordings of that key, from 1."""
+    """Number among the recordings with that key, from 1."""
     ordinal: int
-    """Which of the ids in that interaction's `made_ids`, from 0."""
+    """Index in that interaction's `made_ids`, from 0."""
 
 
 _OURS = late(r"=*(?:call#\d|<)")
-"""How the names that we give begin; an id like them gets a ``=`` before it, and is never taken for a name."""
+"""Prefix of names that this module assigns; an id that looks like one gets a ``=`` before it, to stay distinct."""
 _ID = late(r"[!-~]+")
-"""What can be an id of a call. Providers refuse an empty one or spaces: not the answer of a right request."""
+"""Valid ids of a call. Providers refuse an empty id or one with spaces, so a valid request never has one."""
 _GOOGLE_FILE = late(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
 
 MadeBy = Callable[[str], IdOrigin | None]
-"""Tells which interaction of this cassette made an id; None if none did."""
+"""Returns the interaction of this cassette that created an id; None if none did."""
 
 
 class ShapeWalk:
-    """Applies shapes to one request's tree, in place, and keeps the names that it gave."""
+    """Application of shapes to one request's tree, in place; keeps the names that it assigned."""
 
     def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:
-        """`stream` is the request's stream flag in the key; None where it has none (a message of a WebSocket)."""
+        """`stream` is the request's stream flag in the key; None if it has none (a WebSocket message)."""
         self.refs: list[str] = []
         self._made_by, self._stream = made_by, stream
         self._aliases: dict[str, str] = {}
@@ -402,18 +400,18 @@ class ShapeWalk:
 
     def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
         self._walk_object(tree, shape)
-        for node, name in self._later:  # only now is it known what the request declares
+        for node, name in self._later:  # only now are all declarations of the request known
             node[name] = self._resolve_reference(node[name])
-        self._later.clear()  # a WebSocket's messages are bodies of one conversation, one after the other
+        self._later.clear()  # the messages of a WebSocket are successive bodies of one conversation
 
     def name_id(self, name: str, other: str = "") -> str:
-        """Return the text that stands for an id in the URL."""
+        """Return the replacement of an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
         return f"<{origin.key} {origin.occurrence} {origin.ordinal}>" if origin else self.escape_alias_lookalike(name)
 
     def escape_alias_lookalike(self, name: str) -> str:
-        """Return an id that nobody knows, so that it is no name of ours."""
+        """Return an unknown id, escaped if it looks like a name that this class assigns."""
         return f"={name}" if _OURS.match(name) else name
 
     def _walk_object(self, node: dict[str, object], shape: Shape) -> None:
@@ -454,7 +452,7 @@ class ShapeWalk:
                     self.refs.append(value)
                     node[name] = _describe_origin(self._made_by(short) or self._made_by(value)) or value
             case Action.JSON if isinstance(value, str):
-                with suppress(LossyJson):  # broken or partial arguments count as they are
+                with suppress(LossyJson):  # invalid or partial arguments count unchanged
                     node[name] = dump(parse(value)).decode("ascii")
             case Action.SIGNATURE:
                 if node.get("thinking"):
@@ -480,7 +478,7 @@ class ShapeWalk:
                     self._walk_object(element, shape)
 
     def _resolve_reference(self, value: object) -> object:
-        """Return what stands for an id, or a list of ids, of the server's state."""
+        """Return the replacement of an id, or list of ids, of server state."""
         if isinstance(value, list):
             return [self._resolve_reference(element) for element in value]
         if not isinstance(value, str):
@@ -491,7 +489,7 @@ class ShapeWalk:
         return _describe_origin(self._made_by(value)) or self.escape_alias_lookalike(value)
 
     def escape_non_text_id(self, value: object) -> object:
-        """Return what stands in the place of an id and is no text, so that it is nothing that we put there."""
+        """Return the value of an id that is no text, escaped if it looks like a replacement of this class."""
         return {"=": value} if isinstance(value, dict) and value.keys() & {"=", "made-by"} else value
 
     def parse_uploaded_file_uri(self, uri: str) -> str:
@@ -501,7 +499,7 @@ class ShapeWalk:
         return uri if re.search(r"/files/[\w-]+/?$", uri) else ""
 
     def remove_billing_header(self, blocks: list[object]) -> bool:
-        """Take Claude Code's billing header off the first system block; returns whether that whole block is gone."""
+        """Remove Claude Code's billing header from the first system block; return whether the block is gone."""
         first = blocks[0] if blocks else None
         text = first.get("text") if isinstance(first, dict) else None
         if not isinstance(first, dict) or not isinstance(text, str) or not (match := BILLING_HEADER.match(text)):

@@ -1,17 +1,17 @@
-"""What a server keeps is part of the question: the changes that one session made to what its later requests name.
+"""Server state in keys: the changes that one session made to objects which its later requests name.
 
     POST conversations/conv_1/items   changes conv_1; so does POST responses with `conversation: conv_1`
-    GET conversations/conv_1/items    asks what conv_1 is after them
+    GET conversations/conv_1/items    reads conv_1 after these changes
 
-An id stands for an object at its birth (`core.keys.normalize.IdOrigin`). What was made of it since is a digest of the
-successful changes in this session, in their order where that counts; it stands among the stored request's header fields
-(`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
-providers' rows (`core.providers.provider_table.Operation`). A change is told by its own key, in which the state stands
-that it met: so recordings with other ids, made in the same order, agree. What an object refers to is part of its state:
-a file that was put into a vector store that an assistant searches.
+An id refers to an object at its creation (`core.keys.normalize.IdOrigin`). Its later state is a digest of the
+successful changes in this session, in order where the order matters. The digest is stored in the request's header field
+`STATE_HEADER`, so that the key can be derived from the stored request alone. The provider table
+(`core.providers.provider_table.Operation`) defines which operations change what. A change is identified by its own key,
+which includes the state before it; so recordings with other ids, created in the same order, agree. The state of an
+object includes the objects to which it refers: a file in a vector store that an assistant searches.
 
-A collection is a thing as well: listing files after an upload is another question than listing them without it. What
-is added side by side has no order for whoever searches it; a list tells the order, so there it counts.
+A collection has a state as well: listing files after an upload is another question than listing them before. Objects
+added to an unordered collection have no order for a search, but a list shows the order, so there it counts.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _DIGITS = 16
 
 
 def is_success(status: int) -> bool:
-    """Return whether an answer says that what was asked was done."""
+    """Return whether a status says that the request succeeded."""
     return 200 <= status < 300
 
 
 class StateChange(NamedTuple):
-    """A request that changes something, if it succeeds."""
+    """A request that changes server state if it succeeds."""
 
     things: tuple[str, ...]
     key: Key
-    """What was asked, and in which state."""
+    """Key of the request, which includes the state before it."""
     ordered: bool
     names: tuple[str, ...]
-    """Ids in the request: what is changed or made refers to them from now on."""
+    """Ids in the request: changed or created objects refer to them from now on."""
     takes_out: bool = False
-    """It takes one thing out of another: whether it can depends on what was done with these two."""
+    """Whether it removes an object from another one: its success depends on earlier changes of these two."""
 
     @property
     def names_if_removal(self) -> frozenset[str]:
@@ -52,52 +52,51 @@ class StateChange(NamedTuple):
 
 
 class StateChanges:
-    """What one session changed since it began."""
+    """Changes made by one session since it began."""
 
     def __init__(self) -> None:
         self.made: dict[str, list[StateChange]] = {}
-        """By thing: what changed it, in order."""
+        """Changes by object, in order."""
         self._births: dict[Key, StateChange] = {}
 
     def begin_change(self, change: StateChange) -> None:
-        """Note a change when it is asked for: what is asked beside it comes after it, as it does in replay."""
+        """Record a change when it is requested: concurrent requests come after it, as they do in replay."""
         for thing in change.things:
             self.made.setdefault(thing, []).append(change)
         self._births[change.key] = change
 
     def undo_change(self, change: StateChange) -> None:
-        """Forget a change that failed."""
+        """Remove a change that failed."""
         for thing in change.things:
             found = self.made.get(thing, [])
             found[:] = [each for each in found if each is not change]
 
     def clear_changes(self) -> None:
-        """Begin again."""
         self.made.clear()
         self._births.clear()
 
     def digest_state_for_request(
         self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
     ) -> str:
-        """Return the state of all that a request's answer may depend on; empty where nothing of it was changed."""
+        """Return a digest of all state on which a request's answer may depend; empty if none of it was changed."""
         both = change.names_if_removal if change is not None else frozenset[str]()
         names = list_state_dependencies(route, method, refs, change)
         lists = (
             method in SAFE and route.operation.rpartition("/")[2] not in route.ids
-        )  # not one of a collection's things
+        )  # a whole collection, not one object of it
         return self.digest_state(names, made_by, both, lists=lists)
 
     def digest_state(
         self, names: Iterable[str], made_by: MadeBy, both: frozenset[str] = frozenset(), *, lists: bool = False
     ) -> str:
-        """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
-        was. `made_by` finds what an object referred to at its birth; only changes with `names_if_removal` count.
+        """Return 16 hex digits for the changes of these objects and all that they refer to; empty if there are none.
 
-        `lists`: the answer tells what was added, in its order.
+        `made_by` finds the references of an object at its creation. Only changes that name all of `both` count.
+        `lists`: the answer shows added objects in order.
         """
         said, todo = [], list(names)
         known, listed = set(todo), len(todo) if lists else 0
-        for number, name in enumerate(todo):  # which grows
+        for number, name in enumerate(todo):  # the list grows during the loop
             made = [each for each in self.made.get(_strip_collection(name), []) if both <= {*each.names}]
             in_order = [each for each in made if each.ordered]
             heap = [each for each in made if not each.ordered]
@@ -113,7 +112,7 @@ class StateChanges:
 
 
 def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object) -> StateChange | None:
-    """Return what a request changes if it succeeds; None for nearly all."""
+    """Return the change that a request makes if it succeeds; None for nearly all requests."""
     things: list[str] = []
     if changes_something(route, method):
         things += [*map(_strip_collection, _list_ids_without_colon_verb(route)), _get_collection(route)]
@@ -124,7 +123,7 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
 
 
 def list_state_dependencies(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
-    """Return the things whose state an answer may depend on, in order; adding to an unordered one needs none."""
+    """Return objects whose state may affect an answer, in order; adding to an unordered one does not depend on it."""
     named = list(dict.fromkeys(refs))
     if change is not None:
         return (
@@ -136,19 +135,19 @@ def list_state_dependencies(route: Route, method: str, refs: Iterable[str], chan
 
 
 def _strip_collection(name: str) -> str:
-    """Return an id without what Google writes before it, ``files/abc``."""
+    """Return an id without Google's collection prefix, as in ``files/abc``."""
     return name.rstrip("/").rpartition("/")[2]
 
 
 def _list_ids_without_colon_verb(route: Route) -> tuple[str, ...]:
-    """Return the ids of a path without the method that Google writes behind one, ``fileSearchStores/s:importFile``."""
+    """Return the ids of a path without the method that Google appends, ``fileSearchStores/s:importFile``."""
     if route.family not in METHOD_BEHIND_ID:
         return route.ids
     return tuple(each.partition(":")[0] for each in route.ids)
 
 
 def _get_collection(route: Route) -> str:
-    """Return what a request's thing is one of; Ollama's requests are all about its models (``api.tags``)."""
+    """Return the collection of a request's object; all requests of Ollama concern its models (``api.tags``)."""
     name = route.operation.partition("/")[0]
     return f"{'api' if name.startswith('api.') else name} of {route.provider.name}"
 

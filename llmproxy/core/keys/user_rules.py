@@ -1,4 +1,4 @@
-r"""The user's own rules: members to ignore, text to scrub, and named packs of ready-made scrubs.
+r"""The user's own rules: members to ignore, text to scrub, and named packs of predefined scrubs.
 
     [tool.llmproxy.normalize]
     ignore = ["$.metadata.run", "$..trace_id", "$.messages[*].name"]
@@ -6,9 +6,9 @@ r"""The user's own rules: members to ignore, text to scrub, and named packs of r
     packs = ["dates", "uuids"]
 
 Paths: ``$`` the body, ``.name`` or ``['name']`` a member, ``.*`` every member, ``[2]`` ``[-1]`` ``[*]`` elements,
-``..name`` that member at any depth. A placeholder may use groups (``\1``). Everything here is opt-in: dates in what a
-*user* says are meaning, so packs touch system and developer text only, and the coding agents' pack nothing but the tags
-and lines that those agents write themselves.
+``..name`` that member at any depth. A placeholder may use groups (``\1``). All rules are opt-in: a date in a *user's*
+message has meaning, so packs change only system and developer text, and the coding agents' pack changes only tags and
+lines that those agents write themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHERE = "[tool.llmproxy.normalize]"
 
 @dataclass(frozen=True, slots=True)
 class TextScrub:
-    """Replace what `pattern` matches by `placeholder`, in system text or in every string of the body."""
+    """A replacement of matches of `pattern` by `placeholder`, in system text or in every string of the body."""
 
     pattern: str
     placeholder: str
@@ -65,12 +65,12 @@ PACKS: dict[str, tuple[TextScrub, ...]] = {
         TextScrub(r"(?s)(gitStatus: ).*?(?=\n</|\Z)", r"\1[git-status]", "system"),
     ),
 }
-"""Named packs. Patterns are tight: a full date *and* time, a whole UUID, names that tempfile and pytest make."""
+"""Named packs. Patterns are narrow: a full date *and* time, a whole UUID, names that tempfile and pytest create."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The user's rules. Hashable; made by hand or from configuration."""
+    """The user's rules. Hashable; built by code or from configuration."""
 
     ignore: tuple[str, ...] = ()
     scrub: tuple[TextScrub, ...] = ()
@@ -85,7 +85,7 @@ class Rules:
 
     @cached_property
     def rules_digest(self) -> str:
-        """12 hex digits of these rules and of the version of the built-in ones."""
+        """12 hex digits of these rules and of the version of the built-in rules."""
         text = json.dumps([VERSION, self.ignore, [[s.pattern, s.placeholder, s.where] for s in self.scrub], self.packs])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -104,17 +104,15 @@ _STEP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Rules made ready."""
-
     paths: tuple[tuple[Step, ...], ...]
     system: tuple[tuple[re.Pattern[str], str], ...]
     everywhere: tuple[tuple[re.Pattern[str], str], ...]
     is_empty: bool
-    """There are none, which nobody need apply."""
+    """Whether there are no rules, so that applying them can be skipped."""
 
 
 def parse_path(path: str) -> tuple[Step, ...]:
-    """Take a JSON path of our dialect apart. SettingsError if it is not one."""
+    """Parse a JSON path of the dialect above. Raises SettingsError if it is invalid."""
     steps: list[Step] = []
     at = 1
     while path.startswith("$") and at < len(path) and (match := _STEP.match(path, at)):
@@ -134,7 +132,7 @@ def parse_path(path: str) -> tuple[Step, ...]:
 
 @lru_cache(maxsize=64)
 def compile_rules(rules: Rules) -> Compiled:
-    """Compile rules once. SettingsError names the path or pattern that is wrong."""
+    """Compile rules once. Raises SettingsError that names the invalid path or pattern."""
     system: list[tuple[re.Pattern[str], str]] = []
     everywhere: list[tuple[re.Pattern[str], str]] = []
     for name in rules.packs:
@@ -157,7 +155,7 @@ def compile_rules(rules: Rules) -> Compiled:
 
 
 def apply_rules(tree: object, rules: Compiled) -> object:
-    """Take the ignored members out of a JSON tree (in place) and scrub its text; returns the tree."""
+    """Remove the ignored members from a JSON tree (in place) and scrub its text; returns the tree."""
     for path in rules.paths:
         _remove_path(tree, path)
     if rules.system and isinstance(tree, dict):
@@ -182,13 +180,13 @@ def substitute_patterns(text: str, subs: tuple[tuple[re.Pattern[str], str], ...]
 
 
 _OF_SYSTEM_TEXT = ("text", "parts")
-"""Members that hold the words where system text is no string: ``{"parts": [...]}``, blocks with a ``text``."""
+"""Members that hold the text of system text that is no string: ``{"parts": [...]}``, blocks with a ``text``."""
 
 
 def _scrub_strings(
     node: object, subs: tuple[tuple[re.Pattern[str], str], ...], members: Sequence[str] | None = None
 ) -> object:
-    """Scrub a string, or all strings of a tree; of its objects only these `members`, None for all."""
+    """Scrub a string, or all strings of a tree; in objects only these `members`, None for all."""
     if isinstance(node, str):
         return substitute_patterns(node, subs)
     if isinstance(node, list):

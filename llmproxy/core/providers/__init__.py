@@ -1,5 +1,5 @@
-"""Who is meant by a request: the table of providers, and the ways to find a row of it.
+"""Providers: their table, and the routing of a request to one of its rows.
 
-`provider_table` is the data; `routing` asks it by path, header and host (`route`, `route_host`). What a provider needs
-beyond that lies here too: its upstream, its error envelope, AWS's signature.
+`provider_table` is the data; `routing` finds a row by path, header and host (`route`, `route_host`). The package also
+holds upstreams, AWS signatures and call rates (`hosts`), and answers to auxiliary calls (`stubs`).
 """

@@ -1,11 +1,13 @@
-"""Hosts: whose is this, may a request go there, and when, what does the environment say.
+"""Hosts and upstreams of providers: owners of hosts, base URLs from the environment, AWS signatures, call rates.
 
-AWS signatures (SigV4): a request that is signed for the proxy's own address is of no use to AWS.
+AWS signatures (SigV4) cover the Host header. A request to a base URL is signed for the proxy's own address, so AWS
+would answer 403. It is therefore refused before it is sent; a new signature would need the user's secret key. In replay
+a signature is ignored, because it is a credential.
 
-A signature covers the Host header, and by base URL that is ours: AWS would answer 403. So such a request is refused
-before it is sent. To sign anew takes the user's secret key. In replay a signature is ignored: it is a credential.
+Base-URL variables that are set when the proxy starts, and that name another address, become their provider's upstream.
+The key for such a gateway must never be sent to the public host.
 
-Base-URL variables that are set when we start, and are not ours, become their provider's upstream.
+Rates limit the calls to a provider (`--rate openai=60/min`) by waiting: no window of that length has more calls.
 
 The key that belongs to such a gateway must never be sent to the public host.
 
@@ -52,7 +54,7 @@ def provider_of_host(host: str, port: int | None) -> Provider | None:
 
 
 def port_of(scheme: str, port: int | None) -> int:
-    """Return the port, the scheme's own if none is given."""
+    """Return the port, or the scheme's default."""
     return port or (443 if scheme == "https" else 80)
 
 
@@ -64,8 +66,8 @@ COPILOT_TYPE = "COPILOT_PROVIDER_TYPE"
 
 
 def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
-    """Return which provider GitHub Copilot's CLI asks with a key of the user's, and what follows that one's prefix in
-    its base URL: whose host the variable names, else its type's, which is OpenAI if none is set.
+    """Return the provider of GitHub Copilot's CLI with a user's key, and the rest of its base URL after the prefix: the
+    owner of the variable's host, else the provider of the type, OpenAI by default.
     """
     parts = urlsplit(_parse_base_url("", env.get(COPILOT_URL, "")))
     known = provider_of_host(parts.hostname, port_of(parts.scheme, parts.port)) if parts.hostname else None
@@ -76,7 +78,7 @@ def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
 
 
 def has_copilot_other_url(env: Mapping[str, str], ours: str) -> bool:
-    """Return whether Copilot's base URL names another place than the one to which we send its provider's requests."""
+    """Return whether Copilot's base URL differs from the upstream of its provider's requests."""
     url = _parse_base_url("", env.get(COPILOT_URL, ""))
     parts, us = urlsplit(url), urlsplit(f"//{ours}")
     if not url or _is_same_place(url, us.hostname or "", us.port):
@@ -88,7 +90,7 @@ def has_copilot_other_url(env: Mapping[str, str], ours: str) -> bool:
 
 
 def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
-    """Return the environment's base URLs by provider, the first usable one, but for `ours` (``host:port``)."""
+    """Return the first usable base URL of each provider in the environment, except `ours` (``host:port``)."""
     us = urlsplit(f"//{ours}")
     upstreams: dict[str, str] = {}
     for provider in PROVIDERS.values():
@@ -100,15 +102,15 @@ def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
 
 
 def _list_base_url_variables(provider: Provider, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that say where a provider is: Copilot's only where no other client has a key for it."""
+    """Return the variables of a provider's base URL; Copilot's only if no other client has a key for the provider."""
     has_key = any(env.get(name) for key in provider.keys for name in (key.name, *key.instead))
     copilots = bool(env.get(COPILOT_URL)) and not has_key and read_copilot_provider(env)[0] is provider
     return (*provider.env, COPILOT_URL) if copilots else tuple(provider.env)
 
 
 def _parse_base_url(provider: str, value: str) -> str:
-    """Return a variable's value as a base URL, or an empty string."""
-    if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST is the server's variable as well
+    """Return a variable's value as a base URL, or "" if it is none."""
+    if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST also configures the server
         host, _, port = value.partition(":")
         value = f"http://{'127.0.0.1' if host in ('', '0.0.0.0') else host}:{port or 11434}"  # noqa: S104 - compared
     try:
@@ -119,7 +121,7 @@ def _parse_base_url(provider: str, value: str) -> str:
     except ValueError:
         return ""
     host = parts.netloc.rpartition("@")[2]
-    value = f"{parts.scheme}://{host}{parts.path}"  # a password or key of the URL is not ours to keep, print or export
+    value = f"{parts.scheme}://{host}{parts.path}"  # never keep, print or export a password or key in the URL
     return value.rstrip("/").removesuffix("/v2/chat").removesuffix("/v1/chat")  # litellm's COHERE_API_BASE
 
 
@@ -133,18 +135,18 @@ def _is_same_place(url: str, host: str, port: int | None) -> bool:
 
 ALGORITHM = "AWS4-HMAC-"
 AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
-"""How hosts end that check signatures; a gateway or a stand-in that --upstream names may well take what it gets."""
+"""Suffixes of hosts that check signatures; a gateway or test server set by --upstream may accept any."""
 
 
 class SignedForProxy(RefusedError):
-    """AWS would refuse this signature; 400, because boto asks again after most other statuses."""
+    """A signature that AWS would refuse; status 400, because boto retries after most other statuses."""
 
     code = "llmproxy_signed_for_proxy"
     status = 400
 
 
 def check_signature(headers: Headers, upstream: str) -> None:
-    """Refuse a signature that its upstream cannot accept. Raises SignedForProxy: for another host, going to AWS."""
+    """Check a request's signature. Raises SignedForProxy: signed for another host but sent to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()
     if not host.endswith(AWS) or not (header(headers, "authorization") or "").startswith(ALGORITHM):
@@ -162,7 +164,7 @@ def check_signature(headers: Headers, upstream: str) -> None:
 
 
 def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
-    """Add the providers whose base URL the environment sets; what was set by option stays."""
+    """Add the upstreams that the environment sets; upstreams set by option stay."""
     ours = f"{loaded.settings.host}:{loaded.settings.port}"
     found = {}
     for name, url in read_env_upstreams(env, ours).items():
@@ -173,25 +175,25 @@ def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
 
 
 class CallRateLimiter:
-    """Counts the calls of each provider that has a rate. One thread at a time."""
+    """Rate limiter for the calls of each provider. Not thread-safe."""
 
     def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
-        """Count from now on.
+        """Begin to count.
 
-        `rates` by provider, as `parsers.read_rates` makes them. `since`: a moment at which as many calls as may go are
-        taken to have gone, since whoever counted before is gone.
+        `rates` maps providers to rates as in `parsers.parse_call_rate`. `since`: a time at which the maximum number of
+        calls is assumed, because earlier counts are lost.
         """
         self._rates, self._clock = dict(rates), clock
         self._since = since
         self._went: dict[str, deque[float]] = {}
 
     def find_provider_rate(self, provider: str, *, model: bool) -> str:
-        """Return the rate that holds for a provider, empty if none does; what is said of all holds for models."""
+        """Return the rate of a provider, empty if it has none; the rate for all providers applies to models only."""
         named = self._rates.get(provider) or self._rates.get(provider.removeprefix(HTTP_PREFIX))
         return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
 
     def count_call(self, provider: str, *, model: bool = True) -> float:
-        """Count one call, and return the seconds until it may go."""
+        """Count a call, and return the seconds until it may be sent."""
         rate = self.find_provider_rate(provider, model=model)
         if not rate:
             return 0.0

@@ -1,15 +1,14 @@
-"""The providers and their operations, as data: all that is known of one by name stands in its row.
+"""Table of the providers and their operations; a provider's row holds all data specific to it.
 
-A provider's `upstream` is the base URL as its own SDK takes it; `versions` are the path prefixes under which its
-API stands at its public host, the first being the one that is restored where a client leaves it out. An operation
-has one name whoever serves it: ``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM, so that
-whatever looks into bodies can go by the operation alone. Sources: WIRE.md 1.1 and 1.2 and the providers' own API
-references, read 2026-07.
+A provider's `upstream` is the base URL in the form of its own SDK. `versions` are the path prefixes of its API at its
+public host; the first one is restored if a client omits the version. An operation has one name at all providers:
+``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM, so code that reads bodies needs only the
+operation. Sources: WIRE.md 1.1 and 1.2 and the providers' own API references, read 2026-07.
 
-Channels: what an interaction is about. A model (`llm`), a tool's server (`mcp`), any other service (`http`).
+Channels: an interaction goes to a model (`llm`), an MCP server (`mcp`), or another service (`http`).
 
-The channel is read off what every recording holds anyway, so it needs no column: services recorded by ``--record-host``
-are providers named ``http:HOST[:PORT]``, and what is said in MCP has an operation that begins with ``mcp:``.
+The channel is derived from stored fields, so it needs no column: services recorded by ``--record-host`` are providers
+named ``http:HOST[:PORT]``, and operations of MCP begin with ``mcp:``.
 
     https://api.github.com/repos/x    intercepted           provider http:api.github.com
     /api.github.com/repos/x           by prefix             the same provider, so one replays the other
@@ -28,66 +27,66 @@ from llmproxy.parsers import host_matches
 from llmproxy.protocol import STDIO_PREFIX, Channel
 
 Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
-"""Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
+"""Dialect of bodies and of the error envelope; ``http`` is a service without models."""
 METHOD_BEHIND_ID = frozenset[Family]({"gemini"})
-"""Families that write a method behind an id in a path, ``fileSearchStores/s:importFile``."""
+"""Families that append a method to an id in a path, ``fileSearchStores/s:importFile``."""
 HTTP_PREFIX = "http:"
-"""How the names of such services begin, ``http:api.github.com``."""
+"""Prefix of the names of other services, ``http:api.github.com``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that can be asked of a provider."""
+    """An operation of a provider."""
 
     name: str
     family: Family | None = None
-    """Dialect of this operation where it is not the provider's own, for example Ollama's imitation of OpenAI."""
+    """Dialect of this operation if it differs from the provider's, for example Ollama's imitation of OpenAI."""
     stream_default: bool = False
-    """What an absent ``stream`` in the body means."""
+    """Value of an absent ``stream`` member in the body."""
     multipart: bool = False
-    """The request is a multipart form."""
+    """Whether the request is a multipart form."""
     tree: bool = False
-    """Paths below it address things that the server keeps: ``/files/file-1/content``."""
+    """Whether paths below it address objects that the server keeps: ``/files/file-1/content``."""
     not_llm: bool = False
-    """Telemetry that merely shares the host."""
+    """Whether it is telemetry that only shares the host."""
     keeps: bool = False
-    """The server keeps what it is told: every method but a reading one makes or changes something."""
+    """Whether the server keeps data of requests: every method except reading ones creates or changes something."""
     unordered: bool = False
-    """In which order something is added to what it keeps does not matter."""
+    """Whether the order of additions to its collection does not matter."""
     changes: tuple[str, ...] = ()
-    """Members of the body that name what a request changes, though its path does not."""
+    """Members of the body that name objects which a request changes, though its path does not."""
 
 
 class DistinctivePaths(NamedTuple):
-    """By what of a request to a base URL a provider is told that no prefix names."""
+    """Properties of a request to a base URL that identify a provider without a prefix."""
 
     exact: tuple[str, ...] = ()
     begins: tuple[str, ...] = ()
-    """How paths begin that are its own, whatever follows."""
+    """Prefixes of its paths, whatever follows."""
     below: tuple[str, ...] = ()
-    """How paths begin that are its own if it knows them."""
+    """Prefixes of its paths, if its table knows the path."""
     holds: tuple[str, ...] = ()
-    """What stands somewhere in paths that are its own if it knows them."""
+    """Substrings of its paths, if its table knows the path."""
     header: str = ""
     """A header field that only its clients send."""
     query: str = ""
-    """How a member of the query begins that only its clients send."""
+    """Prefix of a query member that only its clients send."""
     certain: bool = False
-    """Its paths count whatever the headers say."""
+    """Whether its paths take precedence over headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyVariable:
     name: str
     instead: tuple[str, ...] = ()
-    """Variables that do its service: where one is set, a placeholder would only get in the way."""
+    """Alternative variables: if one is set, no placeholder is needed and it would interfere."""
     needs: str = ""
-    """Given only where this variable is set."""
+    """Variable without which this one is not set."""
     header: str = ""
-    """Header field in which a key goes; where none is named, and for a token, it is a bearer's."""
+    """Header field of a key; if empty, and for a token, it is sent as a bearer token."""
 
     def list_header_fields(self) -> dict[str, str]:
-        """Return the header field by each variable, empty for a bearer's."""
+        """Return the header field for each variable; empty for a bearer token."""
         return {name: self.header if name.endswith("_KEY") else "" for name in (self.name, *self.instead)}
 
 
@@ -97,47 +96,47 @@ class Provider:
 
     name: str
     upstream: str
-    """Base URL as its SDK takes it. Empty where it depends on the account (Azure)."""
+    """Base URL in the form of its SDK. Empty if it depends on the account (Azure)."""
     family: Family
     hosts: tuple[str, ...] = field(compare=False)
-    """Public hosts, ``api.openai.com``; ``*`` stands for any run of characters, ``:port`` is compared if given."""
+    """Public hosts, ``api.openai.com``; ``*`` matches any characters, ``:port`` is compared if given."""
     operations: Mapping[str, Operation] = field(compare=False)
-    """By path, version prefix left out."""
+    """Operations by path, without version prefix."""
     versions: tuple[str, ...] = field(default=("/v1",), compare=False)
     env: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Variables that hold its base URL, in order of precedence; and what follows the provider's prefix where it is
-    ours."""
+    """Variables that hold its base URL, in order of precedence, with the path after the provider's prefix in the
+    proxy's URL."""
     credentials: frozenset[str] = field(default=frozenset(), compare=False)
-    """Members of the query, in lower case, that say who asks and never what."""
+    """Query members, in lower case, that identify the caller and do not affect the answer."""
     alike: frozenset[str] = field(default=frozenset(), compare=False)
-    """Those of `versions` that mean the same as the first one; requests under any other are other requests."""
+    """Members of `versions` equivalent to the first one; under any other version a request is another request."""
     only_if_set: frozenset[str] = field(default=frozenset(), compare=False)
-    """Those of `env` that are set only where they were set: SDKs behave differently merely because they are there."""
+    """Members of `env` set only if the user set them: SDKs behave differently if they are present."""
     keys: tuple[KeyVariable, ...] = field(default=(), compare=False)
     litellm: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """By litellm's name of it: what follows the proxy's address in the base URL that litellm is given."""
+    """Path after the proxy's address in litellm's base URL, by litellm's name of the provider."""
     otel: str = field(default="", compare=False)
-    """OpenTelemetry's name of it, where that is another."""
+    """OpenTelemetry's name of the provider, if different."""
     pattern: str = field(default="", compare=False)
-    """How paths are read that carry a model or a method; see `paths`."""
+    """Name of the parser for paths with a model or a method; see `routing.find_path`."""
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
-    """What those methods ask for."""
+    """Operations by the method in the path."""
     own: DistinctivePaths = field(default=DistinctivePaths(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
-    """How paths at its own host begin that ask no model."""
+    """Prefixes of paths at its own host that call no model."""
     signed: bool = field(default=False, compare=False)
-    """Requests are signed anew for each call, or carry a token that lives for an hour."""
+    """Whether each request has a new signature, or a token that is valid for an hour."""
     price_names: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
-    """How its names of models become those of the table of prices: (expression, what may stand instead), in turn."""
+    """Conversion of its model names to those of the price table: (expression, replacements), applied in order."""
 
     @property
     def prefix(self) -> str:
-        """What its base URL begins with after the proxy's address; none for OpenAI, the default upstream."""
+        """Prefix of its base URL after the proxy's address; empty for OpenAI, the default upstream."""
         return "" if self.name == "openai" else f"/{self.name}"
 
 
 def _build_operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
-    """Map each path to its operation; `paths` gives those that do not follow from the name."""
+    """Map each path to its operation; `paths` holds paths that cannot be derived from the name."""
     return {paths.get(row.name.replace(".", "_"), "/" + row.name.replace(".", "/")): row for row in rows}
 
 
@@ -146,9 +145,9 @@ _TREES = (
     "libraries", "skills", "threads", "videos",
 )  # fmt: skip
 _HEAPS = ("containers", "files", "uploads", "vector_stores")
-"""Trees to which things are added, in any order."""
+"""Trees whose objects have no order."""
 READS_BY_POST = frozenset({"search", "query"})
-"""Last words of paths that are read by POST."""
+"""Last segments of paths at which POST only reads."""
 _CONVERSATION = ("conversation", "conversation.id", "tools.container")
 _CONTAINER = ("container", "container.id")
 
@@ -180,7 +179,7 @@ OPENAI = {
     "/agents": Operation("agents", tree=True, keeps=True),
     **MESSAGES,
 }  # fmt: skip
-"""What OpenAI and everybody compatible with it offers."""
+"""Operations of OpenAI and compatible providers."""
 
 ANTHROPIC = {
     **MESSAGES,
@@ -240,18 +239,18 @@ _METHODS = {
         "generateMessage", "batchGenerateContent", "asyncBatchEmbedContent",
     )
 }  # fmt: skip
-"""By what follows the colon in ``models/M:generateContent``; ``stream`` before it is taken off first."""
+"""Operations by the text after the colon in ``models/M:generateContent``, without a leading ``stream``."""
 RAW_PREDICT: Mapping[str, Operation] = {"anthropic": Operation("messages", "anthropic")}
-"""By publisher, what its own dialect on Vertex asks for: ``publishers/anthropic/models/M:rawPredict``."""
+"""Operations on Vertex in a publisher's own dialect, by publisher: ``publishers/anthropic/models/M:rawPredict``."""
 
 _ACTIONS = {
     **dict.fromkeys(("converse", "converse-stream"), Operation("converse")),
     **dict.fromkeys(("invoke", "invoke-with-response-stream"), Operation("invoke")),
     "count-tokens": Operation("count-tokens"),
 }
-"""By the last segment of ``/model/M/invoke``; one that names a stream asks for one."""
+"""Operations by the last segment of ``/model/M/invoke``; one with "stream" in its name asks for a stream."""
 BEARER_TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - a variable's name
-"""Variable of an API key, with which nothing is signed."""
+"""Variable of an API key, which replaces a signature."""
 BEDROCK = {
     "/async-invoke": Operation("async-invoke", tree=True, keeps=True),
     "/openai/v1/chat/completions": Operation("chat.completions", "openai"),
@@ -261,15 +260,15 @@ BEDROCK = {
 }
 
 GOOGLE_CREDENTIALS = frozenset({"key", "access_token", "oauth_token"})
-"""Google's: an API key, or an OAuth token, in the query."""
+"""Google's credentials in a query: an API key, or an OAuth token."""
 SIGNED_QUERY = frozenset(
     f"x-amz-{name}"
     for name in ("algorithm", "credential", "date", "expires", "security-token", "signature", "signedheaders")
 )
-"""AWS's: a request that is signed in its query."""
+"""AWS's members of a query that is signed."""
 
 WRITER = {"/chat": Operation("writer.chat"), "/completions": Operation("writer.completions")}
-"""OpenAI's dialect but for its streams: they end without ``[DONE]``, hence the names of their own."""
+"""OpenAI's dialect, except that streams end without ``[DONE]``; therefore these have their own names."""
 REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Operation("models", tree=True)}
 
 
@@ -290,7 +289,7 @@ def _keys(names: str) -> tuple[KeyVariable, ...]:
 
 
 _TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
-"""Claude Code's."""
+"""Paths of Claude Code's telemetry."""
 _AZURE = {"AZURE_OPENAI_ENDPOINT": "", "AZURE_API_BASE": "", "ANTHROPIC_FOUNDRY_BASE_URL": "/anthropic"}
 _ROWS = (
     Provider(
@@ -360,7 +359,7 @@ _ROWS = (
         own=DistinctivePaths(below=("/model/",), certain=True), signed=True,
         price_names=(
             (r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.", ("",)),
-            # answers give the name that the maker itself uses
+            # answers use the model maker's own name
             (r"^(claude-.*)$", (r"anthropic.\1-v1:0", r"anthropic.\1-v2:0")),
         ),
     ),
@@ -373,7 +372,7 @@ _ROWS = (
     ),
     Provider(
         "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
-        {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second as it is
+        {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second URL unchanged
         keys=_keys("CO_API_KEY COHERE_API_KEY"),
         litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
         own=DistinctivePaths((
@@ -431,13 +430,13 @@ _ROWS = (
 )  # fmt: skip
 
 PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
-"""Every provider by its logical name, which is its prefix too: ``/groq/...``."""
+"""All providers by logical name, which is also the path prefix: ``/groq/...``."""
 LITELLM_OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
-"""Variables that keep litellm from loading lists from the network when it is imported."""
+"""Variables that stop litellm from downloading lists when it is imported."""
 
 
 def format_example_urls(address: str) -> str:
-    """Return the base URLs of the two that most agents ask, as they are typed before a command."""
+    """Return the base URLs of OpenAI and Anthropic as assignments to write before a command."""
     return f"OPENAI_BASE_URL={address}/v1 ANTHROPIC_BASE_URL={address}"
 
 
@@ -450,22 +449,22 @@ def build_custom_provider(name: str, upstream: str) -> Provider:
 
 
 MCP_PREFIX = "mcp:"
-"""How operations of MCP begin, ``mcp:tools/call``."""
+"""Prefix of MCP operations, ``mcp:tools/call``."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that change nothing (RFC 9110, 9.2.1)."""
 
 
 class HostInPath(NamedTuple):
-    """A host that stands as the first segment of a path."""
+    """A host in the first segment of a path."""
 
     provider: str
     url: str
     rest: str
-    """Path and query below it."""
+    """Path and query after it."""
 
 
 def get_channel(provider: str, operation: str) -> Channel:
-    """Return the channel of an interaction, by the names that are stored with it."""
+    """Return the channel of an interaction from its stored names."""
     if operation.startswith(MCP_PREFIX):
         return Channel.MCP
     return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM
@@ -477,13 +476,13 @@ def parse_port(text: str) -> int | None:
 
 
 def name_service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
-    """Return the name of the provider that a host becomes, and its URL; a port that goes without saying is left out."""
+    """Return a host's provider name and URL, without the scheme's default port."""
     there = format_host(scheme, host.lower(), port)
     return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
 
 
 def find_host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None:
-    """Return the recorded host that a target names first, ``/api.github.com/repos``; by http at ports but 443."""
+    """Return the recorded host that begins a target, ``/api.github.com/repos``; http for a port other than 443."""
     path, mark, query = target.partition("?")
     first, slash, rest = path[1:].partition("/")
     host, colon, port = first.rpartition(":") if ":" in first else (first, "", "")
@@ -498,13 +497,13 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None
 
 
 class Client(NamedTuple):
-    """A program that asks."""
+    """A client program."""
 
     name: str
     version: str
 
     def __str__(self) -> str:
-        """Read ``Claude Code 2.1.197``."""
+        """Return text such as ``Claude Code 2.1.197``."""
         return f"{self.name} {self.version}"
 
 
@@ -517,10 +516,10 @@ CLIENTS = {
     "GeminiCLI-tui": "Gemini CLI",
     "QwenCode": "Qwen Code",
 }
-"""Names of agents, by what their user-agent begins with; every other client keeps the name that it says."""
+"""Names of agents by the beginning of their user-agent; other clients keep the name in it."""
 
 
 def read_client(headers: Headers) -> Client | None:
-    """Return the program of a request's user-agent; None where it says no name and version."""
+    """Return the program in a request's user-agent; None without a name and version."""
     match = _PRODUCT.match(header(headers, "user-agent") or "")
     return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

@@ -1,16 +1,16 @@
-"""Which provider, and which of its operations, is a request about?
+"""Routing: the provider and the operation of a request.
 
-One port serves them all, so a request that came to a base URL is told by its prefix (``/groq/...``), else by the
-headers only one provider uses, else by a path only one provider has, else it is of nobody in particular and goes to
-``--upstream default=URL``, or to OpenAI. A request met in forward mode, or in an imported recording, is told by its
-host. Either way the outcome is the same :class:`Route`, so that a recording made one way replays the other way.
+One port serves all providers. A request to a base URL is identified by its prefix (``/groq/...``), else by headers that
+only one provider uses, else by a path that only one provider has. All others go to ``--upstream default=URL``, or to
+OpenAI. A request in forward mode, or in an imported recording, is identified by its host. Both ways give the same
+:class:`Route`, so a recording of one way replays the other way.
 
-A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, others do not, and
-users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any other
-path stands for the provider's own base.
+Base URLs have the meaning that the provider's own SDK gives them: `OPENAI_BASE_URL` ends in ``/v1``, others do not, and
+users write both. A bare host gets the whole path. A base URL that ends in a version already contains the version. Any
+other path replaces the provider's own base path.
 
-`Route.target` is what the provider sees at its public host, wherever the request is sent. Two different resources
-never share a route. A path nobody knows is generic HTTP, its decoded path is its operation.
+`Route.target` is the target at the provider's public host, wherever the request is sent. Two different resources never
+share a route. An unknown path is generic HTTP; its decoded path is the operation.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from llmproxy.lazy_regex import late
 from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
 
 DEFAULT = "default"
-"""The name in `upstreams` of the place where ``/v1/...`` of nobody in particular goes."""
+"""Key in `upstreams` for ``/v1/...`` paths that identify no provider."""
 REST = "*"
-"""The name in `upstreams` of the place where a path goes that says nothing: mitmproxy's own reverse mode sends
-everything to one. Nobody types it."""
+"""Key in `upstreams` for all other unidentified paths: mitmproxy's reverse mode sends everything to one upstream. Users
+never type it."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 _VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
 _LOCATION = late(r"/locations/([a-z0-9-]+)/")
@@ -55,41 +55,40 @@ _AWS_REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the URL and the headers of a request say."""
+    """Facts derived from the URL and the headers of a request."""
 
     provider: Provider
     operation: str
-    """Name, with the ids of the path where it addresses a thing (``files/file-1/content``); or the decoded path."""
+    """Name, with the ids of the path if it addresses an object (``files/file-1/content``); or the decoded path."""
     target: str
-    """Path and query as the provider sees them at its public host; percent-encoding as it came."""
+    """Path and query at the provider's public host, with percent-encoding unchanged."""
     upstream: str
-    """Where to send it, ``https://host[:port]``; empty if nobody said where (Azure without an endpoint)."""
+    """Address that receives it, ``https://host[:port]``; empty if unknown (Azure without an endpoint)."""
     upstream_target: str
     """Path and query to send there."""
     model: str | None
-    """From the path; None where the body names it."""
+    """Model in the path; None if the body names it."""
     stream: bool | None
-    """Where the path decides; None where the body does. Ask :func:`asks_for_stream`."""
+    """Whether the path asks for a stream; None if the body decides. Call :func:`asks_for_stream`."""
     known: bool
     """Whether the operation is in the table. If not, it is generic HTTP."""
     not_llm: bool = False
-    """Telemetry or trace ingest that merely shares the host."""
+    """Whether it is telemetry or trace ingest that only shares the host."""
     family: Family = "generic"
     """Dialect of the bodies and of the error envelope: the operation's, else the provider's."""
     ids: tuple[str, ...] = ()
-    """Segments of `operation` that are ids which a server made up: ``("file-1",)``."""
+    """Segments of `operation` that are ids created by a server: ``("file-1",)``."""
     stream_default: bool = False
-    """What an absent ``stream`` in the body means."""
+    """Value of an absent ``stream`` member in the body."""
     multipart: bool = False
-    """The request is expected to be a multipart form."""
+    """Whether a multipart form is expected."""
     variant: str = ""
-    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a
-    project."""
+    """Other parts of the path that select the answer: a version unlike the provider's first, a location, a project."""
     keeps: bool = False
-    """The server keeps what it is told there; see `provider_table.Operation`."""
+    """Whether the server keeps data of the request; see `provider_table.Operation`."""
     unordered: bool = False
     changes: tuple[str, ...] = ()
-    """Members of the body that name what a request changes."""
+    """Members of the body that name objects which a request changes."""
 
 
 # -- a request to a base URL -------------------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ _HOLDS = tuple((part, row) for row in _ROWS for part in row.own.holds)
 
 
 def _find_by_own_path(path: str) -> str | None:
-    """Return the name of the provider that alone has such a path."""
+    """Return the name of the only provider with such a path."""
     name = _EXACT.get(path)
     if name is not None:
         return name
@@ -135,7 +134,7 @@ def _find_by_own_path(path: str) -> str | None:
 
 
 def _find_by_headers(query: str, headers: Headers) -> str | None:
-    """Return the name of the provider whose headers these are."""
+    """Return the name of the provider that uses these headers."""
     names = {name.lower() for name, _ in headers}
     return next(
         (
@@ -161,7 +160,7 @@ def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[s
         or "api-version=" in query
         or any(name.lower() == "api-key" for name, _ in headers)
     )
-    if azure:  # Azure's own paths begin like our prefix for OpenAI
+    if azure:  # Azure's own paths begin like the proxy's prefix for OpenAI
         return PROVIDERS["azure"], path
     if first in PROVIDERS:
         return PROVIDERS[first], slash + rest or "/"
@@ -208,10 +207,10 @@ def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str]
 def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -> Route:
     """Route a request to a base URL.
 
-    `target` is path and query as the client sent them, ``/s/<session>/<provider>/<the provider's path>``.
-    `upstreams` maps names of providers, new names and ``default`` to base URLs.
+    `target` is the client's path and query, ``/s/<session>/<provider>/<the provider's path>``. `upstreams` maps names
+    of providers, new names and ``default`` to base URLs.
 
-    Raises RefusedError, listing the prefixes, for a path that says nothing.
+    Raises RefusedError, listing the prefixes, for a path that identifies no provider.
     """
     path, mark, query = split_session(target)[1].partition("?")
     provider, path = _find_provider(path, query, headers, upstreams)
@@ -229,7 +228,7 @@ def route_host(
     target: str,
     upstreams: Mapping[str, str] = _NONE,
 ) -> Route | None:
-    """Route a request to a host of its own, or None; only `target` is what the provider's public host would see."""
+    """Route a request by host; None for an unknown host. Only `target` is as at the provider's public host."""
     origin = f"{scheme}://{format_host(scheme, host, port)}"
     path, mark, query = target.partition("?")
     for name, url in upstreams.items():
@@ -243,11 +242,11 @@ def route_host(
     return _build_route(known, path, mark + query, lambda _: (origin, target)) if known else None
 
 
-# -- questions about a route -------------------------------------------------------------------------------------------
+# -- properties of a route ---------------------------------------------------------------------------------------------
 
 
 def asks_for_stream(route: Route, body_json: object) -> bool:
-    """Return whether a stream was asked for: by the path where that decides, else by the body's ``stream``."""
+    """Return whether a request asks for a stream: from the path if that decides, else from the body's ``stream``."""
     if route.stream is not None:
         return route.stream
     if not isinstance(body_json, dict):
@@ -259,7 +258,7 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
 
 
 def changes_something(route: Route, method: str) -> bool:
-    """Return whether a request changes what the server keeps: asked again, it is answered otherwise."""
+    """Return whether a request changes server state, so that a repetition has another answer."""
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
         return route.keeps and last not in READS_BY_POST
@@ -275,7 +274,7 @@ _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
 
 
 def family_of(provider: str, operation: str) -> Family:
-    """Return the dialect of a stored interaction; of a provider that is not in the table it is OpenAI's."""
+    """Return the dialect of a stored interaction; OpenAI's for a provider that is not in the table."""
     if provider.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return "http"
     if provider not in PROVIDERS:
@@ -288,13 +287,12 @@ class FoundPath(NamedTuple):
     name: str
     drop: int = 0
     insert: str = ""
-    """What the provider itself would see is `insert` and the path without its first `drop` characters."""
+    """The provider's own path is `insert` and the path without its first `drop` characters."""
     model: str | None = None
     stream: bool | None = None
     ids: tuple[str, ...] = ()
     variant: str = ""
-    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a
-    project."""
+    """Other parts of the path that select the answer: a version unlike the provider's first, a location, a project."""
 
 
 _METHOD = late(
@@ -318,23 +316,23 @@ _WORDS = frozenset({
     "resume", "runs", "search", "sessions", "steps", "submit_tool_outputs",
     "transcription_sessions", "usage_report", "versions", "workspaces",
 })  # fmt: skip
-"""Segments below a resource that are words of the API; every other one is somebody's id."""
+"""Segments below a resource that are words of the API; all others are ids."""
 
 
 @cache
 def _index_paths(provider: Provider) -> dict[str, FoundPath]:
-    """Return the provider's plain paths: under each of its versions, and under a version left out or wrong."""
+    """Return the provider's plain paths: with each of its versions, and with a missing or wrong version."""
     found: dict[str, FoundPath] = {}
     first: dict[
         str, str
-    ] = {}  # two paths of one operation are two requests: Google's own models, and those of its OpenAI dialect
+    ] = {}  # paths of one operation are distinct requests: Google's models, and those of its OpenAI dialect
     for tail, operation in provider.operations.items():
         other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
             found[version + tail] = FoundPath(
                 operation, operation.name, len(version), provider.versions[0], variant=other
             )
-    for tail, operation in provider.operations.items():  # second, so that the true paths win
+    for tail, operation in provider.operations.items():  # second, so that correct paths take precedence
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
             found[version + tail] = FoundPath(
@@ -344,7 +342,7 @@ def _index_paths(provider: Provider) -> dict[str, FoundPath]:
 
 
 def _get_unusual_version(provider: Provider, version: str) -> str:
-    """Return a version that is not what the provider's first one is, else ""."""
+    """Return a version that is not equivalent to the provider's first one, else ""."""
     return "" if version == provider.versions[0] or version in provider.alike else version
 
 
@@ -384,7 +382,7 @@ def _find_model_action(provider: Provider, path: str) -> FoundPath | None:
 
 
 def _find_google(provider: Provider, path: str) -> FoundPath | None:
-    """Find ``/v1beta/models/M:method`` with any version or none, of both of Google's services."""
+    """Find ``/v1beta/models/M:method`` with any version or none, for both of Google's services."""
     upload = _UPLOAD.match(path)
     if upload is not None:
         below = upload.end()
@@ -408,7 +406,7 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
     method = bare[:1].lower() + bare[1:]
     stream = bare != match["method"]
     model = match["model"]
-    if match["kind"] != "models":  # tuned models and endpoints are other things than models of the same name
+    if match["kind"] != "models":  # tuned models and endpoints differ from models of the same name
         model = f"{match['kind']}/{model}"
     if method == "rawPredict":
         operation = RAW_PREDICT.get(match["publisher"], Operation("rawPredict", "generic"))
@@ -420,8 +418,8 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
 
 
 def _join_google_place(provider: Provider, match: re.Match[str]) -> str:
-    """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is
-    the project's own.
+    """Return other parts of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` that select the answer: P only
+    if the model belongs to the project.
     """
     version, publisher = match["version"], match["publisher"]
     more = (
@@ -439,7 +437,7 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
     "actions": _find_model_action,
     "google": _find_google,
 }
-"""By `Provider.pattern`."""
+"""Path parsers by `Provider.pattern`."""
 
 
 def find_path(provider: Provider, path: str) -> FoundPath | None:
@@ -454,8 +452,6 @@ def find_path(provider: Provider, path: str) -> FoundPath | None:
 
 
 class _BaseUrl(NamedTuple):
-    """A base URL taken apart."""
-
     origin: str
     path: str
 
@@ -468,13 +464,13 @@ def _parse_base_url(url: str) -> _BaseUrl:
 
 @lru_cache(maxsize=256)
 def _find_base_path_prefixes(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
-    """Return the path of a base URL, and the prefixes of a target of which the first that fits is already in it."""
+    """Return a base URL's path, and prefixes of a target; the first that matches is already part of that path."""
     path = _parse_base_url(url).path
     if not path:
         return "", ()
     versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
     # Base URLs are written with and without the version (one SDK's ends in /v1, another's for the same provider does
-    # not): one that ends in a version brings it along.
+    # not): if a base URL ends in a version, the version is removed from the target.
     if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
         return path, (*versions, "/v1")
     own = _parse_base_url(provider.upstream).path if provider.upstream else ""
@@ -482,7 +478,7 @@ def _find_base_path_prefixes(provider: Provider, url: str) -> tuple[str, tuple[s
 
 
 def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers) -> tuple[str, str]:
-    """Return origin and target for a base URL given by the user; the provider's own if `url` is empty."""
+    """Return origin and target for the user's base URL, or for the provider's own if `url` is empty."""
     if not url:
         return _build_default_origin(provider, target, headers), target
     path, strip = _find_base_path_prefixes(provider, url)
@@ -506,7 +502,7 @@ def _build_default_origin(provider: Provider, target: str, headers: Headers) -> 
     if not provider.upstream:
         return ""
     if provider.name == "vertex":
-        params = unquote(header(headers, "x-goog-request-params") or "")  # in gRPC the path says no place
+        params = unquote(header(headers, "x-goog-request-params") or "")  # in gRPC the path has no location
         match = _LOCATION.search(target) or _LOCATION.search(params)
         if match and match[1] != "global":
             return f"https://{match[1]}-aiplatform.googleapis.com"

@@ -1,18 +1,18 @@
-"""Auxiliary calls: what clients ask besides their questions, and what a session without a network answers to it.
+"""Auxiliary calls of clients, and built-in answers (stubs) to them for sessions without a network.
 
-Which of these a client makes depends on its machine and on its cache, so no recording can hold them all, and a recorded
-token is a placeholder that expired long ago. A row says how such a call is told, and what a stub answers:
+A client's machine and caches determine which of these calls it makes, so no recording can hold them all, and a recorded
+token is an expired placeholder. A row describes such a call and its stub:
 
-    always      in replay whatever is recorded; where the mode forwards it goes where it goes, and is not stored
-    else        recorded and replayed as everything, and a stub only where no recording of it is there
+    always      used in replay, whatever is recorded; a mode that forwards sends the call and does not store it
+    else        recorded and replayed like other calls; the stub is used only without a recording
 
-A stub never steers what an agent does: it is a dummy, an acknowledgement, or a refusal in words. No row: which account
-is signed in, a region, flags of features, and a title, a model's answer which other programs ask for in the same words.
+A stub never influences an agent's decisions: it is a dummy, an acknowledgement, or a refusal in words. There are no
+rows for the signed-in account, a region, feature flags, or titles, which a model writes and other programs request too.
 
-A dummy is unmistakable (`DUMMY` stands in it), and is refused as a credential wherever a request would leave the
-machine (`secrets.redact.find_placeholder`). It lives for a day: longer than a run, and short enough for the caches of
-command line tools. Sources: the services' API references, and what google-auth 2.63, azure-identity 1.27, msal 1.39,
-boto3 1.44, mcp 1.30 and Claude Code 2.1.332 send.
+A dummy is recognisable (it contains `DUMMY`), and is refused as a credential in a request that would leave the machine
+(`secrets.redact.find_placeholder`). It is valid for a day: longer than a run, and short enough for the caches of
+command line tools. Sources: the services' API references, and the requests of google-auth 2.63, azure-identity 1.27,
+msal 1.39, boto3 1.44, mcp 1.30 and Claude Code 2.1.332.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
 from llmproxy.protocol import DUMMY
 
 LIFETIME = 86_400
-"""Seconds that a dummy lives."""
+"""Seconds for which a dummy is valid."""
 NAME = "llmproxy-dummy"
-"""What stands for a name: of a role, an account, a project, a client."""
+"""Dummy name of a role, an account, a project, a client."""
 WELL_KNOWN = "/.well-known/"
 _OURS = f"{WELL_KNOWN}llmproxy/"
-"""Below it stand the endpoints that the stub of a server's metadata names."""
+"""Prefix of the endpoints that the stub of a server's metadata names."""
 NOWHERE = "stubs.invalid"
-"""The host of calls by base URL that name no server."""
+"""Host of calls by base URL that name no server."""
 METADATA = ("169.254.169.254", "metadata.google.internal")
-"""Where a machine in a cloud asks who it is."""
+"""Metadata servers, which tell a cloud machine its identity."""
 _JWT_GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class StubRequest(NamedTuple):
-    """An auxiliary call, as far as its answer depends on it."""
+    """The parts of an auxiliary call that its answer depends on."""
 
     path: str
     said: Mapping[str, str]
     """Members of its query and of its form or JSON."""
     origin: str
-    """What its client takes for the server, ``https://login.microsoftonline.com``; with the prefix by base URL."""
+    """The server's origin for the client, ``https://login.microsoftonline.com``; by base URL with the prefix."""
     now: float
     """Unix seconds."""
     model: str | None = None
-    """That the path names."""
+    """Model that the path names."""
     models: tuple[str, ...] = ()
-    """Those of which the session's cassette has answers."""
+    """Models with answers in the session's cassette."""
 
     @property
     def audience(self) -> str:
@@ -71,32 +71,32 @@ class StubRequest(NamedTuple):
 class Stub(NamedTuple):
     name: str
     answer: Callable[[StubRequest], Response | None]
-    """None: this one cannot be answered."""
+    """Returns the answer; None if this call cannot be answered."""
     why: str
-    """Why it can be answered without a recording."""
+    """Reason why it can be answered without a recording."""
     methods: str
     path: str = ""
-    """Expression that the whole path fits; none: any."""
+    """Expression for the whole path; empty: any."""
     hosts: str = ""
-    """Patterns; none: any host."""
+    """Host patterns; empty: any host."""
     operation: str = ""
-    """Of a provider's table, where it is one of those."""
+    """Operation in the providers' tables, if it is one."""
     says: Mapping[str, str] = MappingProxyType({})
-    """Members of query, form or JSON, with expressions that their values fit."""
+    """Members of query, form or JSON, with expressions for their values."""
     client: str = ""
-    """How the user-agent begins, where only one program's calls are meant."""
+    """Prefix of the user-agent, if the row is for one program only."""
     always: bool = True
 
     @property
     def is_sign_in(self) -> bool:
-        """Who goes live needs the real one. Its host is decrypted where the mode forwards, too: no dummy goes there."""
+        """Whether it is a sign-in: live channels need the real one. Its host is always decrypted, to refuse dummies."""
         return self.why == _KEY
 
     def matches_host(self, host: str) -> bool:
         return any(fnmatchcase(host, each) for each in self.hosts.split())
 
     def matches_members(self, asked: StubRequest) -> bool:
-        """Return whether the body, too, is that of such a call."""
+        """Return whether the members of query and body match too."""
         return all(re.fullmatch(pattern, asked.said.get(name, "")) for name, pattern in self.says.items())
 
 
@@ -114,7 +114,7 @@ def token(kind: str = "access") -> str:
 
 
 def make_jwt(asked: StubRequest) -> str:
-    """Return an unsigned JWT; clients read when it ends."""
+    """Return an unsigned JWT; clients read its expiry time."""
     claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": asked.audience}
     claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
     parts = (json.dumps(each).encode() for each in ({"alg": "none", "typ": "JWT"}, claims))
@@ -122,7 +122,7 @@ def make_jwt(asked: StubRequest) -> str:
 
 
 def _answer_token(asked: StubRequest) -> Response:
-    """Answer as a token endpoint (RFC 6749, 5.1, RFC 8693), in the words of all that are known at once."""
+    """Answer like a token endpoint (RFC 6749, 5.1, RFC 8693), with the member names of all known services."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
     made |= dict.fromkeys(("token", "value"), make_jwt(asked)) | {"token_type": "Bearer", "expires_on": str(ends)}
     made |= {"expireTime": _format_expiry(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
@@ -138,7 +138,7 @@ def _format_expiry(asked: StubRequest) -> str:
 
 
 def _answer_google_metadata(asked: StubRequest) -> Response:
-    """Answer as Google's metadata server: with a text, but for tokens and the account as a whole."""
+    """Answer like Google's metadata server: with text, except for tokens and the whole account."""
     last, flavor = asked.path.rstrip("/").rpartition("/")[2], ("metadata-flavor", "Google")
     if last == "token":
         return _answer_token(asked)
@@ -164,7 +164,7 @@ def _answer_aws_sts(asked: StubRequest) -> Response:
 
 
 def _answer_aws_metadata(asked: StubRequest) -> Response:
-    """Answer as the instance's metadata, or as the server of a container's credentials."""
+    """Answer like the metadata server of an instance, or the credential server of a container."""
     if asked.path == "/latest/api/token":
         return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
     if asked.path.endswith("/security-credentials/"):
@@ -174,8 +174,8 @@ def _answer_aws_metadata(asked: StubRequest) -> Response:
 
 
 def _answer_entra_discovery(asked: StubRequest) -> Response:
-    """Answer where a tenant's endpoints are: at the authority that was asked, or is asked about."""
-    base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal speaks to nothing else
+    """Answer with a tenant's endpoints, at the authority of the request or of its parameter."""
+    base, tenant = asked.origin.replace("http:", "https:"), asked.path.split("/")[1]  # msal accepts only https
     if not asked.path.endswith("/discovery/instance"):
         at = f"{base}/{tenant}"
         ways = {"token": "token", "authorization": "authorize", "device_authorization": "devicecode"}
@@ -188,8 +188,8 @@ def _answer_entra_discovery(asked: StubRequest) -> Response:
 
 
 def _answer_oauth_metadata(asked: StubRequest, issuers: Sequence[str] = ()) -> Response:
-    """Answer that a server of tools is its own authorization server (RFC 9728, RFC 8414), at paths of ours; and that
-    `issuers` are such, too: a client takes the one that it was told, and stops at others.
+    """Answer that an MCP server is its own authorization server (RFC 9728, RFC 8414), at the stub's paths, and that
+    `issuers` are, too: a client uses only the issuer that it knows.
     """
     kind, _, below = asked.path.removeprefix(WELL_KNOWN).partition("/")
     at = f"{asked.origin}/{below}".rstrip("/")
@@ -205,14 +205,14 @@ def _answer_oauth_metadata(asked: StubRequest, issuers: Sequence[str] = ()) -> R
 
 
 def _answer_registration(asked: StubRequest) -> Response:
-    """Register a client (RFC 7591) as it describes itself."""
+    """Register a client (RFC 7591) with its own metadata."""
     said = {name: value if value[:1] not in "[{" else json.loads(value) for name, value in asked.said.items()}
     ours = {"client_id": NAME, "client_secret": token("client"), "client_secret_expires_at": 0}
     return answer_json({**said, **ours}, 201)
 
 
 def _answer_authorization(asked: StubRequest) -> Response | None:
-    """Send whoever follows the link back at once, to this machine, with a code and the state that came."""
+    """Redirect the client to its address on this machine, with a code and its state."""
     back, code = asked.said.get("redirect_uri", ""), {"code": token("code"), "state": asked.said.get("state", "")}
     if urlsplit(back).hostname not in ("127.0.0.1", "localhost", "::1"):
         return None
@@ -225,7 +225,7 @@ def _answer_quota_probe(asked: StubRequest) -> Response:
 
 
 def _list_recorded_models(asked: StubRequest) -> Response | None:
-    """List the models of which answers are recorded, in the words of every dialect: any other one would miss."""
+    """List the models with recorded answers, in every dialect: any other model would miss."""
     when = {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": NAME}
     when |= {"object": "model", "type": "model"}
     made = {each: {"id": each, "name": f"models/{each}", "display_name": each, **when} for each in asked.models}
@@ -298,24 +298,24 @@ STUBS: tuple[Stub, ...] = (
         "POST", operation="count_tokens", client="claude-cli/", always=False,
     ),
 )  # fmt: skip
-"""Of several that fit the first one counts."""
+"""Rows in order; the first match applies."""
 TELEMETRY = next(row for row in STUBS if row.name == "telemetry")
 OPERATIONS = frozenset(row.operation for row in STUBS if row.operation)
-"""Of providers' tables, of which some calls are auxiliary."""
+"""Operations in the providers' tables that include auxiliary calls."""
 OPTIONAL = ("count_tokens", "models")
-"""Those of which a recording that nobody asks for is not unused: whether they come is the client's cache's affair."""
+"""Operations whose recordings are never reported as unused: a client's cache determines whether they occur."""
 SIGN_IN_URLS: Mapping[str, str] = {
     "AWS_ENDPOINT_URL_STS": "/sts.amazonaws.com",
     "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"/{METADATA[0]}",
     "AZURE_POD_IDENTITY_AUTHORITY_HOST": f"/{METADATA[0]}",
 }
-"""Variables that hold the base URL of a sign-in, and what follows the proxy's address there."""
+"""Variables that hold the base URL of a sign-in, with the path after the proxy's address."""
 SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 """Variables that hold host and port of Google's metadata server."""
 
 
 def join_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
-    """Return the user's own rows (`parsers.read_stub_table`), and ours."""
+    """Return the user's own rows (`parsers.read_stub_table`), then the built-in rows."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)
@@ -325,12 +325,12 @@ def join_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
 
 
 def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
-    """Return whether some calls to a host are stubbed: where nothing is `offline`, only sign-ins matter."""
+    """Return whether any call to a host is stubbed; unless `offline`, only sign-ins are considered."""
     return any(row.matches_host(host) for row in rows if offline or row.is_sign_in)
 
 
 def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
-    """Return the rows that a request's head fits."""
+    """Return the rows that a request's head matches."""
     if where.not_llm:
         return (TELEMETRY,)
     host, path = urlsplit(where.upstream).hostname or "", where.target.partition("?")[0]
@@ -349,7 +349,7 @@ def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers
 def find_stub_host(
     rows: Sequence[Stub], method: str, target: str, headers: Headers, *, named: bool
 ) -> HostInPath | None:
-    """Return an auxiliary call's host: first in its path, or told by it. `named`: paths without one have upstreams."""
+    """Return an auxiliary call's host: first in its path, or derived. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
         return HostInPath(*name_service("http", METADATA[1], None), target)
@@ -360,7 +360,7 @@ def find_stub_host(
 
 
 def parse_members(target: str, headers: Headers, body: bytes) -> dict[str, str]:
-    """Return the members of a query and of a form or a JSON object, as texts."""
+    """Return the members of a query and of a form or a JSON object, as text."""
     said = dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
     if body[:1] == b"{":
         tree = parse_json(body) or {}

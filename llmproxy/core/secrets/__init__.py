@@ -1,7 +1,7 @@
-"""What is secret, and what stands in its place.
+"""Detection of secrets, and their replacement by placeholders.
 
-`secret_kinds` holds the tables: keys by their shape, by their place, by their name; `entropy` tells values drawn by lot
-from words. `find_secrets` says where in a text secrets and this run's credentials stand, `encodings` puts placeholders
-there in whatever encoding, `redact` does so for requests, answers and texts. Matching uses the redacted request, so
-that redaction never breaks replay.
+`secret_kinds` holds the tables: keys by shape, by context, by name; `entropy` distinguishes random values from words.
+`find_secrets` finds the positions of secrets and of this run's credentials in a text, `encodings` replaces them in any
+encoding, and `redact` applies this to requests, answers and texts. Matching uses the redacted request, so redaction
+never breaks replay.
 """

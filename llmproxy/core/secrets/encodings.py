@@ -1,12 +1,12 @@
-"""Put something else in the place of a secret, in whatever encoding: escapes, lines, base64, UTF-16, a stream.
+"""Replacement of secrets in any encoding: escapes, wrapped lines, base64, UTF-16, a stream.
 
-Each encoding gives a plain text in which the search can be made, and a way back from its spans to the text. What is
-put in their place has as many characters, so that the text's form (base64, frames, chunks) stays what it is.
-*Fingerprint*: what stands for a value that may be secret and yet says what is asked, stretched and cut, so that it
-tells values apart and gives none away. It is stored beside the request, so it must be the same on every machine: no
-salt of our own. 4096 rounds and 48 bits make guessing a word dear and never sure; a random token cannot be guessed at
-all. A stranger may send thousands in one URL, and this stands in the way of everybody's answers: so the first few of
-a request are stretched each for itself, and the others with all of these together.
+Each encoding provides plain text to search, and a mapping of its spans to the original text. A replacement has the same
+number of characters, so the text's format (base64, frames, chunks) stays valid.
+*Fingerprint*: the replacement of a possible secret that may be part of the question, stretched and truncated, so that
+it distinguishes values and reveals none. It is stored with the request, so it must be the same on every machine: there
+is no private salt. With 4096 rounds and 48 bits, guessing a word is expensive and never certain; a random token cannot
+be guessed. An attacker may send thousands of values in one URL, which would delay all answers. So only the first few
+values of a request are stretched individually, and the others together with all of these.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 # -- fingerprints ------------------------------------------------------------------------------------------------------
 
 _ROUNDS = 4096
-"""About a millisecond; only for what looks secret and is no credential of its provider's."""
+"""Takes about a millisecond; used only for values that look secret and are no credential of their provider."""
 DIGITS = 12
 
 
 _EACH = 16
-"""Values of one request that are stretched each."""
+"""Values of one request that are stretched individually."""
 _SALT = b"llmproxy key v2"
 
 
 class Fingerprints:
-    """The fingerprints of one request's values; the time that they take does not grow with their number."""
+    """Fingerprints of one request's values; computing time is bounded for any number of values."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}
@@ -61,13 +61,13 @@ class Fingerprints:
     def _new_fingerprint(self, secret: str) -> str:
         if len(self._found) < _EACH:
             return fingerprint_secret(secret)
-        # Who guesses this one has to guess all of the first ones with it.
+        # Guessing this value requires guessing all of the first ones too.
         self._together = self._together or _stretch_secret("\0".join(self._found))
         return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def fingerprint_secret(secret: str) -> str:
-    """Return the 12 hex digits of one value, stretched for itself."""
+    """Return 12 hex digits of one value, stretched individually."""
     return _stretch_secret(secret).hex()[:DIGITS]
 
 
@@ -76,27 +76,27 @@ def _stretch_secret(secret: str) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", secret.encode("utf-8", "surrogatepass"), _SALT, _ROUNDS)
 
 
-# -- what stands there instead -----------------------------------------------------------------------------------------
+# -- placeholders ------------------------------------------------------------------------------------------------------
 
 FOLLOWED = "REDACTEDx"
-"""How the placeholder of a secret begins that stands in a URL; a fingerprint follows."""
+"""Prefix of the placeholder of a secret in a URL; a fingerprint follows."""
 OURS = late(
     r"(?<![*\w])(?:REDACTE(?:D-?)?\*(?!\*)|REDACTED(?:-\d+(?::(?P<kind>[\w-]*))?|x(?P<digits>[0-9a-f]{12}))\*+"
     r"|REDx(?P<few>[0-9A-Za-z]{3,9})\*+)"
 )
-"""A placeholder that an answer has."""
+"""A placeholder in an answer."""
 _ROOM = len("REDACTED-999:*")
-"""Characters of an answer's placeholder beside the kind; of shorter secrets the kind is cut in requests too."""
+"""Characters of an answer's placeholder without the kind; for shorter secrets the kind is truncated in requests too."""
 _SHORTEST = 8
 _LONGEST_NAME = 64
 _MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
 _IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
 _MOST_LINKS = 256
-"""Secrets in links of one answer: each takes a millisecond."""
+"""Maximum secrets in links of one answer: each takes a millisecond."""
 
 
 def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
-    """Return the text with something else at these spans: what `put` makes of a secret and its kind."""
+    """Return the text with its spans replaced by the result of `put` for a secret and its kind."""
     out: list[str] = []
     at = 0
     for start, end, kind in spans:
@@ -106,12 +106,12 @@ def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) 
 
 
 def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
-    """Overwrite spans with placeholders of their length, numbered by first appearance; they end in an asterisk.
+    """Overwrite spans with placeholders of equal length, numbered by first appearance; they end in an asterisk.
 
-    `numbers` is added to.
+    `numbers` is extended.
 
-    In the query of a link it is the fingerprint that stands there: who follows the link asks with it, and what was
-    recorded of the link has it as well.
+    A value in a link's query gets its fingerprint: a client that follows the link sends it, and the recording of that
+    request has it too.
     """
     known = {} if numbers is None else numbers
     links = {
@@ -131,7 +131,7 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
 
 
 def _is_link_query_value(text: str, start: int, end: int) -> bool:
-    """Return whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
+    """Return whether a span is a whole value in a link's query, and long enough for a fingerprint."""
     return (
         end - start > len(FOLLOWED) + DIGITS
         and _MEMBER_OF_LINK.search(text, max(0, start - _LONGEST_NAME), start) is not None
@@ -141,7 +141,7 @@ def _is_link_query_value(text: str, start: int, end: int) -> bool:
 
 
 def build_same_length_placeholder(number: int, secret: str, kind: str, *, told: bool = True) -> str:
-    """Return a placeholder of a secret's length: kind or fingerprint, as room allows; without `told` no fingerprint."""
+    """Return a placeholder of a secret's length: kind or fingerprint if it fits; without `told` no fingerprint."""
     length = len(secret)
     ours = OURS.fullmatch(secret)
     if ours and (ours["digits"] or ours["few"]):
@@ -165,7 +165,7 @@ def _encode_base62(number: int) -> str:
 
 
 def build_label(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
-    """Return what a placeholder says behind its number: ``:github``, ``x02307ad9b0f2``; echoes ask as originals."""
+    """Return a placeholder's text after its number: ``:github``, ``x02307ad9b0f2``; an echo has the same label."""
     if ours := OURS.fullmatch(secret):
         tail = ours["digits"] or ours["few"]
         kind = ours["kind"] or ""
@@ -175,7 +175,7 @@ def build_label(secret: str, kind: str, fingerprint: Callable[[str], str]) -> st
     if not kind:
         return f"x{fingerprint(secret)}"
     if kind == CREDENTIAL:
-        return f":{CREDENTIAL}"  # another caller's has another length
+        return f":{CREDENTIAL}"  # another caller's credential has another length
     room = kind[: max(0, len(secret) - _ROOM)]
     return f":{room}" if room else ""
 
@@ -188,12 +188,12 @@ _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
 def may_hold_escaped_secret(text: str) -> bool:
-    """Return whether an ASCII character stands behind a JSON escape, where a secret could hide."""
+    """Return whether a text has an ASCII character in a JSON escape, which could hide a secret."""
     return "\\" in text and _HOLDS_HIDDEN.holds(find_key_runs(text).data)
 
 
 def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
-    """Undo the JSON escapes of ASCII, in which a secret could hide, with a map of the view's offsets to the text's."""
+    """Undo JSON escapes of ASCII, which could hide a secret; return the view and a map of its offsets to the text."""
     if not may_hold_escaped_secret(text):
         return text, lambda offset: offset
     out: list[str] = []
@@ -220,14 +220,14 @@ def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
 # -- large bodies, frames ----------------------------------------------------------------------------------------------
 
 _WHOLE = 4 << 20
-"""Characters of a text that is searched at once; the search of one takes many times its size."""
+"""Maximum characters that are searched at once; a search needs many times the size of its text."""
 _WINDOW = 1 << 20
 _MARGIN = 1 << 18
-"""More than the longest expression, `_LONGEST_RUN`, and a key that a stream deals out over its events."""
+"""Larger than the longest expression, `_LONGEST_RUN`, and a key split over a stream's events."""
 
 
 def iter_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield how a large text is searched, (start, first, last, end): finds count in `first:last` only."""
+    """Yield the windows of a large text, (start, first, last, end): matches count only in `first:last`."""
     if size <= _WHOLE:
         yield 0, 0, size, size
         return
@@ -237,7 +237,7 @@ def iter_windows(size: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def renew_aws_frame_checksums(body: bytes) -> bytes:
-    """Write the checksum of each frame of an AWS event stream anew; a stream that was cut keeps its rest as it is."""
+    """Renew the checksum of each frame of an AWS event stream; a truncated last frame stays unchanged."""
     out, at = bytearray(body), 0
     while at + 16 <= len(out):
         size = int.from_bytes(out[at : at + 4])
@@ -266,15 +266,15 @@ _LINE = late(rf"[ \t]{{0,40}}([{_KEY}]+)")
 _KEY_CHARS = ascii_letters + digits + "_-+/=.~"
 _DIGIT = late(r"\d")
 _CONTEXT = 16
-"""Characters before the key that say whether one can begin there."""
+"""Characters before the key that show whether a key can begin there."""
 _ENDS = 12
-"""After how many lines it is tried whether the key ends there; a longer one is found as far as it goes."""
+"""Maximum lines after which the key's end is tried; a longer key is found up to its last line."""
 _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
 
 def find_line_broken(text: str, find: Find) -> list[Span]:
-    """Return the spans of secrets broken over lines, breaks and indents included, of all breaks searched at once."""
+    """Return spans of secrets broken over lines, with breaks and indents; all breaks are searched at once."""
     blocks: list[_JoinedLines] = []
     done = 0
     for expression, mark in zip(_WRAPS, _MARKS, strict=True):
@@ -300,11 +300,11 @@ def find_line_broken(text: str, find: Find) -> list[Span]:
 
 
 _SEPARATOR = "\n\0\n"
-"""Nothing that is a secret goes over it."""
+"""Text that no secret contains."""
 
 
 class _JoinedLines:
-    """What stands around line breaks, put together."""
+    """Text around line breaks, joined."""
 
     __slots__ = ("joined", "pieces", "starts")
 
@@ -314,7 +314,7 @@ class _JoinedLines:
         self.starts = [0, *accumulate(end - start for start, end in pieces)][:-1]
 
     def map_to_text(self, start: int, end: int, kind: str) -> Span | None:
-        """Return where a span of the joined text stands in the text; None for what is in one line."""
+        """Return the position in the text of a span of the joined text; None if it is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
         if last > first and _is_word_of_next_line(self.joined, starts[last], start, end):
@@ -329,7 +329,7 @@ def _list_block_starts(blocks: list[_JoinedLines]) -> list[int]:
 
 
 def _map_blocks_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
-    """Yield where spans of joined blocks stand in the text."""
+    """Yield the positions in the text of spans of joined blocks."""
     begins = _list_block_starts(blocks)
     for start, end, kind in spans:
         index = bisect_right(begins, start) - 1
@@ -339,7 +339,7 @@ def _map_blocks_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterat
 
 
 def _find_breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
-    """Yield where such breaks stand; of most, the character before tells that none does."""
+    """Yield positions of breaks within possible keys; for most breaks the character before is enough to decide."""
     at = text.find(mark)
     while at >= 0:
         if text[at - 1] in _KEY_CHARS and expression.match(text, at):
@@ -348,7 +348,7 @@ def _find_breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[
 
 
 def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
-    """Return the key characters around a line break, line by line; inner lines have nothing else."""
+    """Return the key characters around a line break, line by line; inner lines consist only of these."""
     before = text[max(0, at - _LONGEST_LINE) : at]
     first = at - len(before) + len(before.rstrip(_KEY_CHARS))
     pieces = [(max(0, first - _CONTEXT), at)]
@@ -360,26 +360,26 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
 
 
 def _is_word_of_next_line(joined: str, border: int, start: int, end: int) -> bool:
-    """Return whether what stands behind the last break is no part of the key, but a word of the next line."""
+    """Return whether the text after the last break is not part of the key, but a word of the next line."""
     return looks_like_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
 
 # -- base64 ------------------------------------------------------------------------------------------------------------
 
 _TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
-"""Six times three bytes that are ASCII and no control characters."""
+"""Six times three bytes of printable ASCII."""
 _HOLDS_TEXT = RustPattern(_TEXTUAL.pattern)
 _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
 _SAMPLE = 96
-"""Characters that tell whether a run is text."""
+"""Characters needed to decide whether a run is text."""
 
 
 def recode_text(text: str, find: Find) -> str:
-    """Return the text with secrets in base64 of text overwritten, of the same length, and base64 as before."""
+    """Return the text with secrets in base64-encoded text overwritten; length and base64 form are unchanged."""
     spans = list(_find_base64_text(text))
-    # Lines of wrapped base64 are many: one search tells whether any of them holds anything.
+    # Wrapped base64 has many lines: one search decides whether any of them holds a secret.
     if not spans or (
         len(spans) > _ENDS and not find(_SEPARATOR.join(_decode_base64(text[start:end]) for start, end in spans))
     ):
@@ -401,7 +401,7 @@ def _find_base64_secrets(text: str, find: Find) -> Iterator[Span]:
 
 
 def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the spans of base64 that decode to text; whole quanta."""
+    """Yield spans of base64 that decode to text; whole quanta."""
     data, _, found, _ = find_key_runs(text)
     runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
     if not runs or not _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs])):
@@ -417,19 +417,19 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
         while match := _TEXTUAL.search(text, at, end):
             coded = _CODED.match(text, match.start(), end)
             last = coded.end() if coded else match.end()
-            first = match.start() - _QUANTUM  # a key may begin among bytes that are no text
+            first = match.start() - _QUANTUM  # a key may begin in bytes that are no text
             yield (first if first >= at and _CODED_QUANTUM.match(text, first) else match.start()), last
             at = last
 
 
 def may_hold_base64_text(data: bytes) -> bool:
-    """Return whether bytes may hold base64 of text."""
+    """Return whether bytes may contain base64-encoded text."""
     runs = list_runs(data, 6 * _QUANTUM)
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 
 
 def _decodes_to_text(coded: str) -> bool:
-    """Return whether base64 is text from its first character on, so that it is known where its quanta begin."""
+    """Return whether base64 decodes to text from its first character, so that the start of its quanta is known."""
     plain = _decode_base64(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
     return len(plain) >= 12 and plain.isascii() and (plain.isprintable() or all(map(_is_text_character, plain)))
 
@@ -449,11 +449,11 @@ def _decode_base64(coded: str) -> str:
 _WIDE = late(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
 _WIDE_CHARS = bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256))
 _WIDE_RUN = b"\1\0" * 12
-"""What `_WIDE` matches, in the classes of `_WIDE_CHARS`; most bytes with a NUL have none of it."""
+"""A match of `_WIDE` in the classes of `_WIDE_CHARS`; most bytes with a NUL contain none."""
 
 
 def overwrite_in_utf16(text: str, find: Find) -> str:
-    """Return a text of bytes with the secrets overwritten that stand in UTF-16, wherever it begins."""
+    """Return a text of bytes with secrets in UTF-16 overwritten, at any offset."""
     if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text
     out: list[str] = []
@@ -466,21 +466,21 @@ def overwrite_in_utf16(text: str, find: Find) -> str:
     return "".join((*out, text[at:])) if out else text
 
 
-# -- dealt out over a stream -------------------------------------------------------------------------------------------
+# -- split over a stream -----------------------------------------------------------------------------------------------
 
 _SAYS = (
     "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal",
     "transcript", "response",
     "output", "input", "message", "code", "value", "summary",
 )  # fmt: skip
-"""Members under which the dialects deal out what a model says."""
+"""Members in which the dialects stream a model's output."""
 _SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _FEWEST = 3
-"""Pieces of which a stream has more of the same name."""
+"""Minimum pieces of one name in a stream."""
 
 
 def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
-    """Return secrets over several values of one name (``delta``, ``arguments``), each as spans of its parts."""
+    """Return secrets split over several values of one name (``delta``, ``arguments``), each as spans of its parts."""
     streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for match in _SAID.finditer(text):
         streams[match[1]].append(match.span(2))
@@ -508,7 +508,7 @@ def _find_split_secrets(text: str, values: list[tuple[int, int]], find: Find) ->
 
 
 def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
-    """Overwrite secrets that stand in parts: put together, the parts are one placeholder."""
+    """Overwrite split secrets; the joined parts are one placeholder."""
     out: list[str] = []
     at = 0
     fillers: dict[tuple[int, int], str] = {}

@@ -1,11 +1,11 @@
-"""Does a text look like a secret, or like words? Tables and sums; `find_secrets` asks once a name or shape matched.
+"""Distinction of secrets from words: tables and statistics. `find_secrets` calls it after a name or shape matched.
 
-A key is drawn by lot: it mixes letters and digits, and no character stands out. Names, models, paths, expressions of
-a language and what documentation writes for a key (``your-api-key``, ``AKIA...EXAMPLE``) are not. Where a doubt is
-left they win in running text, since what is overwritten there is lost.
-*Borders* count how often a text goes over from one class of characters to another, not at the beginning of a word: 6
-of 10 pairs of a key in base62, 4 of 10 in lower case or hexadecimal, 3 of 10 in base32; 1 of 10 of
-``gpt-4o-2024-08-06`` or ``getClientSecretV2``.
+A key is random: it mixes letters and digits evenly. Names, models, paths, code expressions and examples from
+documentation (``your-api-key``, ``AKIA...EXAMPLE``) are not. In doubt, running text is not a secret, because
+overwritten text is lost.
+*Borders* are the transitions of a text from one class of characters to another, except at the beginning of a word: 6 of
+10 pairs of a key in base62, 4 of 10 in lower case or hexadecimal, 3 of 10 in base32; 1 of 10 of ``gpt-4o-2024-08-06``
+or ``getClientSecretV2``.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from llmproxy.lazy_regex import late
 
 
 def parse_word_table(text: str) -> list[str]:
-    """Return the rows of a table that are single words."""
+    """Return the words of a table."""
     return text.split()
 
 
 _LOOKED_AT = 256
-"""Characters that are enough to judge by."""
+"""Characters of a text that are examined."""
 _LONGEST_WORD = 18
 _WORDS = late(
     rf"(?:[A-Z]?[a-z]{{1,{_LONGEST_WORD}}}|[A-Z]{{1,{_LONGEST_WORD}}}|v?\d{{1,4}})"
     r"(?:(?=[^A-Za-z0-9])|(?<=[a-z])(?=[A-Z0-9])|$)[-_.:/ @]*"
 )
-"""A word, and what stands between it and the next one."""
+"""A word, and the separator before the next one."""
 _EXAMPLES = late(
     r"SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
     r"|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|1234567890|mustbe"
     r"|(?:fake|dummy|sample|mock)[-_ ]|xxxxxx|QWxhZGRpbjpvcGVuIHNlc2FtZQ|\*\*\*\*|\.\.\.)"
 )
-"""What stands in documentation: of services, of jwt.io."""
+"""Examples in documentation: of services, of jwt.io."""
 _DOZEN = late(r"[A-Za-z0-9]{12,}")
 
 
 def looks_like_words(text: str) -> bool:
-    """Return whether a text is words, names and short numbers in whatever order: ``tenant-acme-7``, ``myAssistant``."""
+    """Return whether a text consists of words, names and short numbers: ``tenant-acme-7``, ``myAssistant``."""
     at = 0
     while at < len(text):
         if (word := _WORDS.match(text, at)) is None:
@@ -50,24 +50,24 @@ def looks_like_words(text: str) -> bool:
 
 
 def measure_entropy(text: str) -> float:
-    """Return how many bits each character of a text says (Shannon), by its own characters."""
+    """Return the Shannon entropy in bits per character, from the text's own characters."""
     total = len(text)
     return -sum(count / total * log2(count / total) for count in Counter(text).values()) if total else 0.0
 
 
 def is_example(text: str) -> bool:
-    """Return whether a text is what documentation writes for a secret."""
+    """Return whether a text looks like an example of a secret in documentation."""
     return _EXAMPLES.search(text[:_LOOKED_AT]) is not None
 
 
 def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
-    """Return whether a text can have been drawn by lot: no example, enough bits a character, no `words`."""
+    """Return whether a text may be random: no example, `least` bits per character, and with `words` no words."""
     text = text[:_LOOKED_AT]
     return measure_entropy(text) >= least and not is_example(text) and not (words and looks_like_words(text))
 
 
 def has_alphanumeric_run(text: str) -> bool:
-    """Return whether a dozen letters and digits stand in a row, a digit among them: kebab-case words have none."""
+    """Return whether a run of 12 letters and digits has a digit: kebab-case words have none."""
     return any(any(char.isdigit() for char in run) for run in _DOZEN.findall(text[:_LOOKED_AT]))
 
 
@@ -78,13 +78,13 @@ _CLASSES = str.maketrans(
 )  # fmt: skip
 _PAIRS = ("a0", "0a", "A0", "0A", "a!", "!a", "A!", "!A", "0!", "!0")
 _HUMP = late(r"aA(?!aa)")
-"""A capital that begins no word."""
+"""A capital letter that does not begin a word."""
 _MIXED = ((12, 2, 0.2), (24, 3, 0.2), (1 << 30, 4, 0.125))
-"""Below so many characters: the least number of borders, and the least part of all pairs."""
+"""Upper limit of the length, minimum number of borders, and minimum fraction of all pairs."""
 _TOKEN = late(r"[A-Za-z0-9]{12,}")
 _LONG_TOKEN = late(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9%]{16,}")
 _UNSPEAKABLE = late(r"[A-Z][b-df-hj-np-tv-xz]{2,}(?![a-z])")
-"""A capital and consonants: no word of camel case."""
+"""A capital and consonants: not a camel-case word."""
 _CONSONANTS = late(r"[b-df-hj-np-tv-xz]{6,}")
 _NO_VALUE = late(
     r"[$#%@]?\{|\$\(|^\$[A-Za-z_]|\$\$?[A-Z_]{3,}|%\(|%[A-Z_]+%|%s|<[%A-Za-z_/]|[A-Za-z_]\w*[(\[]|://|\.\.\."
@@ -102,13 +102,13 @@ _NO_CALL = late(r"(?<!\w)(?!\w*[A-Za-z]{3})\w+[(\[]")
 
 
 def drop_brackets_outside_calls(quoted: str) -> str:
-    """Return a quoted value without brackets that open no call: behind no word, or among three symbols."""
+    """Return a quoted value without brackets that open no call: after no word, or among three symbols."""
     symbols = len(set(quoted[:_LOOKED_AT]).intersection("!@#%^&*")) > 2
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
 
 
 def is_literal(text: str) -> bool:
-    """Return whether a text is what it says: no template, call, variable, path, link or hash."""
+    """Return whether a text is a literal value: no template, call, variable, path, link or hash."""
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
 
 
@@ -120,7 +120,7 @@ def _has_mixed_classes(text: str) -> bool:
 
 
 def is_drawn(text: str, least: int = 8) -> bool:
-    """Return whether a value of enough characters was drawn by lot: no name, path, expression, template, example."""
+    """Return whether a value of at least `least` characters is random: no name, path, expression, template, example."""
     text = text[:_LOOKED_AT]
     if len(text) < least:
         return False
@@ -134,7 +134,7 @@ def is_drawn(text: str, least: int = 8) -> bool:
 
 
 def looks_like_token(text: str) -> bool:
-    """Return whether a value where only tokens stand is one: drawn by lot, or long, of letters and digits unbroken."""
+    """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
     return is_drawn(text) or (
         is_literal(text)
         and not is_example(text)
@@ -154,12 +154,12 @@ PASSWORDS = frozenset(
      "fake sample none null true false undefined required optional string"
 )
 )  # fmt: skip
-"""What documentation and local set-ups write for a password."""
+"""Passwords in documentation and local set-ups."""
 _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)
 
 
 def is_real_password(text: str, user: str = "") -> bool:
-    """Return whether what stands for a password in a URL is one: no example, no variable, not the user's own name."""
+    """Return whether a password in a URL is real: no example, no variable, not the user's own name."""
     return (
         text.strip("#!").lower() not in PASSWORDS
         and text != user
@@ -169,7 +169,7 @@ def is_real_password(text: str, user: str = "") -> bool:
 
 
 def is_chosen_password(text: str) -> bool:
-    """Return whether the value of a variable named like a password is one that somebody chose: no word, no example."""
+    """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
     return (
         is_real_password(bare)

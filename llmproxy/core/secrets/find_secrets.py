@@ -1,15 +1,15 @@
-"""Where secrets stand in a text: by their shape, by their place, and the credentials that this run has seen.
+"""Search for secrets in a text: by shape, by context, and by the credentials that this run has seen.
 
-A span is (start, end) in characters. Most texts hold no secret, and most of what is done here is to be sure of that
-quickly: only runs of key characters are looked at, and only for the literal beginnings of keys.
+A span is (start, end) in characters. Most texts hold no secret, and most of this code decides that quickly: it examines
+only runs of key characters, and only for the literal prefixes of keys.
 
-*Credentials*: there may be any number, since tokens rotate with each request, and each counts for as long as the
-process lives. A few are looked for as they are; of many only eight characters each are, among the runs of key
-characters of the text, so that a text costs the same however many there are.
-*Epoch*: what was derived from a request depends on the credentials that were known: one that stands in it becomes a
-placeholder. Hardly ever does a new one stand in any request. A credential, in whatever form it is looked for, stands
-in a text only within a run of key characters; so a few characters of each form are compared with all such runs that
-were searched. Where none of them is there, nothing has changed. Whatever cannot be told so counts as a change.
+*Credentials*: there may be any number, because tokens rotate with each request, and each stays known for the lifetime
+of the process. A few are searched literally. For many, only eight characters of each are searched, in the text's runs
+of key characters, so the cost for a text does not depend on their number.
+*Epoch*: values derived from a request depend on the credentials known at that time: a known one becomes a placeholder.
+A new credential hardly ever occurs in an earlier request. In each form that is searched, a credential occurs only
+within a run of key characters, so a few characters of each form are compared with all runs searched before. If none of
+them occurs, nothing has changed. Forms that cannot be compared count as a change.
 """
 
 from __future__ import annotations
@@ -60,40 +60,40 @@ from llmproxy.lazy_regex import RustPattern, late
 
 
 class Span(NamedTuple):
-    """Where something stands in a text, in characters, and what it is."""
+    """A part of a text, in characters, with its kind."""
 
     start: int
     end: int
     kind: str = ""
-    """Of a secret with an unmistakable form, as its placeholder names it; nothing where a name or label tells it."""
+    """Kind of a secret with an unmistakable form, as in its placeholder; empty if only a name or label shows it."""
 
 
 CREDENTIAL = "credential"
-"""The kind of what this run sent as one."""
+"""Kind of the credentials that this run sent."""
 
 _KEY_CHARS = bytes(
     ord("k") if chr(code) in "_-+/=.~" or (code < 128 and chr(code).isalnum()) else ord(" ") for code in range(256)
 )
-"""Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
+"""Maps characters of keys to ``k``: a run of 16 is examined, and most text has few."""
 _KEY_RUN = 16
 _LONGEST_RUN = 50_000
-"""Longer runs are pictures and audio."""
+"""Longer runs are images and audio."""
 
 _BASE64_RUN = 120
-"""A key's shape with so much more base64 around it is chance: images and audio are megabytes of it."""
+"""With this much base64 around it, a key's shape is a coincidence: images and audio are megabytes of it."""
 _BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
-"""What ends in a letter or digit and yet is a border: an escape of JSON or a URL, a terminal's colour."""
+"""Borders that end in a letter or digit: an escape of JSON or a URL, a terminal's colour."""
 _ESCAPES = late(rb"\\(?:[nrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%[0-9a-fA-F]{2}")
 _LABEL = 48
 """Characters before a value in which a service may be named."""
 _SHORTEST = 12
-"""Characters of a text that is worth a look."""
+"""Minimum characters of a text that is searched."""
 
 
 _BASE64 = late(r"[A-Za-z0-9+/_\-]*")
 _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 
-# -- what may be there -------------------------------------------------------------------------------------------------
+# -- expressions -------------------------------------------------------------------------------------------------------
 
 
 def _build_needle_expression(pattern: Pattern) -> str:
@@ -105,31 +105,31 @@ _HOLDS_NAMED = RustPattern(NAMED_VALUE)
 _HOLDS_LABEL = RustPattern(NEAR_LABEL)
 _HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
 _LONGEST_BEGINNING = 256
-"""More than these expressions ask for."""
+"""Upper bound of the length that these expressions need."""
 _WORTH_A_TEST = 1 << 12
-"""Characters of a part that is searched for names only where there may be one."""
+"""Characters of a part; it is searched for names only if it may contain one."""
 _IS_NEAR = RustPattern(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
-"""In one, which is as quick as each; with `NEAR_LABEL` in it they have more states than Rust keeps."""
+"""One expression is as fast as each alone; with `NEAR_LABEL` it would have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
-"""In lower case."""
+"""Matches lower case."""
 
 
 class KeyRuns(NamedTuple):
-    """What a text has of key characters."""
+    """Runs of key characters in a text."""
 
     data: bytes
-    """The text in ASCII; other characters are question marks, which are no key characters."""
+    """Text in ASCII; other characters become question marks, which are no key characters."""
     lean: bytes
-    """The same without pictures and audio."""
+    """Same text without images and audio."""
     spans: list[tuple[int, int]]
-    """Where at least 16 key characters stand in a row."""
+    """Spans with at least 16 key characters in a row."""
     near: bool
-    """Whether there is something of what stands around a secret: a place, a name."""
+    """Whether the text has any context of a secret, such as a name."""
 
 
 def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
-    """Return where at least so many key characters stand in a row."""
+    """Return the spans with at least `least` key characters in a row."""
     mapped, run, spans = data.translate(_KEY_CHARS), b"k" * least, list[tuple[int, int]]()
     start = mapped.find(run)
     while start >= 0:
@@ -141,7 +141,7 @@ def list_runs(data: bytes, least: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=2)
 def find_key_runs(text: str) -> KeyRuns:
-    """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
+    """Return the runs of a text, without those of 50,000 characters or more, which are images and audio."""
     data = text.encode("ascii", "replace")
     spans, near = list_runs(data, _KEY_RUN), _IS_NEAR.holds(data)
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
@@ -153,7 +153,7 @@ def find_key_runs(text: str) -> KeyRuns:
 
 
 def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
-    """Return the spans of all that is a secret by its shape or its place, in no order; `named`: or by its name."""
+    """Return the unordered spans of secrets recognised by shape or context; with `named` also by name."""
     if len(text) < _SHORTEST:
         return []
     data, lean, runs, near = find_key_runs(text)
@@ -168,7 +168,7 @@ def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
     if runs and (kinds := _list_possible_kinds(text)):
         found += {
             span[:2]: span for kind in kinds for span in _find_keys_of_kind(kind, text)
-        }.values()  # the last one names it
+        }.values()  # the last kind gives the name
     if runs and named and _HOLDS_LABEL.holds(b"\n".join([data[max(0, start - _LABEL) : end] for start, end in runs])):
         found += _find_behind_service_names(text, data, runs)
     return [span for span in found if not is_inside_base64(text, span.start, span.end)] if found else found
@@ -183,7 +183,7 @@ _SIGNS = (b":", b"=", b",", b">")
 _LONGEST_NAME = 64
 _NAME_END = late(rb"[a-z_\-]+")
 _ENV = late(rb"[A-Z][A-Z0-9_]*=")
-"""A variable of the environment and its sign; nothing between them."""
+"""An environment variable and its sign, without a gap."""
 
 
 def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
@@ -198,7 +198,7 @@ def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
 
 
 _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
-"""The first characters of much base64: what begins behind them is chance (`is_inside_base64`)."""
+"""First characters of long base64: matches after them are coincidences (`is_inside_base64`)."""
 
 
 def _cut_long_base64(run: bytes) -> bytes:
@@ -207,7 +207,7 @@ def _cut_long_base64(run: bytes) -> bytes:
 
 @cache
 def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
-    """Return kinds by needles, and whether a text has a run of any: all at once are more states than Rust keeps."""
+    """Return groups of kinds, each with an expression for their runs: a single one has too many states for Rust."""
     needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
     return [
         (list(rows), RustPattern("|".join(kind.run_expression for _, kind in rows))) for rows in batched(needles, 32)
@@ -216,7 +216,7 @@ def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
 
 @lru_cache(maxsize=2)
 def _list_possible_kinds(text: str) -> list[SecretKind]:
-    """Return the kinds of which there may be a key, the most special last."""
+    """Return the kinds of keys that may occur, the most specific last."""
     data, _, runs, _ = find_key_runs(text)
     joined = b"\n".join([_cut_long_base64(data[max(0, start - 1) : end]) for start, end in runs])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
@@ -226,7 +226,7 @@ def _list_possible_kinds(text: str) -> list[SecretKind]:
 
 
 def find_key_starts(text: str) -> Iterator[int]:
-    """Yield where keys of a fixed length may begin in a text, though what follows hides where they end."""
+    """Yield positions at which keys of a fixed length may begin, even if the next characters hide their end."""
     for kind in _list_possible_kinds(text):
         if kind.template.endswith("+>"):
             continue
@@ -246,14 +246,14 @@ def _is_key(kind: SecretKind, found: str) -> bool:
 
 
 def has_border(text: str, start: int) -> bool:
-    """Return whether a key can begin there: not in the middle of a word."""
+    """Return whether a key can begin at a position: not in the middle of a word."""
     if start == 0 or not (before := text[start - 1]).isascii() or not before.isalnum():
         return True
     return _BORDER.search(text[max(0, start - 16) : start]) is not None
 
 
 def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int]]) -> Iterator[Span]:
-    """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
+    """Yield the spans of values that mix letters and digits and follow the name of a service."""
     for start, end in runs:
         if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
             continue
@@ -275,7 +275,7 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
 
 
 def _find_named(text: str, data: bytes) -> Iterator[Span]:
-    """Yield the spans of values that stand under the name of a secret, whatever the service: ``SMTP_PASSWORD=...``."""
+    """Yield the spans of values after a secret's name, for any service: ``SMTP_PASSWORD=...``."""
     lowered = data.lower()
     for first in range(0, len(data), _WORTH_A_TEST):
         if not _HOLDS_NAMED.holds(data[max(0, first - _LONGEST_NAME) : first + _WORTH_A_TEST + _LONGEST_BEGINNING]):
@@ -285,7 +285,7 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
             at = lowered.find(word, first, last)
             while at >= 0:
                 match = NAMED.match(lowered, at)
-                # A gap counts behind an option alone, and prose has many: asked before the name is read.
+                # A gap counts only after an option, and prose has many: checked before the name is read.
                 named = match and (not match["gap"] or b"--" in lowered[max(0, at - _LONGEST_NAME) : at])
                 if match and named and (found := _find_announced_value(text, data, lowered, match)):
                     yield found
@@ -293,7 +293,7 @@ def _find_named(text: str, data: bytes) -> Iterator[Span]:
 
 
 def _find_announced_value(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
-    """Return where the secret stands that a name announces."""
+    """Return the span of the secret after a name; None if there is none."""
     end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
     start = match.start() - len(before) + len(before.rstrip(NAME_CHARS))
@@ -326,7 +326,7 @@ def _names_service(label: bytes) -> bool:
 
 
 def is_inside_base64(text: str, start: int, end: int) -> bool:
-    """Return whether a match stands inside a long run of base64 that is more than the match itself."""
+    """Return whether a match is part of a much longer run of base64."""
     before = text[max(0, start - _BASE64_RUN) : start]
     left = len(before) - len(before.rstrip(_NOT_BASE64))
     match = _BASE64.match(text, end, end + _BASE64_RUN)
@@ -335,7 +335,7 @@ def is_inside_base64(text: str, start: int, end: int) -> bool:
 
 
 def has_secret_member(text: str) -> bool:
-    """Return whether a text has a JSON member with such a name, and a value worth a look."""
+    """Return whether a text has a JSON member with a secret's name and a possible value."""
     runs = find_key_runs(text)
     if not (runs.near and _HOLDS_MEMBER.holds(runs.data)):
         return False
@@ -344,7 +344,7 @@ def has_secret_member(text: str) -> bool:
 
 
 def merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Join overlapping spans, in order. The longest says what it is, of equal ones the one that knows."""
+    """Join overlapping spans, in order. The longest determines the kind; of equal ones, one with a known kind."""
     out: list[Span] = []
     longest = 0
     for start, end, kind in sorted(spans):
@@ -360,39 +360,39 @@ def merge_spans(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-# -- credentials that were seen ----------------------------------------------------------------------------------------
+# -- known credentials -------------------------------------------------------------------------------------------------
 
 FREE = 16
-"""From this length on a credential is found within words as well."""
+"""Minimum length of credentials that are found within words as well."""
 _FEW = 24
-"""Forms that are looked for one by one."""
+"""Maximum forms that are searched one by one."""
 _MOST = 100_000
-"""Forms that are remembered; the first are forgotten then."""
+"""Maximum forms that are remembered; the oldest are dropped then."""
 _MOST_WAITING = 8_000
-"""Credentials that are not in the index yet: of more the first would be forgotten at once."""
+"""Maximum credentials waiting for the index; more would drop the first ones at once."""
 _WITHOUT_SHAPE = 256
-"""When so many forms are known, credentials that are found by their shape need none."""
+"""Number of known forms from which credentials that are recognised by shape get no forms."""
 _ANCHOR = 8
-"""Characters by which one of many is found, and which are compared with what was searched."""
+"""Characters that identify one of many forms, and that are compared with searched texts."""
 _PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")
-"""A credential that quoting leaves as it is."""
+"""A credential that quoting does not change."""
 _LEAST_ENCODED = 12
 _ENOUGH = 24
-"""Characters at the end of a credential that say how its base64 ends."""
+"""Characters at the end of a credential that determine the end of its base64."""
 _URLSAFE = {43: 45, 47: 95}
 _NO_LETTERS = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmopqstuvwxyz0123456789"))
-"""Bytes that are no letters and digits, and those that stand behind a backslash for a break."""
+"""Bytes other than letters and digits, and the letters of escaped line breaks, ``n`` and ``r``."""
 
 
 def list_written_forms(secret: str) -> Iterator[str]:
-    """Yield a secret as it is, inside JSON, an URL or HTML, and in base64 and hexadecimal as a part of more."""
+    """Yield a secret itself, in JSON, a URL or HTML, and within longer base64 and hexadecimal."""
     data = secret.encode("utf-8", "surrogatepass")
     yield secret
     yield json.dumps(secret)[1:-1]
     yield json.dumps(secret, ensure_ascii=False)[1:-1]
     if len(secret) < FREE:
         return
-    import html  # its table of entities is 2 ms of a start in which no secret was met yet
+    import html  # its table of entities takes 2 ms, not needed before the first secret
 
     yield quote(secret, safe="", errors="replace")
     yield html.escape(secret)
@@ -405,10 +405,10 @@ def list_written_forms(secret: str) -> Iterator[str]:
 
 
 def list_form_anchors(secret: str) -> Sequence[str | None]:
-    """Return characters that each form of a credential in a text needs; None for a form that has no such."""
+    """Return characters that each form of a credential contains; None for a form that is short or has no run."""
     if not _PLAIN.fullmatch(secret):
         return [_choose_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
-    data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
+    data = secret[-_ENOUGH:].encode()  # the same result for usual credentials, in a tenth of the time
     if len(data) < _ENOUGH:
         coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
     else:
@@ -422,33 +422,33 @@ def list_form_anchors(secret: str) -> Sequence[str | None]:
 
 
 def _encode_base64_core(data: bytes, lead: int) -> str:
-    """Return what of a secret's base64 does not depend on what is around it, `lead` bytes behind a border of three."""
+    """Return the part of a secret's base64 that is independent of its context, `lead` bytes after a border of three."""
     return b2a_base64(bytes(lead) + data, newline=False).decode()[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
 
 
 class KnownSecrets:
-    """An index of credentials, added to by one thread, read by several; indexed at the next search."""
+    """An index of credentials, written by one thread, read by several; updated at the next search."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[str, None] = OrderedDict()
         self._few: tuple[str, ...] = ()
         self._anchors: dict[str, tuple[str, ...]] = {}
         self._short: tuple[str, ...] = ()
-        """Forms in which there is no run to look into."""
+        """Forms without a run of key characters."""
         self._waiting: OrderedDict[str, None] = OrderedDict()
-        """What is to be put into the index; each until it is there."""
+        """Credentials that are not in the index yet."""
         self._lettered: set[bytes] = set()
-        """Letters and digits of each form; nothing of one that has others."""
+        """Letters and digits of each form; empty for a form outside ASCII."""
         self._lettered_of = 0
         self._lock = threading.Lock()
         self.on_text: Callable[[str], None] | None = None
-        """Hears of each text that is searched."""
+        """Called with each text that is searched."""
 
     def __contains__(self, secret: str) -> bool:
         return secret in self._all or secret in self._waiting
 
     def __len__(self) -> int:
-        """Count the forms, and what is not taken into forms yet."""
+        """Number of forms, and of credentials without forms yet."""
         return len(self._all) + len(self._waiting)
 
     def add_secret(self, secret: str) -> None:
@@ -457,9 +457,9 @@ class KnownSecrets:
             self._waiting.popitem(last=False)
 
     def may_occur_in(self, body: bytes) -> bool:
-        """Return whether a form of any may stand in bytes in UTF-8, also with breaks, blanks and escapes in between.
+        """Return whether UTF-8 bytes may contain a form of any, even interrupted by breaks, blanks and escapes.
 
-        Only letters and digits are compared, without those of escapes of breaks: False is sure.
+        Only letters and digits are compared, without those of escaped breaks: False is certain.
         """
         if self._waiting:
             self._rebuild_index()
@@ -470,7 +470,7 @@ class KnownSecrets:
         return any(form in letters for form in self._lettered)
 
     def _rebuild_index(self) -> None:
-        with self._lock:  # whoever comes meanwhile waits until all of it can be found
+        with self._lock:  # other threads wait until all of it can be found
             for secret in list(self._waiting):
                 self._index_secret(secret)
                 self._waiting.pop(secret, None)
@@ -500,7 +500,7 @@ class KnownSecrets:
                 del self._anchors[anchor]
 
     def find_spans(self, text: str) -> list[Span]:
-        """Return where any of them stands, in no order; short ones only as a word of their own."""
+        """Return the unordered spans of all known credentials; short ones only as separate words."""
         if self._waiting:
             self._rebuild_index()
         if self.on_text is not None:
@@ -521,7 +521,7 @@ class KnownSecrets:
 
 
 def _choose_anchor(form: str) -> str | None:
-    """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
+    """Return the last characters of the first long run in a form: the beginnings of keys are not distinctive."""
     runs = find_key_runs(form).spans
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
 
@@ -538,30 +538,30 @@ def _find_form_spans(form: str, text: str) -> Iterator[Span]:
 # -- credential epoch --------------------------------------------------------------------------------------------------
 
 _MOST_OF_A_TEXT = 100_000
-"""Different pieces of a text that are remembered, as 500 KB of code has; above, each new credential changes it."""
+"""Maximum distinct pieces remembered of a text, as in 500 KB of code; beyond, each new credential changes it."""
 _LONGEST = 2_000_000
-"""Characters of its runs that are looked at."""
+"""Maximum characters in a text's runs."""
 _MOST_PIECES = 400_000
-"""Pieces that are remembered in all, some 40 MB; then everything counts as changed once."""
+"""Maximum pieces in total, about 40 MB; beyond, everything counts as changed once."""
 
 
 class CredentialEpoch:
-    """The credentials of a run, only counted, and what was searched for them."""
+    """Number of a run's credentials, and the texts that were searched for them."""
 
     def __init__(self) -> None:
         self.count = 0
         self._changed = 0
-        """The number of the last one that may have changed something."""
+        """Number of the last credential that may have changed something."""
         self._searched: set[str] = set()
 
     def count_new_credential(self, common_endings: Collection[str | None]) -> None:
-        """Note one more, by a piece of each of its forms; None for a form that has none."""
+        """Count a credential, by a piece of each of its forms; None for a form without one."""
         self.count += 1
         if None in common_endings or not self._searched.isdisjoint(common_endings):
             self._changed = self.count
 
     def record_searched_text(self, text: str) -> bool:
-        """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
+        """Record a searched text; return False if it is too long, so that any credential may change it."""
         data, lean, spans, _ = find_key_runs(text)
         if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
             return False
@@ -576,5 +576,5 @@ class CredentialEpoch:
         return True
 
     def is_still_valid(self, since: int, *, noted: bool) -> bool:
-        """Return whether what was derived when there were `since` still holds. `noted`: from noted texts only."""
+        """Return whether a value derived at count `since` is still valid. `noted`: from recorded texts only."""
         return since == self.count or (noted and since >= self._changed)

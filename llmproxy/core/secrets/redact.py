@@ -1,18 +1,18 @@
-"""Take secrets out before anything is stored, hashed, printed or logged.
+"""Redaction: removes secrets before anything is stored, hashed, printed or logged.
 
     Request -> the same with numbered placeholders        Response -> the same with placeholders of the same length
 
-*Requests*: credentials in headers, and those that the provider's row names in the query, become ``[REDACTED]``: they
-say who asks, not what. In the body every secret becomes a placeholder, numbered by first appearance, so that two
-never merge within one request. It says as much of the secret as the question needs: ``[REDACTED-1:credential]`` of
-the caller's own, so that a request recorded with one key is the same as one replayed with another;
-``[REDACTED-1:github]`` of a key whose form tells its kind; ``[REDACTED-1x02307ad9b0f2]``, a fingerprint, of what is
-only named, by a label, a member, a query. What looks like a secret elsewhere in the URL may say what is asked: its
-fingerprint stays. Strings are scanned decoded; only one that holds a secret is written anew.
-*Responses*: credentials that this run has seen, and what is one by shape, place or name, are overwritten, each with
-as many bytes as it had, so that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes
-such a placeholder later gets the same number as one that echoed the secret. Redaction is pure given what was learned,
-and redacting twice changes nothing.
+*Requests*: credentials in headers, and query members that the provider's row names, become ``[REDACTED]``: they
+identify the caller, not the question. In the body every secret becomes a placeholder, numbered by first appearance, so
+that two secrets in one request stay distinct. A placeholder says as much about the secret as the question needs:
+``[REDACTED-1:credential]`` for the caller's own, so that requests with different keys are equal;
+``[REDACTED-1:github]`` for a key with a recognisable form; ``[REDACTED-1x02307ad9b0f2]``, a fingerprint, if only a
+label, a member or a query names it. Other secrets in the URL may be part of the question: their fingerprint stays.
+Strings are searched decoded; only a string with a secret is rewritten.
+*Responses*: credentials that this run has seen, and secrets by shape, context or name, are overwritten with the same
+number of bytes, so that chunk borders, lengths and offsets stay; the answer is flagged. A client that later echoes such
+a placeholder gets the same number as one that echoed the secret. Redaction is a pure function, given the learned
+credentials, and redacting twice changes nothing.
 """
 
 from __future__ import annotations
@@ -84,40 +84,40 @@ from llmproxy.lazy_regex import late
 from llmproxy.protocol import DUMMY
 
 _PLAIN_HEADERS = 1024
-"""Header values without a secret that are remembered; a client sends the same ones each time."""
+"""Maximum remembered header values without a secret; a client sends the same ones each time."""
 _LONGEST_HEADER = 256
 _SEEN_HEADERS = 256
-"""Whole heads that are remembered with what they become."""
+"""Maximum remembered whole heads with their redacted form."""
 _LONGEST_HEADERS = 4096
 
 T = TypeVar("T")
 
 _STRING = late(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
-"""One that is cut as well, to the end of the text: else each quote in it would be tried, up to its end."""
+"""A JSON string, or a truncated one up to the end of the text; else each quote in it would be tried up to its end."""
 _HIDDEN = late(HIDDEN.encode())
 _LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
-"""What an answer says in place of a secret in a link; who follows the link asks with it."""
+"""Placeholder of a secret in a link of an answer; a client that follows the link sends it."""
 _NUMBERED = late(r"\[REDACTED-(\d+)(?::[\w-]*|x\w+)?\]")
 _MARKS = late(
     rb"\[REDACTED-\d+(?::[\w-]*|x\w+)?\]|REDACTEDx[0-9a-f]{12}|REDACTE(?:D(?:-\d*(?::[\w-]*)?)?)?\*|REDx\w{3,9}\*"
 )
 _WHO_ASKS = frozenset({"client_secret", "client_assertion"})
-"""Members of a form at a token endpoint that say who asks, not what."""
+"""Members of a form at a token endpoint that identify the caller, not the question."""
 _LONGEST_FORM = 65_536
 NO_NAMES: frozenset[str] = frozenset()
 _STREAM = 3
-"""Chunks from which on an answer may deal a secret out over its pieces."""
+"""Minimum chunks of an answer that may split a secret over its pieces."""
 _NESTED = 4
-"""How deep JSON inside strings inside JSON is followed."""
+"""Maximum depth of JSON in strings of JSON."""
 
 
 def has_redaction_placeholder(request: Request) -> bool:
-    """Return whether something was taken out of a request: a mark of ours stands in its body or its target."""
+    """Return whether a request was redacted: its body or target contains a placeholder."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
 
 def may_hold_redaction(data: bytes | bytearray) -> bool:
-    """Return whether a part of a request seems to hold one: then the whole is looked at before more is sent."""
+    """Return whether a part of a request may contain a placeholder: then the whole is checked before more is sent."""
     return DUMMY.encode() in data or _MARKS.search(data) is not None
 
 
@@ -127,12 +127,12 @@ _STANDS_IN = late(
 _SAID = frozenset(
     parse_word_table("messages input contents system systemInstruction system_instruction instructions prompt")
 )
-"""Members of a request in which a conversation stands: what it quotes is no credential of the request."""
+"""Members of a request that contain a conversation: quoted text is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 
 def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | None:
-    """Return where a request has our placeholder for its credential, from a recorded answer or a file."""
+    """Return the name of a credential that is a placeholder from a recorded answer or a file; else None."""
     if (name := _find_in_headers(headers)) is not None:
         return name
     if b"RED" not in body and DUMMY.encode() not in body:
@@ -154,12 +154,12 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
 
 @lru_cache(64)
 def _find_in_headers(headers: Headers) -> str | None:
-    """Return which field holds a placeholder, whatever its name: in a field nothing is quoted."""
+    """Return a field with a placeholder, whatever its name: header fields quote nothing."""
     return next((name for name, value in headers if _is_placeholder(value)), None)
 
 
 def _find_placeholder_credentials(tree: object) -> Iterator[str]:
-    """Yield the names of credentials in a document whose value is a placeholder of ours."""
+    """Yield the names of a document's credentials that are placeholders."""
     members = (
         tree.items() if isinstance(tree, dict) else (("", each) for each in tree) if isinstance(tree, list) else ()
     )
@@ -181,7 +181,7 @@ def _is_placeholder(value: str) -> bool:
 
 
 class Redactor:
-    """One per proxy run: remembers the credentials it saw."""
+    """Redaction of one proxy run; remembers the credentials that it saw."""
 
     def __init__(self) -> None:
         self._known = KnownSecrets()
@@ -189,32 +189,32 @@ class Redactor:
         self._plain_fields: set[str] = set()
         self._seen_headers: dict[Headers, Headers] = {}
         self.epoch = CredentialEpoch()
-        """What was derived when it counted fewer may be stale; it knows of what it cannot be."""
+        """Values derived at a smaller count may be stale; the epoch decides which are still valid."""
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def learn_request(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
-        """Note a request's credentials, to find them wherever they turn up later; `names` as of `request`."""
+        """Learn a request's credentials, to find them everywhere later; `names` as in `request`."""
         for secret in find_request_credentials(request_headers, target, names):
             self.learn_declared_secret(secret)
 
     def learn_bearer(self, token: str) -> None:
-        """Note the credential of a request that stood behind `Bearer`, as `learn_request` does."""
+        """Learn a credential that followed `Bearer`, as `learn_request` does."""
         if not looks_like_words(token):
             self.learn_declared_secret(token)
 
     def learn_declared_secret(self, secret: str) -> None:
-        """Note a value of which somebody says that it is secret, whatever it looks like: words too."""
+        """Learn a value that is declared to be secret, whatever it looks like, even words."""
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
             return
         self._known.add_secret(secret)
         self._seen_headers = {}
         self._plain_fields = set()
-        self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
+        self._plain_headers = set()  # after the index: a search with the old index adds to the old set
         self.epoch.count_new_credential(list_form_anchors(secret))
 
     def derive_noting_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
-        """Return what `derive` makes, and whether all searched for it, and `head`, was noted (`CredentialEpoch`)."""
+        """Return the result of `derive`, and whether all searched text and `head` were recorded (`CredentialEpoch`)."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.record_searched_text(before)
 
@@ -237,20 +237,20 @@ class Redactor:
         return merge_spans(self._known.find_spans(text) + find_by_shape(text))
 
     def _find_in_joined_lines(self, text: str) -> list[Span]:
-        """Return the spans of secrets in lines put together, where a name may stand by chance."""
+        """Return the spans of secrets in joined lines, in which a name may occur by chance."""
         return merge_spans(self._known.find_spans(text) + find_by_shape(text, named=False))
 
     def _find_all(self, text: str, *, ours: bool) -> list[Span]:
-        """Return the spans of secrets in a text, in order, apart. `ours`: placeholders of answers count too."""
+        """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
         spans = self._known.find_spans(text) + find_by_shape(text)
-        if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at its end breaks nothing
+        if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
             spans += find_line_broken(text, self._find_in_joined_lines)
         if ours and ("REDACTE" in text or "REDx" in text):
             spans += [Span(*match.span()) for match in OURS.finditer(text)]
         return merge_spans(spans)
 
     def find_places(self, text: str) -> list[Span]:
-        """Return where secrets stand in a text, in order; those in base64 by the first changed character."""
+        """Return the ordered spans of secrets in a text; for those in base64 the first changed character."""
         spans = self._find_all(text, ours=False)
         coded = recode_text(overwrite_spans(text, spans), self._find_plain)
         changed = [
@@ -266,7 +266,7 @@ class Redactor:
     def request(self, request: Request, names: frozenset[str] = NO_NAMES, *, clean: bool = False) -> Request:
         """Return the request without secrets, itself if it has none; `names`: lower-case query credentials.
 
-        `clean`: its body is known to hold none.
+        `clean`: the body is known to have none.
         """
         numbers = SecretMarks(request, names)
         target = self._redact_target(request.target, numbers, names)
@@ -278,31 +278,31 @@ class Redactor:
         return replace(request, target=target, headers=headers, body=body)
 
     def may_need_redaction_again(self, body: bytes) -> bool:
-        """Return whether a body of JSON that came out of `request` might not stay as it is today.
+        """Return whether a JSON body redacted by `request` might change if it were redacted again.
 
-        It may hold a credential that was not known then, in whatever form, or a placeholder, whose number depends on
-        what else the request holds. False only where neither can be.
+        It may contain a credential that was unknown then, in any form, or a placeholder, whose number depends on the
+        rest of the request. False only if neither is possible.
         """
         if body[:1] != b"{" or b"REDACTE" in body or b"REDx" in body or _HIDDEN.search(body) is not None:
             return True
         return b"\0" in body or self._known.may_occur_in(body) or may_hold_base64_text(body)
 
     def text(self, text: str) -> str:
-        """Return a text that may be printed or logged; it may quote a path."""
+        """Return a text that is safe to print or log; it may quote a path."""
         spans = self._find_with_passwords(text, quoted=True)
         return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._find_with_placeholders)
 
     def _find_with_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
-        """Return the spans of secrets in a path or a query; `quoted` as of `find_schemeless_url_passwords`."""
+        """Return the spans of secrets in a path or a query; `quoted` as in `find_schemeless_url_passwords`."""
         found = find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
         return merge_spans([*self._find_with_placeholders(text), *(Span(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
-        """Return path and query as they may be printed or logged."""
+        """Return path and query in a form that is safe to print or log."""
         return self.text(self._redact_target(target, SecretMarks(Request("", "", (), b""), NO_NAMES), NO_NAMES))
 
     def _redact_headers(self, headers: Headers, marks: SecretMarks) -> Headers:
-        """Redact header fields; a client sends the same ones with each request."""
+        """Redact header fields. Cached: a client sends the same ones with each request."""
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
             known = tuple((name, self._redact_header(name, value, marks)) for name, value in headers)
@@ -318,7 +318,7 @@ class Redactor:
         return self._redact_value(value, marks.mark_in_header)
 
     def _redact_value(self, value: str, put: Callable[[str, str], str]) -> str:
-        """Redact the value of a field, or a path; those without a secret are remembered."""
+        """Redact the value of a field, or a path; values without a secret are remembered."""
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
@@ -352,7 +352,7 @@ class Redactor:
         return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.mark_in_url)
 
     def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
-        """Return the kind of a member's value: its own, or that of what it carries for somebody else."""
+        """Return the kind of a member's value: its own, or CREDENTIAL for one of `CARRIED`."""
         for start, end, kind in find_by_shape(value, named=False):
             if kind and end - start > len(value) // 2:
                 return kind
@@ -370,7 +370,7 @@ class Redactor:
         return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.mark_in_form)
 
     def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
-        """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
+        """Redact percent-encoded text; rewritten only if it contains a secret, with the result of `put` for each."""
         plain = decode(text)
         changed = recode_text(replace_spans(plain, self._find_with_passwords(plain), put), self._find_with_placeholders)
         return text if changed == plain else quote(changed, safe="/:@,~")
@@ -391,7 +391,7 @@ class Redactor:
         return self._redact_json_or_text(body, numbers)
 
     def _redact_json_or_text(self, data: bytes, numbers: SecretMarks) -> bytes:
-        """Redact JSON, lines of it, text, or bytes of no charset; only strings that hold a secret change."""
+        """Redact JSON, lines of JSON, text, or bytes of no charset; only strings with a secret change."""
         if b"\0" in data:
             data = overwrite_in_utf16(data.decode("latin-1"), self._find_with_placeholders).encode("latin-1")
         try:
@@ -412,7 +412,7 @@ class Redactor:
         )
 
     def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
-        """Redact text with JSON strings, decoded only if an escape or a member's name may hide something."""
+        """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._find_with_placeholders(text) if '"' not in text[span.start : span.end]]
@@ -421,7 +421,7 @@ class Redactor:
         )
 
     def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
-        """Redact each JSON string in a text as what it stands for."""
+        """Redact each JSON string in a text in its decoded form."""
         out: list[str] = []
         at, name, value_at = 0, "", -1
         for match in _STRING.finditer(text):
@@ -435,7 +435,7 @@ class Redactor:
         return "".join((*out, text[at:])) if out else text
 
     def _redact_json_string(self, inner: str, member: str, numbers: SecretMarks, depth: int) -> str | None:
-        """Return what to write between the quotes instead, or None if there is no secret in this string."""
+        """Return the new text between the quotes, or None if this string has no secret."""
         plain = inner
         if "\\" in inner:
             with suppress(ValueError):
@@ -451,7 +451,7 @@ class Redactor:
     # -- responses ---------------------------------------------------------------------------------------------------
 
     def redact_response(self, response: Response) -> tuple[Response, bool]:
-        """Return the response as it may be stored, and whether a secret in it was overwritten (with as many bytes)."""
+        """Return the response for storage, and whether a secret in it was overwritten (with as many bytes)."""
         headers = []
         flagged = False
         for name, value in response.headers:
@@ -478,7 +478,7 @@ class Redactor:
         ), flagged or bool(spans)
 
     def _find_in_header(self, value: str) -> list[Span]:
-        """Return the spans of secrets in the value of an answer's header; most answers have the same few."""
+        """Return the spans of secrets in an answer's header value; cached, because most answers have the same few."""
         plain = self._plain_fields
         if value in plain:
             return []
@@ -488,7 +488,7 @@ class Redactor:
         return spans
 
     def redact_answer_body(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
-        """Return an answer's body with secrets overwritten, as long as before; `pieces`: how many chunks."""
+        """Return an answer's body with secrets overwritten, length unchanged; `pieces`: number of chunks."""
         dealt_out = pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
@@ -511,7 +511,7 @@ class Redactor:
         )
 
     def _overwrite_in_media(self, text: str, numbers: dict[str, int]) -> str:
-        """Overwrite the credentials that were seen in pictures, sound and films."""
+        """Overwrite known credentials in images, audio and video."""
         return overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
 
     def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
@@ -538,7 +538,7 @@ class Redactor:
 
 
 def find_request_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
-    """Yield what a request is sent with, in its header fields and its query; `names` as of `Redactor.request`."""
+    """Yield the credentials in a request's header fields and query; `names` as in `Redactor.request`."""
     for name, value in headers:
         if CREDENTIAL_HEADER.search(name.lower()):
             yield from list_credential_parts(name.lower(), value.strip())
@@ -549,7 +549,7 @@ def find_request_credentials(headers: Headers, target: str, names: frozenset[str
 
 
 def list_credential_parts(name: str, value: str) -> Iterator[str]:
-    """Return the parts of a credential's header that may turn up alone; names and words are none."""
+    """Return the parts of a credential's header that may occur alone, without names and words."""
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
         yield from (secret for secret in pairs if len(secret) >= FREE and not looks_like_words(secret))
@@ -573,7 +573,7 @@ def list_credential_parts(name: str, value: str) -> Iterator[str]:
 
 
 class SecretMarks:
-    """What stands for one request's secrets: numbers by first appearance, those left out that it brought along."""
+    """Placeholders of one request's secrets: numbers by first appearance, without those already in the request."""
 
     def __init__(self, request: Request, names: frozenset[str]) -> None:
         self._request, self._names = request, names
@@ -586,7 +586,7 @@ class SecretMarks:
 
     @cached_property
     def _request_credentials(self) -> frozenset[str]:
-        """What the request itself is sent with: whatever its form, in its body it is the caller's credential."""
+        """Credentials sent with the request: in its body they are the caller's credential, whatever their form."""
         return frozenset(find_request_credentials(self._request.headers, self._request.target, self._names))
 
     def _get_number(self, secret: str) -> int:
@@ -599,7 +599,7 @@ class SecretMarks:
         return build_label(secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint)
 
     def mark_in_url(self, secret: str, _kind: str) -> str:
-        """Return what stands for a secret in a URL, where it may say what is asked."""
+        """Return the placeholder of a secret in a URL, where it may be part of the question."""
         followed = _LINK.fullmatch(secret)
         return f"REDACTED-{self._get_number(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
@@ -610,14 +610,14 @@ class SecretMarks:
         return f"[{self.mark_in_form(secret, kind)}]"
 
     def mark_in_header(self, secret: str, kind: str) -> str:
-        """Return what stands for a secret in a header field."""
+        """Return the placeholder of a secret in a header field."""
         return f"[REDACTED{self._build_label(secret, kind)}]"
 
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
 SHAPED = frozenset(kind.label for kind in KINDS)
-"""Kinds that tell by themselves what they are."""
+"""Kinds with a recognisable form."""
 
 
 def list_secret_lines(text: str, redactor: Redactor) -> dict[str, list[int]]:
@@ -629,7 +629,7 @@ def list_secret_lines(text: str, redactor: Redactor) -> dict[str, list[int]]:
 
 
 def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
-    """Return what today's rules would take out of a recording: by part of it, the kinds with how many of each."""
+    """Return the secrets in a recording by the current rules: by part, the number of each kind."""
     request, response = interaction.request, interaction.response
     parts = {
         "request": "\n".join((request.target, *(f"{name}: {value}" for name, value in request.headers))),

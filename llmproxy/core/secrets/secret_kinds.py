@@ -1,17 +1,17 @@
-"""What is a secret: by its shape, by what stands around it, by its name. Tables only.
+"""Kinds of secrets: by shape, by context, by name. Tables only.
 
-*Shape*: keys that tell by themselves what they are, a prefix that nothing else has, an alphabet, a length.
+*Shape*: keys with a recognisable form, a unique prefix, an alphabet, a length.
 
     "dop_v1_<hex64>"     literal text, then 64 characters of the alphabet ``hex``
-    "gsk_<alnum20+>"     20 or more: as far as the alphabet goes
+    "gsk_<alnum20+>"     20 or more: as far as the alphabet matches
 
-Most prefixes, alphabets and lengths were read off the default configuration of gitleaks (github.com/gitleaks/gitleaks,
-config/gitleaks.toml, commit 009e025), less its generic rule; the rest off the services' own pages (2026).
-*Place*: ``Bearer``, a URL's password, the name of a service before a value. Each has literals (`needles`) of which
-one must occur before the expression is tried: most bodies hold none and are never scanned. Sources: the services'
+Most prefixes, alphabets and lengths are from the default configuration of gitleaks (github.com/gitleaks/gitleaks,
+config/gitleaks.toml, commit 009e025), without its generic rule; the rest from the services' own pages (2026).
+*Context*: ``Bearer``, a URL's password, the name of a service before a value. Each has literals (`needles`) of which
+one must occur before the expression is tried: most bodies contain none and are never scanned. Sources: the services'
 documentation as of 2026, GitHub's secret scanning patterns, RFC 6749, RFC 7468, RFC 7519.
-*Name*: header fields, members of queries, forms and JSON. What stands under such a name is a credential, whatever it
-looks like, or (under names that other things have as well) if it looks like one.
+*Name*: header fields, members of queries, forms and JSON. A value with such a name is a credential whatever it looks
+like, or (for names with other uses) if it looks like one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ ALPHABETS = {
     "word": r"A-Za-z0-9_\-", "words": r"A-Za-z0-9_\-=", "dots": r"A-Za-z0-9_\-=.", "base64": "A-Za-z0-9+/",
     "base32": "A-Z2-7", "bech32": "QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", "wide": r"A-Za-z0-9_\-+/=.~",
 }  # fmt: skip
-"""What may stand in angle brackets, as the inside of a character class."""
+"""Alphabets for angle brackets, each as the inside of a character class."""
 
 _ONE_CASE = {"hex", "hexes", "digit", "low", "up", "base32", "bech32"}
 _PIECE = late(rf"<({'|'.join(sorted(ALPHABETS, key=len, reverse=True))})(\d+)(\+?)>")
 
 
 def build_alternation(words: Iterable[str]) -> str:
-    """Return an expression for any of these words, the longest: one step a character, however many."""
+    """Return an expression for the longest of these words; one step per character, for any number of words."""
     tree: dict[str, list[str]] = defaultdict(list)
     for word in words:
         if word:
@@ -60,45 +60,45 @@ def build_alternation(words: Iterable[str]) -> str:
 
 
 def format_label(name: str) -> str:
-    """Return the name of a kind as placeholders have it: ``openai project`` is ``openai-project``."""
+    """Return the name of a kind in placeholders: ``openai project`` is ``openai-project``."""
     return name.partition(",")[0].replace(" ", "-").replace(".", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class SecretKind:
-    """One way in which keys of a service are written."""
+    """One form of a service's keys."""
 
     name: str
     template: str
     wordy: bool = False
-    """Words of a text look like it (``sk-learn-...``): a dozen letters and digits in a row, one a digit, are a key."""
+    """Whether words look like it (``sk-learn-...``): keys need a run of 12 letters and digits with a digit."""
     entropy: float = 3.0
-    """Bits a character that the part without the literal text must have: repeated letters are examples."""
+    """Minimum bits per character of the part without literal text: repeated letters are examples."""
 
     @property
     def label(self) -> str:
-        """How a placeholder names it."""
+        """Its name in placeholders."""
         return format_label(self.name)
 
     @property
     def needle(self) -> str:
-        """The literal text that must occur before anything else is tried: the longest with a known place in the key."""
+        """Literal text that must occur before further tests: the longest with a known position in the key."""
         return max(re.split(r"<[^>]*>", re.split(r"<[^>]*\+>", self.template)[0]), key=len)
 
     @property
     def alphabet_allows_words(self) -> bool:
-        """Whether words could be written in its alphabet."""
+        """Whether its alphabet could contain words."""
         return not {piece[1] for piece in _PIECE.finditer(self.template)} <= _ONE_CASE
 
     @property
     def length_before_needle(self) -> int:
-        """How many characters of the key stand before the needle."""
+        """Number of characters of the key before the needle."""
         before = self.template.partition(self.needle)[0]
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
     @property
     def run_expression(self) -> str:
-        """An expression for the needle and what follows in one run of key characters."""
+        """An expression for the needle and the rest of its run of key characters."""
         return _template_to_regex(re.split("(?<=.)[:@]", self.template[self.template.index(self.needle) :])[0])
 
 
@@ -113,7 +113,7 @@ def _template_to_regex(template: str) -> str:
 
 @cache
 def compile_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
-    """Return what matches a template where it begins, as far as its open end goes; `loose`: whatever follows."""
+    """Return a template's pattern, up to its open end; `loose`: with any text after it."""
     end = "" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"
     return re.compile(_template_to_regex(template) + end)
 
@@ -129,7 +129,7 @@ def _build_kinds() -> tuple[SecretKind, ...]:
 
 
 _PLAIN = 2.3
-"""Of short hexadecimal ones: 16 digits of 16 have 3.2 bits on average, seldom less than 2.5."""
+"""Minimum for short hexadecimal keys: 16 digits of 16 have 3.2 bits on average, seldom less than 2.5."""
 
 _WORDY = {
     "openai": "sk-<word20+>", "xai": "xai-<alnum20+>", "cerebras": "csk-<alnum30+>", "tavily": "tvly-<word20+>",
@@ -145,7 +145,7 @@ _COARSE = {
     "slack, old": "xoxa-<word12+> xoxr-<word12+>", "gitlab session": "_gitlab_session=<low32>",
 }  # fmt: skip
 _TABLE = {
-    # models, and what agents use beside them
+    # models, and other services of agents
     "openai project": "sk-proj-<word16+> sk-svcacct-<word16+> sk-admin-<word16+>",
     "openai ephemeral": "ek_<alnum20+>", "anthropic": "sk-ant-<word16+>", "openrouter": "sk-or-<word16+>",
     "langfuse": "sk-lf-<word16+>", "bedrock": "ABSK<base64100+> bedrock-api-key-<base6440+>",
@@ -268,7 +268,7 @@ _TABLE = {
     "firebase": "<alnum11>:APA91b<word130+>", "gocardless": "live_<word40> sandbox_<word40>",
     "polar": "polar_oat_<alnum40+> polar_pat_<alnum40+>", "depot": "depot_org_<hex64> depot_project_<hex64>",
     "semgrep": "sgp_<hexes64>", "cratesio, new": "cratesio_<alnum32+>", "dropbox": "sl.<words100+>",
-    # added 2026-11-27: what the rules of gitleaks and trufflehog and the services' pages have beside the above
+    # added 2026-11-27: further keys from the rules of gitleaks and trufflehog and from the services' pages
     "novita": "sk_<alnum43>", "cursor, api": "key_<hex64>", "retell": "key_<hex28>", "turbopuffer": "tpuf_<alnum32+>",
     "chroma": "ck-<alnum40+>", "daytona": "dtn_<hex64>", "browser use": "bu_<word40+>", "arcade": "arc_<alnum40+>",
     "xata": "xau_<alnum30+>", "tinybird": "p.eyJ<word20+>.<word20+>", "confluent": "cflt<base6460>",
@@ -289,31 +289,31 @@ _TABLE = {
 
 KINDS = _build_kinds()
 
-# -- by its place ------------------------------------------------------------------------------------------------------
+# -- by context --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What is a secret by where it stands."""
+    """A secret recognised by its context."""
 
     name: str
     needles: tuple[bytes, ...]
     regex: re.Pattern[str]
-    """Its group ``secret`` is the secret."""
+    """Its group ``secret`` matches the secret."""
     is_one: Callable[[re.Match[str]], bool] = lambda _: True
-    """Looks at what was found: examples and words are none."""
+    """Checks a match: examples and words are no secrets."""
     near: str = ""
-    """Where needles are common: an expression (`RustPattern`) for more of it, other characters as ``?``."""
+    """For common needles: an expression (`RustPattern`) for more context, with ``?`` for other characters."""
     certain: bool = True
-    """Whether the form leaves no doubt; of what is only named, a fingerprint says which it is."""
+    """Whether the form is unmistakable; otherwise the placeholder has a fingerprint."""
 
     @property
     def label(self) -> str:
-        """How a placeholder names it; nothing for what is not certain."""
+        """Its name in placeholders; empty if it is not certain."""
         return format_label(self.name) if self.certain else ""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where such secrets stand in a text."""
+        """Yield the spans of the pattern's secrets in a text."""
         for match in self.regex.finditer(text):
             if self.is_one(match):
                 yield match.span("secret")
@@ -332,16 +332,16 @@ _BARE_URL = late(
 )
 _BEGINNING = late(r"(?:^|\s)/*$")
 _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
-"""What stands before the colon in front of an address that is no password's."""
+"""Words before a colon that make the following address no password."""
 
 
 def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
     """Return the spans of passwords in a path or a query that names a host without its scheme.
 
-    ``/user:password@host/v1``. Behind a slash only, or at the beginning: in running text the same form is an address
-    behind a word (``contact:me@example.com``). A host that has no dot is one where a base URL begins, elsewhere it
-    may be anybody's mark (``/models/name:tag@digest``). `quoted`: the text is no path, it may hold one; names of
-    recordings look alike but for the slash at the beginning of a word.
+    ``/user:password@host/v1``. Only after a slash, or at the beginning: in running text the same form is an address
+    after a word (``contact:me@example.com``). A host without a dot counts only where a base URL begins, because
+    elsewhere it may be a tag (``/models/name:tag@digest``). `quoted`: the text is not a path but may contain one; names
+    of recordings look alike except for the slash at the beginning of a word.
     """
     return [
         match.span("secret")
@@ -354,7 +354,7 @@ def find_schemeless_url_passwords(text: str, *, quoted: bool = False) -> list[tu
 
 
 def _find_word_start(text: str, at: int) -> int:
-    """Return where the word begins in which a place is."""
+    """Return the start of the word at a position."""
     while at and not text[at - 1].isspace():
         at -= 1
     return at
@@ -363,9 +363,9 @@ def _find_word_start(text: str, at: int) -> int:
 _FORM = late(r"[\w.%\-]{1,60}=[\w.~%+*/!:\-]*(?:&[\w.%\-]{1,60}=[\w.~%+*/!:=\-]*)+\s*")
 _LONGEST_FORM = 20_000
 _COMMAND = 400
-"""Characters of a command before an option of it."""
+"""Characters of a command before an option that are searched."""
 _CONTEXT = 300
-"""Characters around a member of a connection string, of a JWK, in which the others stand."""
+"""Characters around a member of a connection string, or of a JWK, that are searched for the other members."""
 _OAUTH = parse_word_table("access_token refresh_token id_token client_secret client_assertion")
 _QUERY = parse_word_table(
     "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential x-goog-security-token "
@@ -373,7 +373,7 @@ _QUERY = parse_word_table(
     "bearer credentials secret"
 )
 _AFTER_QUERY = "|".join(f"(?<=[?&;6](?i:{name}){mark})" for name in (*_QUERY, *_OAUTH) for mark in ("=", "%3D"))
-"""Behind a border of queries, written in an URL (``&``), in JSON (``\\u0026``) or in another URL (``%26``)."""
+r"""After a border of queries in a URL (``&``), in JSON (``\u0026``) or in another URL (``%26``)."""
 _AFTER_OAUTH = "|".join(f"(?<={name}=)" for name in _OAUTH)
 _IN_QUERY = r"[^&\s\"'`<>\\#(){}\[\],;|]"
 _CONNECTION = late(
@@ -393,7 +393,7 @@ def _is_oauth_token(match: re.Match[str]) -> bool:
 
 
 def _is_connection_password(match: re.Match[str]) -> bool:
-    """Return whether a password stands among other members of a connection string."""
+    """Return whether a password is next to other members of a connection string."""
     text, (start, end) = match.string, match.span()
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
@@ -402,7 +402,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
-    """Return whether base64 is a user's name and a password."""
+    """Return whether base64 decodes to a user name and a password."""
     try:
         user, colon, password = base64.b64decode(match["secret"], validate=True).decode("ascii").partition(":")
     except ValueError:
@@ -417,10 +417,9 @@ def _is_jwk_secret(match: re.Match[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cookies(Pattern):
-    """The values of a ``Cookie`` or ``Set-Cookie`` field in a text: those that were drawn by lot."""
+    """Random values of a ``Cookie`` or ``Set-Cookie`` field in a text."""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where they stand."""
         for match in self.regex.finditer(text):
             for pair in _PAIRS_OF_COOKIE.finditer(text, *match.span("secret")):
                 if pair["name"].lower() not in _OF_COOKIE and is_drawn(pair["secret"]):
@@ -431,7 +430,7 @@ _SPACE = r"[\s?\x1c-\x1f]"
 
 
 def match_any_case(text: str) -> str:
-    """Return an expression for letters in either case, also those outside ASCII that Python takes for them."""
+    """Return an expression for letters in either case, with letters outside ASCII that Python treats as equal."""
     return f"(?i:{re.sub('[ks]', r'[\g<0>?]', text)})"
 
 
@@ -590,41 +589,41 @@ SERVICES = parse_word_table(
     "typesense unify upstash vapi vercel virustotal vonage voyage vultr wandb weaviate webflow wistia workos xai "
     "yandex zapier zendesk zeplin zai_api zerobounce zhipu zilliz zoho zoom zyte"
 )  # fmt: skip
-"""Whose keys have no shape of their own."""
+"""Services whose keys have no form of their own."""
 
 SERVICE = build_alternation([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
-"""An expression; in lower case."""
+"""An expression for the names of services in lower case."""
 NEAR_LABEL = (
     rf"{match_any_case(SERVICE)}[A-Za-z0-9_?.\t -]*\\*[\"'`]?{_SPACE}*(?:=>|[:=,]){_SPACE}*"
     r"\\*[\"'`]?[A-Za-z0-9_\-+/.%|:]{8}"
 )
-"""What is a secret because a service's name stands before it, ``datadog_api_key = "..."``: as `Pattern.near`."""
+"""Context of a secret that follows a service's name, ``datadog_api_key = "..."``; used like `Pattern.near`."""
 LABELLED = late(
     rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})"
     rf"(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
     r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
 )
 SECRET_LABEL = late(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook")
-"""A label that says what the value is."""
+"""A label that describes the value as a secret."""
 LABELLED_ID = late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*")
-"""Values that are the names of commits, files and rows far more often than keys; they need such a label."""
+"""Values that are ids of commits, files and rows far more often than keys; they need a `SECRET_LABEL`."""
 
-# -- by its name -------------------------------------------------------------------------------------------------------
+# -- by name -----------------------------------------------------------------------------------------------------------
 
 PLACEHOLDER = "[REDACTED]"
-"""For a header or query value: whatever stood there does not count."""
+"""Placeholder of a header or query value that does not count."""
 
 SECRET_HEADER = late(
     r"auth(?!or(?!i[sz]))|token|secret|(?:^|[-_])(?:api)?key|apikey|cookie|credential|passw|session|signature"
     r"|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)|^x-goog-user-project$"
 )
-"""Header fields whose value never reaches the store: by name, in lower case. Account ids are among them."""
+"""Lower-case names of header fields whose value is never stored. Account ids are included."""
 
 FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
-"""Those of them that choose who answers: a fingerprint of the value is stored, and counts."""
+"""Secret fields that select the provider or model: a fingerprint of the value is stored, and counts."""
 
 CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
-"""Those whose value is a credential worth knowing again elsewhere."""
+"""Fields whose value is a credential to search for elsewhere."""
 
 _SURE_MEMBERS = frozenset(
     parse_word_table(
@@ -640,7 +639,7 @@ _LONG_MEMBERS = frozenset(
 )
 _LONG = 16
 _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
-"""Other things travel under these names (a page's number, a file's path): only what looks like a key is one."""
+"""These names have other uses too (a page's number, a file's path): only values that look like keys count."""
 
 
 def is_credential_parameter(name: str, value: str) -> bool:
@@ -656,18 +655,18 @@ _API_KEYS = frozenset(
 
 
 def is_api_key_parameter(name: str, value: str) -> bool:
-    """Return whether a member of a query is nothing but somebody's key, so that it is looked for elsewhere as well."""
+    """Return whether a query member is certainly a key, which is then searched for elsewhere as well."""
     return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
 
 
 _OAUTH_MEMBERS = frozenset(
     parse_word_table("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
 )
-"""RFC 6749, and what STS calls them: whatever stands there is a credential."""
+"""Names in RFC 6749 and in STS: their values are always credentials."""
 CARRIED = frozenset(
     parse_word_table("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
 )
-"""What a document carries for somebody else, an MCP server's ``authorization``: says who asks, not what."""
+"""Names of credentials for another server, an MCP server's ``authorization``: they identify the caller only."""
 _SECRET_MEMBERS = (
     _OAUTH_MEMBERS
     | CARRIED
@@ -678,26 +677,25 @@ MEMBERS = tuple(
     for least, words in ((16, ("authorization", "key", "cookie")), (8, ("secret", "assertion", "token")))
     for word in words
 )
-"""A name's end, and for lower case an expression from it on: one matches wherever a JSON member is worth a look."""
+"""End of a name, and a lower-case expression from it on: one of them matches if any JSON member must be examined."""
 NAMED_MEMBER = "|".join(rf'{match_any_case(word)}\\*"{_SPACE}*:{_SPACE}*\\*"[^"\\]{{4}}' for word, _ in MEMBERS)
-"""What stands in a text in which one of them matches."""
+"""An expression that occurs in every text in which one of them matches."""
 MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}'
     r'(?P=escape)"(?P<value>[^"\\]{8,20000})'
 )
-"""A JSON member with a string, in a text that is not taken apart; `escape` says how deep it is nested."""
+"""A JSON member with a string value, in unparsed text; `escape` shows its nesting depth."""
 
 
 _ITSELF = late(r"(?i)(?:^|[-_ ])(?:token|secret|password|key|credentials?)$")
-"""An example's value that says what would stand there."""
+"""An example value that describes the real one."""
 
 
 def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     """Return whether a JSON member with a string value is a credential: by its name, if the value looks like one too.
 
-    An MCP server's ``authorization``, ``headers: {"x-api-key": ...}``. A word or a sentence under such a name is
-    content. `said`: it is a member of the document itself, not of one that is quoted in it; then what OAuth defines
-    is taken for what it is.
+    An MCP server's ``authorization``, ``headers: {"x-api-key": ...}``. A word or a sentence with such a name is
+    content. `said`: the member belongs to the document itself, not to a quoted one; then OAuth's names are trusted.
     """
     bare_name = name.lower().replace("-", "").replace("_", "")
     if bare_name not in _SECRET_MEMBERS or "REDACTE" in value:
@@ -707,7 +705,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     if " " in bare or len(bare) < SHORTEST:
         return False
     if bare_name == "cookie" and "=" not in bare:
-        return False  # a recipe's; a header field's is name=value
+        return False  # a recipe's cookie; a header field has name=value
     if said and bare_name in _OAUTH_MEMBERS:
         return (
             is_real_password(bare)
@@ -724,7 +722,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
 
 
 def is_credential_name(name: str) -> bool:
-    """Return whether what stands under a name in a JSON document or a header field can be nothing but a credential."""
+    """Return whether a JSON member or header field with this name can only contain a credential."""
     lower = name.lower()
     return (
         lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS
@@ -738,17 +736,17 @@ NAME_WORDS = (
     b"pass", b"pwd", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
     b"_auth",
 )  # fmt: skip
-"""With one of which the name of a secret ends, in lower case."""
+"""Endings of the names of secrets, in lower case."""
 _BUT_KEY = "pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|credentials?|jwt|bearer|authorization|x-access|_auth"
 _QUOTE = r"(?:\\{0,15}[\"'`])?\]?"
 NAMED = late(
     rf"(?:{_BUT_KEY}|key){_QUOTE}(?:[ \t]{{0,4}}(?P<sign>:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{{0,4}}"
     r"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))".encode()
 )
-"""The end of a name, in lower case, and what stands between it and its value."""
+"""The end of a name, in lower case, and the text between it and its value."""
 _BARE = r"[^\s\"'`\\,;<>(){}\[\]|&]"
 _MORE = rf"(?:&(?![\w.%\-]{{1,40}}=|#?\w{{1,8}};){_BARE}{{1,2000}}+){{0,20}}+"
-"""Behind an ``&`` that begins neither the next member of a query nor an entity."""
+"""Text after an ``&`` that begins neither the next member of a query nor an entity."""
 _SCHEMES = "bearer|basic|token|api-?key|bot|key|sso-key"
 _SCHEME = rf"(?:(?i:{_SCHEMES})[ +]{{1,3}})?"
 _WHOSE_KEY = (
@@ -762,11 +760,11 @@ NAMED_VALUE = (
     rf"(?i)(?:{_SIGNED_NAME}[ \t]*(?:[=:>]|%3d)|--[a-z0-9_\-.$@]*{_SIGNED_NAME}[ \t])"
     rf"[ \t=>]*[rbuf]*\\*[\"'`]?(?:{match_any_case(_SCHEMES)}[ +]{{1,3}})?[^\s\"'`\\]{{6}}"
 )
-"""What stands wherever a name and its value are worth a look."""
+"""An expression that occurs wherever a name and its value must be examined."""
 QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
 BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+{_MORE})(?![(\[{{])")
 ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")
-"""After ``NAME=`` at the beginning of a word."""
+"""Value after ``NAME=`` at the beginning of a word."""
 NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$@"
 _SECRET_NAME = late(
     r"(?:(?P<short>(?<![a-z])pass|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
@@ -792,13 +790,13 @@ _SHORT, _MIDDLE, _LONG_ENOUGH = 8, 12, 16
 
 @lru_cache(maxsize=4096)
 def is_sure_name(name: bytes) -> bool:
-    """Return whether a name says that its value lets somebody in, so that an id under it is a secret."""
+    """Return whether a name means that its value grants access, so that even an id with it is a secret."""
     return not name.endswith(b"token") or _SURE_TOKEN.search(name) is not None
 
 
 @lru_cache(maxsize=4096)
 def get_least_length_for_name(name: bytes, *, variable: bool) -> int:
-    """Return how long a value under a lower-case name must be to be a secret, or 0; a `variable`'s any key is one."""
+    """Return the minimum length of a secret with a lower-case name, or 0; in a `variable` any ``_key`` counts."""
     text = name.decode("ascii", "replace").lstrip("-$@.")
     found = _SECRET_NAME.search(text)
     if (found is None and not (variable and text.endswith("_key"))) or _OTHER_NAME.search(text):
@@ -807,7 +805,7 @@ def get_least_length_for_name(name: bytes, *, variable: bool) -> int:
 
 
 SHORTEST = 8
-"""Characters that a credential must have to be looked for elsewhere; shorter ones are words."""
+"""Minimum characters of a credential that is searched for elsewhere; shorter ones are words."""
 
 ANSWER_HEADER = late(
     r"(?:^|[-_])(?:authorization|(?:auth|access|security|session|refresh|id|csrf|xsrf|api|user|service|device|bearer"
@@ -816,12 +814,12 @@ ANSWER_HEADER = late(
     r"|x-token|secret|passw(?:or)?d|(?<!allow-)credentials?"
     r"|cookie2?|jwt)$|^token$"
 )
-"""Fields of an answer that are credentials by name, in lower case. Not those that count tokens or turn pages."""
+"""Lower-case names of an answer's fields that are credentials, except token counts and page tokens."""
 
 DUMMIES = frozenset(
     parse_word_table("not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted")
 )
-"""Keys that people write where none is needed; hiding the word everywhere would help nobody."""
+"""Dummy keys for services that need none; hiding these words everywhere would be useless."""
 
 DROPPED_HEADERS = {
     name: why
@@ -836,5 +834,5 @@ DROPPED_HEADERS = {
     }.items()
     for name in names.split()
 }  # fmt: skip
-"""Response fields that are not stored, with the reason; ``cf-*`` besides, which are the CDN's."""
+"""Response fields that are not stored, with the reason; also ``cf-*``, which are the CDN's."""
 DROPPED_PREFIXES = ("cf-", "x-llmproxy-")

@@ -1,6 +1,5 @@
-"""Traffic as values: requests, responses, chunks, frames, and the bytes they become again.
+"""Traffic as values: requests, responses, chunks, frames, and their conversion to bytes.
 
-The lowest room: everything else in the core speaks of these. `interaction` has the shapes, `canonical_json` the one
-canonical form of JSON, `body_decoding` what a content-encoding hides, `json_diff` how two values are compared for
-people.
+The lowest layer: the rest of the core uses these types. `interaction` has the data types, `canonical_json` the only
+canonical form of JSON, `body_decoding` undoes content-encodings, `json_diff` compares two values for display.
 """

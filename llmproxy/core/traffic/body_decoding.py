@@ -1,9 +1,9 @@
-"""Undo content-encodings, and take multipart forms apart.
+"""Decoding of content-encodings, and parsing of multipart forms.
 
-Bodies are stored decoded, so both directions pass through here: a request whole (`decode_body`), a response piece by
-piece as it arrives (`BodyDecoder`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the
-right). What comes out is limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing
-is guessed: an unknown coding, a corrupt body and one that stops in the middle are ValueErrors of `decode_body`.
+Bodies are stored decoded, so both directions use this module: requests as a whole (`decode_body`), responses piece by
+piece (`BodyDecoder`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the right). Output is
+limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing is guessed: `decode_body`
+raises ValueError for an unknown coding, and for a corrupt or truncated body.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from email.message import Message
 
 LIMIT = 64 << 20
-"""Bytes that one body may inflate to unless the caller says otherwise; the same as ``--max-request``."""
+"""Default limit of a decoded body in bytes; the same as ``--max-request``."""
 
 _SLICE = 1 << 10
-"""zstandard's decompressor takes no limit; a block of 4 bytes can become 128 KiB, so 1 KiB at most 32 MiB."""
+"""zstandard's decompressor has no limit; a block of 4 bytes can become 128 KiB, so 1 KiB at most 32 MiB."""
 _STEP = 1 << 20
 
 
@@ -28,7 +28,7 @@ def _build_too_large_error(limit: int) -> ValueError:
 
 
 class _Zlib:
-    """gzip (of several members) and deflate (with or without zlib's wrapper: servers send both)."""
+    """Decoder of gzip (of several members) and deflate (with or without zlib's wrapper: servers send both)."""
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
@@ -41,7 +41,7 @@ class _Zlib:
         """Decode some more, as each class here; ValueError for more than `limit` bytes of it."""
         if self._decoder is None:
             data = self._head + data
-            if len(data) < 2:  # the two bytes of zlib's header tell it from raw deflate
+            if len(data) < 2:  # zlib's header of two bytes distinguishes it from raw deflate
                 self._head = data
                 return b""
             wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
@@ -65,7 +65,7 @@ class _Zlib:
 
 
 class _Brotli:
-    """Brotli, through Google's binding."""
+    """Brotli decoder that uses Google's binding."""
 
     def __init__(self) -> None:
         try:
@@ -94,7 +94,7 @@ class _Brotli:
 
 
 class _Zstd:
-    """Zstandard, of several frames."""
+    """Zstandard decoder, also for several frames."""
 
     def __init__(self) -> None:
         try:
@@ -135,7 +135,7 @@ _STAGES: dict[str, Callable[[], _Decoder]] = {
 
 
 def _build_decoders(encoding: str) -> list[_Decoder]:
-    """Return the decoders for a Content-Encoding, in the order in which to apply them."""
+    """Return the decoders for a Content-Encoding, in the order of application."""
     names = [name.strip().lower() for name in encoding.split(",")]
     coded = [name for name in names if name not in ("", "identity")]
     for name in coded:
@@ -145,10 +145,10 @@ def _build_decoders(encoding: str) -> list[_Decoder]:
 
 
 class BodyDecoder:
-    """Decodes a body that arrives in pieces; what can be decoded so far is returned with each piece."""
+    """Decoder of a body that arrives in pieces; each piece returns all that can be decoded so far."""
 
     def __init__(self, encoding: str, limit: int = LIMIT) -> None:
-        """Prepare for a Content-Encoding such as ``gzip``; ValueError if it is not one we know."""
+        """Prepare for a Content-Encoding such as ``gzip``. Raises ValueError if it is unknown."""
         self._decoders = _build_decoders(encoding)
         self._left = limit
         self._limit = limit
@@ -156,11 +156,11 @@ class BodyDecoder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the coded body has come to its end. An empty body, which servers send for HEAD or 204, counts."""
+        """Whether the coded body is complete. An empty body, which servers send for HEAD or 204, is."""
         return not self._fed or all(stage.complete for stage in self._decoders)
 
     def decode_piece(self, data: bytes) -> bytes:
-        """Decode the next piece. ValueError if it is corrupt or the whole gets larger than the limit."""
+        """Decode the next piece. Raises ValueError if it is corrupt or the total exceeds the limit."""
         self._fed = self._fed or bool(data)
         for stage in self._decoders:
             try:
@@ -188,7 +188,7 @@ class EncodedPart(NamedTuple):
     """None for a plain field."""
     content_type: str
     head: bytes
-    """Its header lines as they came, without the empty line."""
+    """Its header lines unchanged, without the empty line."""
     data: bytes
 
 
@@ -202,7 +202,7 @@ def find_boundary(content_type: str) -> bytes | None:
 
 
 def parse_multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] | None:
-    """Return a multipart body's parts; None if it is none, is cut, or has transfer-encodings inside (nobody does)."""
+    """Return a multipart body's parts; None if it is none, is truncated, or has transfer-encodings (unusual)."""
     boundary = find_boundary(content_type)
     if boundary is None:
         return None
@@ -241,7 +241,7 @@ def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
 
 
 def _build_email_message() -> Message:
-    from email.message import Message  # 6 ms of a start, for uploads
+    from email.message import Message  # takes 6 ms, needed only for uploads
 
     return Message()
 

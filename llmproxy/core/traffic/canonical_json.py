@@ -1,14 +1,13 @@
-"""JSON with its syntax taken off and nothing else: equal values written differently become the same bytes, different
-ones never.
+"""Canonical JSON: the same bytes for equal values written differently, different bytes for different values.
 
-    bytes -> `parse` -> tree -> `dump` -> bytes that depend on the value alone
+    bytes -> `parse` -> tree -> `dump` -> bytes that depend only on the value
 
-Member order, white space, escapes and ``1.0 = 1 = 1e0`` go; array order, ``true`` beside ``1``, ints beyond 2**53 and
-lone surrogates stay. What cannot be told apart safely is refused (`LossyJson`): numbers that a double cannot carry,
-NaN, duplicate members, nesting deeper than `DEPTH`, bytes that are not UTF-8. The caller then keys the raw bytes. There
-is one canonicaliser only: two would split keys.
+Member order, white space, escapes and ``1.0 = 1 = 1e0`` are normalised; array order, ``true`` versus ``1``, integers
+beyond 2**53 and lone surrogates are kept. Text that cannot be converted safely is refused (`LossyJson`): numbers that a
+double cannot represent, NaN, duplicate members, nesting deeper than `DEPTH`, bytes that are not UTF-8. The caller then
+uses the raw bytes for the key. There is only one canonicaliser: two would give different keys.
 
-JSON inside of texts: a tool's result often is JSON, or says some words and then JSON. Its keys may come in any order.
+JSON inside text: a tool's result often is JSON, or prose followed by JSON. Its members may come in any order.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from math import isinf
 from typing import Any, NoReturn
 
 DEPTH = 256
-"""Deepest nesting taken. Fixed, so that whether a body is taken never depends on how full the stack is just now."""
+"""Maximum nesting. A constant, so that acceptance of a body never depends on the current stack depth."""
 
 _SAFE_DIGITS = 16
 """A decimal of at most 15 digits (16 characters with its point) survives a double: IEEE 754 guarantees 15."""
 
 
 class LossyJson(ValueError):
-    """This text is not JSON that can be canonicalised without loss."""
+    """Text that is not JSON, or cannot be canonicalised without loss."""
 
 
 def _parse_number(text: str) -> int | float:
-    """Return a number with point or exponent: int if it is integral, float if a double carries it exactly."""
+    """Return a number with point or exponent: int if it is integral, float if a double represents it exactly."""
     value = float(text)
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
         return int(value) if value.is_integer() else value
@@ -67,7 +66,7 @@ _encoder = json.JSONEncoder(
 
 
 def parse(text: bytes | str) -> object:
-    """Parse JSON into a tree that stands for its value. Raises LossyJson: none, or not canonical without loss."""
+    """Parse JSON into a tree that represents its value. Raises LossyJson: invalid, or not canonical without loss."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
@@ -86,9 +85,9 @@ def parse(text: bytes | str) -> object:
 
 
 def is_too_deep(tree: object, depth: int) -> bool:
-    """Return whether a parsed tree holds lists or objects below more than `depth` others."""
+    """Return whether a parsed tree has lists or objects nested in more than `depth` others."""
     level: list[Any] = [tree]
-    for _ in range(depth + 1):  # the parser makes nothing but plain dicts and lists
+    for _ in range(depth + 1):  # the parser creates only plain dicts and lists
         level = [
             child
             for node in level
@@ -101,12 +100,12 @@ def is_too_deep(tree: object, depth: int) -> bool:
 
 
 def dump(tree: object) -> bytes:
-    """Return the one way of writing this tree, in ASCII."""
+    """Return the canonical encoding of a tree, in ASCII."""
     return _encoder.encode(tree).encode("ascii")
 
 
 def parse_json(data: str | bytes) -> Any:
-    """Return the JSON value, or None for what is no JSON (or nested too deeply)."""
+    """Return the JSON value, or None if the text is no JSON (or nested too deeply)."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -114,7 +113,7 @@ def parse_json(data: str | bytes) -> Any:
 
 
 def parse_json_or_text(text: str) -> Any:
-    """Return the JSON value, or the text itself where it is no JSON (or nested too deeply)."""
+    """Return the JSON value, or the text itself if it is no JSON (or nested too deeply)."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -122,7 +121,7 @@ def parse_json_or_text(text: str) -> Any:
 
 
 def sort_json_members(text: str) -> str:
-    """Return JSON in one layout, its members sorted; what is no JSON as it is."""
+    """Return JSON in one layout with sorted members; other text unchanged."""
     try:
         return json.dumps(json.loads(text or "{}"), sort_keys=True)
     except (ValueError, RecursionError):
@@ -141,11 +140,11 @@ def parse_json_container(text: str) -> object | None:
 
 _MOST_PIECES = 2_000
 _LABEL = re.compile(r"[A-Z][a-z]{2,15}: (?=[{\[])")
-"""As some agents write it before what a command printed: ``Output: {"a": 1}``."""
+"""Label that some agents write before a command's output: ``Output: {"a": 1}``."""
 
 
 def split_text_by_json(text: str) -> list[object]:
-    """Return a text's parts: strings, and (parsed) arrays and objects at the beginning of a line, or behind a label."""
+    """Return a text's parts: strings, and (parsed) arrays and objects at the start of a line, or after a label."""
     whole = parse_json_container(text)
     if whole is not None:
         return [whole]
@@ -172,7 +171,7 @@ def split_text_by_json(text: str) -> list[object]:
 
 
 def _parse_json_at_line(lines: Sequence[str], start: int) -> tuple[object, int] | None:
-    """Return the value that begins with a line, over the line or up to a line that closes it, and the line behind."""
+    """Return the value in a line, or up to a line that closes it, and the index of the next line."""
     if (value := parse_json_container(lines[start])) is not None:
         return value, start + 1
     closing = "}" if lines[start][0] == "{" else "]"
@@ -184,14 +183,14 @@ def _parse_json_at_line(lines: Sequence[str], start: int) -> tuple[object, int] 
 
 
 def pair_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
-    """Yield the parts of two texts side by side; nothing where they are not the same in number."""
+    """Yield the corresponding parts of two texts; nothing if their numbers differ."""
     mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
     if len(mine) == len(theirs):
         yield from zip(mine, theirs, strict=True)
 
 
 def equals_json(one: object, other: object) -> bool:
-    """Compare as JSON does: 1 is 1.0, true is no number."""
+    """Compare as JSON: 1 equals 1.0, true is no number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

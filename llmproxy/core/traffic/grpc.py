@@ -1,12 +1,12 @@
-"""gRPC over HTTP/2: messages in a body, how an error of ours is said in it, and how people read it.
+"""gRPC over HTTP/2: messages in a body, the proxy's own errors, and messages as readable text.
 
-    body      messages, each behind a flag (is it compressed?) and its length in four bytes
-    status    in trailers: `grpc-status`, `grpc-message`; in the head where the answer has nothing else
+    body      messages, each after a flag (is it compressed?) and its length in four bytes
+    status    in trailers: `grpc-status`, `grpc-message`; in the head if the answer has nothing else
 
-A message is protobuf's: people read it by its descriptor where there is one, else the texts in it. Without a descriptor
-it says numbers of fields, and lengths: a text and a message inside look alike. What can be printed is taken for a text,
-unless it begins as a message does and is one to its end. Sources:
-https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, statuscodes.md beside it, and
+A message is encoded by protobuf. A descriptor, if there is one, makes it JSON; else only its texts are shown. Without a
+descriptor it has only field numbers and lengths: text and a nested message look alike. Printable data is taken for
+text, unless it starts like a message and is one to its end. Sources:
+https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md, statuscodes.md next to it, and
 https://protobuf.dev/programming-guides/encoding/
 """
 
@@ -24,20 +24,20 @@ from llmproxy.protocol import CACHE_HEADER
 PREFIX = 5
 """Bytes before a message."""
 LONGEST = 6000
-"""Characters of an error's text: clients take heads of 8 KiB."""
+"""Maximum characters of an error's text: clients accept heads of 8 KiB."""
 RESOURCE_EXHAUSTED, FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 9, 12, 13, 14
 _PLAIN = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _STATUS = {
     429: RESOURCE_EXHAUSTED, 500: INTERNAL, 501: UNIMPLEMENTED, 502: UNAVAILABLE, 503: UNAVAILABLE, 529: UNAVAILABLE,
 }  # fmt: skip
-"""By our HTTP status; all else is a request that will fail until something is changed, and no client repeats it."""
+"""gRPC status by HTTP status; for all others the request cannot succeed unchanged, so no client repeats it."""
 _SIZES = {1: 8, 5: 4}
-"""By kind of a field: bytes of its value."""
+"""Size in bytes of a value by wire type."""
 _NESTED = 20
 
 
 def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
-    """Yield (whether it is compressed, bytes) of each whole message."""
+    """Yield (whether it is compressed, bytes) of each complete message."""
     at = 0
     while at + PREFIX <= len(body):
         end = at + PREFIX + int.from_bytes(body[at + 1 : at + PREFIX])
@@ -48,13 +48,13 @@ def split_messages(body: bytes | bytearray) -> Iterator[tuple[bool, bytes]]:
 
 
 def count_up_to_two(body: bytes | bytearray) -> int:
-    """Return 0 until the first message is whole, 1 where it is the only one, 2 where another has begun."""
+    """Return 0 while the first message is incomplete, 1 if it is the only one, 2 if another one has begun."""
     end = PREFIX + int.from_bytes(body[1:PREFIX])
     return (len(body) >= end) + (len(body) > end)
 
 
 def build_refusal(status: int, code: str, text: str, *, miss: bool = False) -> Headers:
-    """Return the head of an answer that is nothing but an error of ours."""
+    """Return the head of an answer that consists only of an error of the proxy."""
     while len(quote(text, safe=_PLAIN)) > LONGEST:
         text = f"{text[: len(text) * 3 // 4]} ..."
     ours = (("x-llmproxy-error", code), *(((CACHE_HEADER, "miss"),) if miss else ()))
@@ -62,17 +62,17 @@ def build_refusal(status: int, code: str, text: str, *, miss: bool = False) -> H
 
 
 def build_failure_head(status: int, text: str, retry_after: float = 0) -> Headers:
-    """Return the head of an answer that is nothing but a failure, by its status of HTTP; `retry_after`: seconds."""
+    """Return the head of an answer that is only a failure, from an HTTP status; `retry_after` in seconds."""
     wait = (("grpc-retry-pushback-ms", str(int(retry_after * 1000))),) if retry_after else ()
     number = str(_STATUS.get(status, FAILED_PRECONDITION))
     return (("content-type", GRPC), ("grpc-status", number), ("grpc-message", quote(text, safe=_PLAIN)), *wait)
 
 
 class Descriptors:
-    """What `protoc --include_imports --descriptor_set_out=FILE` wrote of services."""
+    """Descriptors of services, as written by `protoc --include_imports --descriptor_set_out=FILE`."""
 
     def __init__(self, path: Path) -> None:
-        """Read a file. Raises SettingsError: it holds no descriptors, or protobuf is not installed."""
+        """Read a file. Raises SettingsError: it has no descriptors, or protobuf is not installed."""
         try:
             from google.protobuf import descriptor_pb2, descriptor_pool
         except ImportError as error:
@@ -82,7 +82,7 @@ class Descriptors:
             held = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
             for each in held.file:
                 self._pool.AddSerializedFile(each.SerializeToString())
-        except Exception as error:  # of its two implementations, each has its own
+        except Exception as error:  # protobuf's two implementations raise different ones
             why = (error.strerror if isinstance(error, OSError) else None) or error
             hint = "Write one: protoc --include_imports --descriptor_set_out=FILE SERVICE.proto"
             raise SettingsError(f"--descriptor {path} holds no descriptors: {why}.", hint=hint) from error
@@ -109,7 +109,7 @@ class Descriptors:
 
 
 def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *, answer: bool) -> Iterator[str]:
-    """Yield the messages of a gRPC body, for people: as JSON, or their sizes and texts. Raises SettingsError."""
+    """Yield a gRPC body's messages as readable text: JSON, or their sizes and texts. Raises SettingsError."""
     whole = 0
     for number, (compressed, data) in enumerate(split_messages(body), 1):
         whole += PREFIX + len(data)
@@ -125,7 +125,7 @@ def format_messages(body: bytes, target: str, descriptors: Descriptors | None, *
 
 
 def find_texts(data: bytes) -> list[tuple[str, str]]:
-    """Return (numbers of the fields, text) of what can be printed in a message; of what is none, the whole."""
+    """Return (field numbers, text) of the printable parts of a message; if it is no message, the whole data."""
     found = _read_text_fields(data, 0)
     if found is None:
         return [("", text)] if (text := _decode_printable(data)) else []
@@ -133,7 +133,7 @@ def find_texts(data: bytes) -> list[tuple[str, str]]:
 
 
 def _read_text_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], str]] | None:
-    """Return the texts of a message; None if it is none."""
+    """Return the texts of a message; None if the data is no message."""
     found, at = list[tuple[tuple[int, ...], str]](), 0
     while at < len(data):
         tag, at = _read_varint(data, at)
@@ -158,7 +158,7 @@ def _read_text_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], st
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place, and where it ends: behind the end of what is cut."""
+    """Return the number at a position, and its end; an end after the data means that it is truncated."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -171,7 +171,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_printable(data: bytes) -> str:
-    """Return bytes as a text; empty if they cannot be printed."""
+    """Return bytes as text; empty if they are not printable."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
-"""What passes by: a request, its response as it arrived in chunks, and the two together.
+"""Data types of traffic: a request, its response as chunks with arrival times, and the two together.
 
-These values are the vocabulary of the whole core. They hold plain bytes and text, know no socket, clock or
-store, and never change once made. Times are whole microseconds counted from the moment the request was
-released to the upstream, so that a recording can be replayed in its own time.
+The whole core uses these types. They are immutable, hold plain bytes and text, and know no socket, clock or store.
+Times are whole microseconds since the request was released to the upstream, so that a recording can be replayed with
+its own timing.
 
-Who sent a request, in which version, and how often before: as clients themselves say it in headers.
+The module also reads the retry count that clients send in headers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Key = NewType("Key", str)
 """Tagged digest of a canonical request: ``v2:`` and 64 hex digits."""
 
 Headers = tuple[tuple[str, str], ...]
-"""Header fields in the order of the wire, names as they came. Look them up with :func:`header`."""
+"""Header fields in wire order with names unchanged. Read them with :func:`header`."""
 
 
 def header(headers: Headers, name: str) -> str | None:
@@ -32,12 +32,12 @@ def header(headers: Headers, name: str) -> str | None:
 
 
 def without(headers: Headers, *names: str) -> Headers:
-    """Return `headers` less the fields with these lower-case names."""
+    """Return `headers` without the fields with these lower-case names."""
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 
 def replace_header(headers: Headers, name: str, value: str) -> Headers:
-    """Return `headers` with this value in each field of a lower-case name; nothing is added where there is none."""
+    """Return `headers` with this value in each field with a lower-case name; no field is added."""
     return tuple((key, value if key.lower() == name else said) for key, said in headers)
 
 
@@ -45,36 +45,34 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def format_host(scheme: str, host: str, port: int | None) -> str:
-    """Return host and port as a URL says them: IPv6 in brackets, a port that goes without saying left out."""
+    """Return host and port as in a URL: IPv6 in brackets, the scheme's default port omitted."""
     bare = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return bare if port in (None, DEFAULT_PORTS.get(scheme)) else f"{bare}:{port}"
 
 
 TRAILER = "trailer:"
-"""How the names of trailers begin among the header fields of an answer, behind these: no field's own name has a colon,
-so every store and file of cassettes can carry them.
-"""
+"""Prefix of trailers, which follow the header fields of an answer: no field's own name has a colon, so every store and
+cassette file can hold them."""
 
 
 RESET = "h2-reset"
-"""Among the header fields of an answer: the code of HTTP/2 with which its upstream broke it off."""
+"""Header field of an answer that holds the HTTP/2 code with which its upstream reset the stream."""
 
 
 GRPC = "application/grpc"
 _FAILED_CALLS = frozenset({"1", "2", "4", "7", "8", "10", "13", "14", "15", "16"})
-"""Statuses of gRPC after which the same call may be answered otherwise, as after 401, 429 and 503: cancelled, unknown,
-deadline exceeded, permission denied, resource exhausted, aborted, internal, unavailable, data loss, unauthenticated.
-"""
+"""gRPC statuses after which the same call may get another answer, as after 401, 429 and 503: cancelled, unknown,
+deadline exceeded, permission denied, resource exhausted, aborted, internal, unavailable, data loss, unauthenticated."""
 
 
 def is_grpc(headers: Headers) -> bool:
-    """Return whether a body holds messages of gRPC; gRPC-Web is HTTP as any other."""
+    """Return whether a body has gRPC messages; gRPC-Web is treated as other HTTP."""
     kind = header(headers, "content-type") or ""
     return kind == GRPC or kind.startswith((f"{GRPC}+", f"{GRPC};"))
 
 
 def is_failed_call(headers: Headers) -> bool:
-    """Return whether an answer of gRPC, with its trailers, says that the call failed and may be made again."""
+    """Return whether a gRPC answer, with its trailers, reports a failure after which the call may be repeated."""
     if not is_grpc(headers):
         return False
     return (header(headers, f"{TRAILER}grpc-status") or header(headers, "grpc-status")) in _FAILED_CALLS
@@ -87,33 +85,33 @@ def add_trailers(headers: Headers, trailers: Headers) -> Headers:
 
 class Ending(StrEnum):
     COMPLETE = "complete"
-    """The whole answer is here: the provider's terminator was seen, or HTTP framing says so where none exists."""
+    """The answer is complete: the provider's terminator was seen, or HTTP framing says so if there is none."""
     UNTERMINATED = "unterminated"
     """HTTP ended properly, but the terminator that this provider always sends is missing."""
     CUT = "cut"
-    """The connection ended in the middle: the upstream broke off, or we were ended."""
+    """The connection ended too early: the upstream broke off, or the proxy was stopped."""
     LEFT = "left"
-    """The client left before the end: an agent that has read enough, or one that was interrupted."""
+    """The client disconnected before the end: an agent that has read enough, or one that was interrupted."""
     FAILED = "failed"
-    """The whole answer is here, and its status of gRPC is a failure (`is_failed_call`); that of HTTP is 200."""
+    """The answer is complete, and its gRPC status is a failure (`is_failed_call`); the HTTP status is 200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as the provider sees it: session and provider prefix are gone, framing is undone."""
+    """A request as the provider sees it: without session, provider prefix and framing."""
 
     method: str
     """In upper case."""
     target: str
-    """Path and query, percent-encoding as it came, for example ``/v1/chat/completions?beta=true``."""
+    """Path and query with percent-encoding unchanged, for example ``/v1/chat/completions?beta=true``."""
     headers: Headers
     body: bytes
-    """Content-encoding is undone where it could be (then the header is gone too)."""
+    """Without content-encoding if it could be undone (then the header is removed too)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes as they arrived together."""
+    """Bytes that arrived together."""
 
     offset: int
     """Microseconds since the request was released."""
@@ -121,12 +119,12 @@ class Chunk:
 
 
 class ChunkedBody(Sequence[Chunk]):
-    """Chunks of a body held in one piece, each cut out when asked for. Equal to any sequence of equal chunks."""
+    """Chunks of a body stored as one value; each is cut out on access. Equal to any sequence of equal chunks."""
 
     __slots__ = ("_ends", "_offsets", "body")
 
     def __init__(self, body: bytes, borders: Iterable[tuple[int, int]]) -> None:
-        """Cut `body` at `borders`, pairs of offset and length. Raises ValueError if they are not of this body."""
+        """Split `body` at `borders`, pairs of offset and length. Raises ValueError if they do not fit this body."""
         self.body = body
         self._offsets, self._ends = array("q"), array("q", [0])
         at = 0
@@ -159,23 +157,23 @@ class ChunkedBody(Sequence[Chunk]):
         return len(other) == len(self) and all(one == another for one, another in zip(self, other, strict=True))
 
     def __hash__(self) -> int:
-        """Agree with a tuple of these chunks."""
+        """Return the hash of a tuple of these chunks."""
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        """Look like a tuple of these chunks."""
+        """Return the text of a tuple of these chunks."""
         return repr(tuple(self))
 
     def _chunk(self, at: int) -> Chunk:
         return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
 
     def iter_views(self) -> Iterator[tuple[int, memoryview]]:
-        """Return offset and bytes of one after the other without copying them."""
+        """Return offset and bytes of each chunk without copying."""
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 
     def replace_body(self, body: bytes) -> ChunkedBody:
-        """Return another body of the same length, cut at the same places."""
+        """Return another body of the same length with the same chunk borders. Raises ValueError for another length."""
         if len(body) != len(self.body):
             raise ValueError(f"{len(body)} bytes for {len(self.body)}")
         made = ChunkedBody(b"", ())
@@ -185,16 +183,16 @@ class ChunkedBody(Sequence[Chunk]):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response as it arrived. Its body is the chunks joined: decoded, framing undone."""
+    """A response as it arrived. Its body is the joined chunks, decoded and without framing."""
 
     status: int
     reason: str
     headers: Headers
     chunks: Sequence[Chunk]
-    """Values that do not change: a tuple, or a `ChunkedBody`."""
+    """An immutable sequence: a tuple, or a `ChunkedBody`."""
     ending: Ending = Ending.COMPLETE
     head_offset: int = 0
-    """Microseconds from the release of the request until the response's head."""
+    """Microseconds from the release of the request to the response's head."""
     chunked: bool = False
     """Whether the body came without a content-length (HTTP chunks or until close): it is replayed as HTTP chunks."""
 
@@ -206,67 +204,67 @@ class Response:
 
     @property
     def mime_type(self) -> str:
-        """Its content-type with all parameters; empty where it names none."""
+        """Its content-type with all parameters; empty if there is none."""
         return header(self.headers, "content-type") or ""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of a call. Unknown is None, never 0; ``input`` has cached tokens, ``output`` reasoning."""
+    """Tokens of a call. Unknown is None, never 0; ``input`` includes cached tokens, ``output`` reasoning tokens."""
 
     input: int | None = None
     output: int | None = None
     cached: int | None = None
-    """Part of `input` that was read from the provider's cache."""
+    """Part of `input` read from the provider's cache."""
     cache_written: int | None = None
-    """Part of `input` that was written to the provider's cache."""
+    """Part of `input` written to the provider's cache."""
     reasoning: int | None = None
-    """Part of `output` that was reasoning."""
+    """Part of `output` used for reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interaction:
-    """One request, its response and what is known about them. Everything in it is redacted."""
+    """A request, its response and facts about them. All of it is redacted."""
 
     provider: str
-    """Logical name of the provider table, ``openai``; never a host."""
+    """Logical name in the provider table, ``openai``; never a host."""
     operation: str
-    """``chat.completions``, ``messages``, ...; for a path that nobody knows the path itself."""
+    """``chat.completions``, ``messages``, ...; the path itself if it is unknown."""
     key: Key
     request: Request
     response: Response
     started_at: float
-    """Unix time, seconds, of its release to the upstream: what the offsets of the response count from."""
+    """Unix time in seconds of its release to the upstream; offsets of the response count from it."""
     cassette: str = "default"
     sample: int = 1
     party: str = "agent"
     occurrence: int = 1
-    """This is the n-th recording of its key in (cassette, sample, party), counted from 1."""
+    """Number of this recording of its key in (cassette, sample, party), from 1."""
     id: int | None = None
     """Row in the store; None until stored."""
     model: str | None = None
     stream: bool = False
     upstream: str = ""
-    """Scheme and host that answered, ``https://api.openai.com``; empty when unknown."""
+    """Scheme and host that answered, ``https://api.openai.com``; empty if unknown."""
     usage: Usage = Usage()
     redacted: bool = False
-    """Bytes of the response were replaced because they held a secret; *exact* excepts those."""
+    """Whether a secret in the response was overwritten; *exact* excludes those bytes."""
     rules: str = ""
-    """Digest of the normalisation rules under which `key` was derived."""
+    """Digest of the normalisation rules used for `key`."""
     made_ids: tuple[str, ...] = ()
-    """Ids in the response that later requests may refer to (a response, file, conversation ...)."""
+    """Ids in the response to which later requests may refer (a response, file, conversation ...)."""
     run_variables: str = ""
-    """What was declared of the run that recorded it, as `bindings.dump_run_variables` writes it; or empty."""
+    """Run variables declared for the recorded run, in the form of `bindings.dump_run_variables`; or empty."""
 
 
 _COUNT = re.compile(r"(\d{1,4})\Z", re.ASCII)
 _AWS = re.compile(r"(?:.*;)?\s*attempt=(\d{1,4})\b", re.ASCII)
 ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1))
-"""Header, its form, and what it says the first time: SDKs of models' makers count from 0, the ones of AWS from 1."""
+"""Header, its pattern, and its value for a first attempt: SDKs of model providers count from 0, those of AWS from 1."""
 
 
 def read_retry_count(headers: Headers) -> int | None:
-    """Return 0 for a request's first sending, 1 for its first repetition ...; None if its client does not say."""
+    """Return 0 for the first attempt of a request, 1 for its first retry ...; None if its client does not send it."""
     for name, form, first in ATTEMPTS:
         said = header(headers, name)
         match = form.match(said.strip()) if said is not None else None

@@ -1,14 +1,14 @@
-"""Where two JSON trees differ, told so that a person sees it at once.
+"""Differences of two JSON trees, prepared for display.
 
-    (old tree, new tree) -> Differences: JSON path, old text, new text, what the difference looks like
+    (old tree, new tree) -> Differences: JSON path, old text, new text, kind of the difference
 
-Lists are aligned before they are compared: a message put in is one difference, and the later ones stay equal. A long
-text is shown around the first place where it differs. Work is bounded, whatever the input: `_NODES` visited nodes,
-`_ALIGN` x `_ALIGN` items of one list; beyond a bound the result is coarser (a whole subtree), never wrong.
+Lists are aligned before comparison: an inserted message is one difference, and later messages stay equal. A long text
+is shown around the first differing position. Work is bounded for any input: `_NODES` visited nodes, `_ALIGN` x `_ALIGN`
+items of one list; beyond a bound the result is coarser (a whole subtree), never wrong.
 
-`classify_volatile` names what changes from run to run by nature (``date/time``, ``uuid``): a candidate for a
-normalisation rule. Any other difference is a real change, and a wrong hit is worse than a miss: in doubt it is None.
-The first kind of its table that covers the first differing place on both sides counts.
+`classify_volatile` names values that differ in each run (``date/time``, ``uuid``): candidates for a normalisation rule.
+Any other difference is a real change. In doubt the result is None, because a wrong hit is worse than a miss. The first
+kind in the table that covers the first differing position on both sides applies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmproxy.errors import printable
 from llmproxy.lazy_regex import late
 
 _SCAN = 100_000
-"""Characters of a text that are looked at as a whole."""
+"""Maximum characters of a text that is compared as a whole."""
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b(?:mon|tue|wed|thu|fri|sat|sun)\b"
@@ -56,11 +56,11 @@ _PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KIN
 
 
 def classify_volatile(old: object, new: object) -> str | None:
-    """Name what the difference of two values looks like (``date/time``, ``uuid``, ...), or None for a real change.
+    """Return the kind of a volatile difference (``date/time``, ``uuid``, ...), or None for a real change.
 
-    A number counts only as a Unix timestamp: temperatures and limits are what the caller asked for. A text counts if
-    its first differing place lies inside a value of one kind on both sides; of a text whose numbers alone differ
-    ``counter`` is said.
+    A number is volatile only as a Unix timestamp: temperatures and limits are part of the question. A text is volatile
+    if its first differing position is inside a value of one kind on both sides. Texts that differ only in numbers have
+    the kind ``counter``.
     """
     if isinstance(old, int | float) and isinstance(new, int | float):
         kind, pattern = next(item for item in _PATTERNS if item[0] == "unix timestamp")
@@ -68,12 +68,12 @@ def classify_volatile(old: object, new: object) -> str | None:
     if not (isinstance(old, str) and isinstance(new, str)):
         return None
     place = count_common_prefix(old, new)
-    # A window around the place is enough to see a value that contains it.
+    # A window around the position is enough to see a value that contains it.
     start = max(0, place - 200)
     left, right, at = old[start : place + 300], new[start : place + 300], place - start
     for kind, pattern in _PATTERNS:
         sides = _compare_position_to_match(pattern, left, at), _compare_position_to_match(pattern, right, at)
-        # Of "step 1" and "step 12" only one side goes on at the differing place: one inside, the other at its end.
+        # In "step 1" and "step 12" only one side continues at the differing position: one inside, the other at its end.
         if all(sides) and "inside" in sides:
             return kind if kind != "counter" or _differ_only_in(pattern, old, new) else None
     return None
@@ -91,14 +91,14 @@ def _differ_only_in(pattern: re.Pattern[str], old: str, new: str) -> bool:
 
 
 def is_volatile_value(text: str) -> bool:
-    """Return whether `text` is one volatile value and nothing else."""
+    """Return whether `text` is exactly one volatile value."""
     return any(pattern.fullmatch(text) for kind, pattern in _PATTERNS if kind != "counter")
 
 
 def count_common_prefix[T: (str, bytes)](a: T, b: T) -> int:
-    """Return how many characters (bytes) `a` and `b` share at the start."""
+    """Return the number of equal characters (bytes) at the start of `a` and `b`."""
     low, high = 0, min(len(a), len(b))
-    while low < high:  # by halves: slices are compared in C
+    while low < high:  # binary search: slices are compared in C
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle
@@ -108,7 +108,7 @@ def count_common_prefix[T: (str, bytes)](a: T, b: T) -> int:
 
 
 def count_common_suffix[T: (str, bytes)](a: T, b: T, limit: int) -> int:
-    """Return how many characters (bytes) `a` and `b` share at the end, at most `limit`, itself within the shorter."""
+    """Return the number of equal characters (bytes) at the end, at most `limit`, which must fit the shorter one."""
     return count_common_prefix(a[len(a) - limit :][::-1], b[len(b) - limit :][::-1])
 
 
@@ -117,29 +117,29 @@ _ALIGN = 400
 _PAIR = 24
 _DEPTH = 64
 _BEFORE = 28
-"""Characters shown before the first differing place of a long text."""
+"""Characters shown before the first differing position of a long text."""
 
 _CHOSEN = ("model", "version", "role", "type")
-"""Members whose value is a choice even where it looks like a date (``gpt-4o-2024-08-06``)."""
+"""Members whose value is chosen even if it looks like a date (``gpt-4o-2024-08-06``)."""
 
 SHOWN = 90
-"""Characters of one value that are shown."""
+"""Maximum characters shown of one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where two trees differ."""
+    """One position at which two trees differ."""
 
     path: str
-    """JSON path, ``$.messages[2].content``; indices count in the new tree, in the old one for what was dropped."""
+    """JSON path, ``$.messages[2].content``; indices refer to the new tree, for removed items to the old one."""
     old: str
-    """The old value as JSON, shortened, one printable line; empty where there was none."""
+    """Old value as JSON, shortened, one printable line; empty if there was none."""
     new: str
-    """The new value likewise; empty where there is none now."""
+    """New value likewise; empty if there is none."""
     looks: str | None = None
-    """What :func:`volatile` calls the difference."""
+    """Result of :func:`classify_volatile`."""
     where: str = ""
-    """The place in words, where a dialect has words for it: ``system prompt, line 12``."""
+    """Position in words, if a dialect has words for it: ``system prompt, line 12``."""
 
     @property
     def place(self) -> str:
@@ -152,10 +152,10 @@ class Difference:
 
 
 ABSENT = object()
-"""Stands for the value of what is not there."""
+"""Marker for a missing value."""
 
 Raw = tuple[str, object, object]
-"""Path, old value, new value; ABSENT on the side that has none."""
+"""Path, old value, new value; ABSENT for a missing one."""
 
 
 def list_differences(old: object, new: object, limit: int = 20) -> list[Difference]:
@@ -164,17 +164,17 @@ def list_differences(old: object, new: object, limit: int = 20) -> list[Differen
 
 
 def list_unequal_values(old: object, new: object, limit: int) -> list[Raw]:
-    """Return the differences with their values as they are."""
+    """Return the differences with unformatted values."""
     return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
 
 
 def count_differences(old: object, new: object, limit: int) -> int:
-    """Return the number of differences, at most `limit`; quicker than making them."""
+    """Return the number of differences, at most `limit`; faster than building them."""
     return sum(1 for _ in islice(_TreeComparison().compare("$", old, new, 0), limit))
 
 
 def encode_strictly(value: object) -> str:
-    """Return a text that two values share only if they are the same JSON (unlike ``==``: True is not 1)."""
+    """Return a text that is equal only for the same JSON (unlike ``==``: True is not 1)."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
@@ -182,7 +182,7 @@ def encode_strictly(value: object) -> str:
 
 
 def format_path(steps: Iterable[str | int]) -> str:
-    """Return the path of members and indexes as people write it: ``$.input.path[0]``."""
+    """Return a path of members and indexes as text: ``$.input.path[0]``."""
     return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in steps)}"
 
 
@@ -193,7 +193,7 @@ def build_member_path(path: str, name: object) -> str:
 
 
 class _TreeComparison:
-    """One comparison, with its budget of nodes."""
+    """One comparison with its limit of nodes."""
 
     def __init__(self) -> None:
         self.left = _NODES
@@ -232,7 +232,7 @@ class _TreeComparison:
 
 
 def build_difference(path: str, old: object, new: object, where: str = "") -> Difference:
-    """Return the difference of two values, long texts shown around their first differing place."""
+    """Return the difference of two values; long texts are shown around their first differing position."""
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, count_common_prefix(old, new) - _BEFORE)
         return Difference(
@@ -243,7 +243,7 @@ def build_difference(path: str, old: object, new: object, where: str = "") -> Di
 
 
 def classify_difference(path: str, old: object, new: object) -> str | None:
-    """Name what the difference of two values looks like; nothing where a choice stands there."""
+    """Return the kind of a volatile difference; None at a chosen value."""
     if isinstance(old, str) and isinstance(new, str) and path.endswith(_CHOSEN):
         return None
     return classify_volatile(old, new)
@@ -251,7 +251,7 @@ def classify_difference(path: str, old: object, new: object) -> str | None:
 
 def _are_equal(old: object, new: object) -> bool:
     try:
-        # The quick test first; it alone would call True and 1 equal, which are different requests.
+        # The quick test comes first; alone it would treat True and 1, which are different requests, as equal.
         return old is new or (old == new and encode_strictly(old) == encode_strictly(new))
     except RecursionError:
         return False
@@ -261,7 +261,7 @@ def _are_equal(old: object, new: object) -> bool:
 
 
 def _pair_items(old: list[object], new: list[object]) -> Iterator[tuple[int | None, int | None]]:
-    """Yield which item of `old` stands for which of `new`; None: dropped, or put in."""
+    """Yield indexes of corresponding items of `old` and `new`; None: removed, or inserted."""
     if max(len(old), len(new)) > _ALIGN:
         yield from _pair_side_by_side(0, len(old), 0, len(new))
         return
@@ -284,7 +284,7 @@ def _pair_side_by_side(i1: int, i2: int, j1: int, j2: int) -> Iterator[tuple[int
 
 
 def _align_items(old: list[object], new: list[object]) -> list[tuple[int | None, int | None]]:
-    """Pair the items that are most alike (edit distance; an item left alone costs 1, a pair 0..2)."""
+    """Pair the most similar items (edit distance; an unpaired item costs 1, a pair 0..2)."""
     rows, columns = len(old), len(new)
     cost = [[float(i + j) for j in range(columns + 1)] for i in range(rows + 1)]
     for i in range(1, rows + 1):
@@ -348,7 +348,7 @@ def show_json(value: object, width: int = SHOWN) -> str:
 
 
 def _quote_text(text: str, start: int, width: int = SHOWN) -> str:
-    """Quote `text` from `start` on, with an ellipsis where something is left out."""
+    """Quote `text` from `start` on, with an ellipsis for each omitted part."""
     start = 0 if start < 8 or len(text) + 2 <= width else start
     cut = text[start : start + width]
     body = printable(cut.replace("\\", "\\\\").replace('"', '\\"'))

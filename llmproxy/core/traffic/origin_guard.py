@@ -1,17 +1,14 @@
-"""Who may ask: a web page on the user's own machine reaches every port of it, so what a page could have sent is told
-from a client.
+"""Origin guard: distinguishes clients from web pages, which can reach every port of the user's machine.
 
-A page cannot leave out or forge three fields, and no SDK sends them on its own:
+A page cannot omit or forge three fields, and no SDK sends them by itself:
 
-    Host             of a page with a name of its own that was made to point here (DNS rebinding): the page's name,
-                     never ours
-    Origin           of every request with a body, every WebSocket, every answer that a page may read: where the page
-                     came from
-    Sec-Fetch-Site   of the rest (pictures, links, forms): how the page's place and ours are related
+    Host             from a page whose own name was pointed here (DNS rebinding): the page's name, never the proxy's
+    Origin           in every request with a body, every WebSocket, every answer that a page may read: the page's origin
+    Sec-Fetch-Site   in other requests (pictures, links, forms): the relation of the page's site to this one
 
-So on a port bound to loopback a request must name us: a loopback name, an address (a page cannot own one), a
-container's name for its host, or what ``--answer-to`` adds. On every port an Origin must be our own or one that
-``--allow-origin`` names; without one the browser must not have said that another place asks (SECURITY.md).
+So on a port bound to loopback a request must name the proxy: a loopback name, an address (a page cannot own one), a
+container's name for its host, or a name in ``--answer-to``. On every port an Origin must be the proxy's own or in
+``--allow-origin``; without an Origin the browser must not report a request from another site (SECURITY.md).
 """
 
 from __future__ import annotations
@@ -27,30 +24,30 @@ from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
 
 CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
-"""How a container names the machine that it runs on; nobody can own a name under `internal`."""
+"""Names that containers use for their host; nobody can own a name under `internal`."""
 OWN_SITE = frozenset({"none", "same-origin"})
-"""Values of Sec-Fetch-Site that say: the user typed it, or our own page asks."""
+"""Values of Sec-Fetch-Site for an address typed by the user, or a page of the proxy."""
 PREFLIGHT_SECONDS = 600
 DOCUMENTS = frozenset({"document", "iframe", "frame", "embed", "object"})
-"""Values of Sec-Fetch-Dest that say: the answer is to be shown as a page."""
+"""Values of Sec-Fetch-Dest for an answer that is shown as a page."""
 SANDBOX: Headers = (("content-security-policy", "sandbox"),)
-"""Of an answer that a browser shows: a recorded page is nobody's, and has no part in what pages of ours may do."""
+"""Added to an answer that a browser shows: a recorded page must not get the rights of the proxy's own pages."""
 
 _HOST = late(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\]{0,255})(?::(?P<port>[0-9]{0,5}))?", re.IGNORECASE)
 _ORIGIN = late(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")
-"""Origins that may be repeated in a message, and in a command to paste."""
+"""Origins that are safe to repeat in a message, and in a command to paste."""
 _TOKENS = late(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
 
 
 class ForeignHost(RefusedError):
-    """The request is for a name that is not ours."""
+    """Request to a host name that is not the proxy's."""
 
     code = "llmproxy_foreign_host"
     status = 403
 
 
 class ForeignPage(RefusedError):
-    """A web page asks, and nobody allowed it."""
+    """Request from a web page that is not allowed."""
 
     code = "llmproxy_foreign_origin"
     status = 403
@@ -60,22 +57,22 @@ class ForeignPage(RefusedError):
 class SeenHead:
     headers: Headers
     scheme: str = "http"
-    """Of the way to us: https where TLS ends here."""
+    """Scheme of the client's connection: https if TLS ends here."""
     target: tuple[str, str, int] | None = None
-    """(scheme, host, port) that a client of a proxy named, by absolute form or CONNECT; None in origin form."""
+    """(scheme, host, port) in a proxy client's absolute form or CONNECT; None in origin form."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginGuard:
     answer_to: tuple[str, ...] = ()
-    """Further names of ours."""
+    """Further names of the proxy."""
     allow_origin: tuple[str, ...] = ()
-    """Origins of pages that may ask; ``*`` in one stands for anything."""
+    """Origins of allowed pages; ``*`` matches any characters."""
     any_host: bool = False
-    """Bound beyond loopback: who connects may know us by any name."""
+    """Whether the port is bound beyond loopback: clients may then use any name."""
 
     def check_origin(self, seen: SeenHead) -> None:
-        """Check that a request may be served. Raises ForeignHost, ForeignPage: nobody allowed that page."""
+        """Check that a request may be served. Raises ForeignHost; ForeignPage: that page is not allowed."""
         if seen.target is None and not self.any_host:
             self.check_host(seen.headers)
         origins = _list_field_values(seen.headers, "origin")
@@ -93,29 +90,29 @@ class OriginGuard:
         return True
 
     def check_host(self, headers: Headers) -> None:
-        """See that a request names us. Raises ForeignHost."""
+        """Check that a request names the proxy. Raises ForeignHost."""
         for host in _list_field_values(headers, "host"):
             name, _ = split_host(host)
             if name is None or not self.is_own_name(name):
                 raise _build_host_refusal(name)
 
     def is_own_name(self, name: str) -> bool:
-        """Return whether a host's name, in lower case, is one of ours."""
+        """Return whether a lower-case host name is one of the proxy's."""
         return is_loopback_name(name) or is_ip_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
 
     def find_allowed_origin(self, headers: Headers) -> str | None:
-        """Return the Origin of a page that ``--allow-origin`` permits, to be repeated to it; None for other clients."""
+        """Return the Origin of a page that ``--allow-origin`` permits, to repeat it; None for other clients."""
         origins = _list_field_values(headers, "origin")
         return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
 
     def build_cors_fields(self, headers: Headers) -> Headers:
-        """Return the fields that let an allowed page read its answer; none for every other client."""
+        """Return the fields that let an allowed page read its answer; none for other clients."""
         if not self.allow_origin or (origin := self.find_allowed_origin(headers)) is None:
             return ()
         return (("access-control-allow-origin", origin), ("access-control-expose-headers", "*"), ("vary", "Origin"))
 
     def answer_preflight(self, method: str, headers: Headers) -> Headers | None:
-        """Return the fields that answer an allowed page's preflight; None where the request is none."""
+        """Return the fields that answer an allowed page's preflight; None for other requests."""
         wanted = header(headers, "access-control-request-method")
         if method.upper() != "OPTIONS" or wanted is None or not (grants := self.build_cors_fields(headers)):
             return None
@@ -130,7 +127,7 @@ class OriginGuard:
         )
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
-        """Return whether a browser says that a page of this port asks: our name, same origin, no other."""
+        """Return whether a request is from a page of this port: own name, same origin, no other."""
         sites, seen = _list_field_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
             self.check_host(headers)
@@ -143,7 +140,7 @@ class OriginGuard:
         return any(_compile_origin_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
     def _is_own(self, origin: str, seen: SeenHead) -> bool:
-        """Return whether an Origin is the place that the request is for: a page that we, or that site, served."""
+        """Return whether an Origin equals the request's destination: a page of the proxy, or of that site."""
         if seen.target is not None:
             return _read_origin(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")
@@ -152,26 +149,26 @@ class OriginGuard:
         return _read_origin(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
     def _is_cross_site(self, headers: Headers) -> bool:
-        """Return whether a browser says that a page elsewhere asks in a way without an Origin: a link, a picture."""
+        """Return whether a browser reports a request from another site without an Origin: a link, a picture."""
         if "*" in self.allow_origin:
             return False
         return any(site.lower() not in OWN_SITE for site in _list_field_values(headers, "sec-fetch-site"))
 
 
 def is_shown_as_page(headers: Headers) -> bool:
-    """Return whether a browser is to show the answer as a page."""
+    """Return whether a browser shows the answer as a page."""
     return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
 
 def is_loopback_name(name: str) -> bool:
-    """Return whether a name, in lower case, can only mean this machine (RFC 6761 6.3); HTTP/1.0 may send none."""
+    """Return whether a lower-case name always means this machine (RFC 6761 6.3); HTTP/1.0 may send none."""
     name = name.removesuffix(".")
     return name in ("", "localhost") or name.endswith(".localhost")
 
 
 @lru_cache(256)
 def is_ip_address(name: str) -> bool:
-    """Return whether a host is an IP address: no page owns one, so that its name can only be ours."""
+    """Return whether a host is an IP address. No page owns one, so it can only be the proxy's."""
     try:
         ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
@@ -181,7 +178,7 @@ def is_ip_address(name: str) -> bool:
 
 @lru_cache(256)
 def split_host(host: str) -> tuple[str | None, int | None]:
-    """Split a Host field into (lower-case name without brackets, port); the name is None if it is no such value."""
+    """Split a Host field into (lower-case name without brackets, port); the name is None if the value is invalid."""
     found = _HOST.fullmatch(host.strip())
     if found is None:
         return None, None

@@ -1,20 +1,20 @@
-"""A recorded response becomes bytes for one client: head, chunks in their time, end.
+"""Conversion of a recorded response into bytes for one client: head, timed chunks, end.
 
 The body is sent as recorded, chunk by chunk; without a content-length in HTTP chunks with the recorded borders. Only
-framing, `date` and hop-by-hop fields are made anew. Two rules of ours (DESIGN.md section 2):
-- a *transient* error at speed 0 says `retry-after-ms: 1`, so that a recorded retry replays without the pause; other
-  answers' waits are scaled with the speed;
-- an answer that was *cut* is cut again, without a proper end. Nothing announces it: after `connection: close` Node's
-  fetch takes whatever came for the whole answer, in chunks too.
+framing, `date` and hop-by-hop fields are new. Two rules of llmproxy (DESIGN.md section 2):
+- a *transient* error at speed 0 has `retry-after-ms: 1`, so that a recorded retry replays without the pause; the waits
+  of other answers are scaled with the speed;
+- a *cut* answer is cut again, without a proper end. Nothing announces it: after `connection: close` Node's fetch takes
+  the received part for the whole answer, in chunks too.
 
-A redirect that the client follows must come back to us, or the client and its key go past us unseen:
+A redirect must lead the client back to the proxy, or the client and its key bypass it unnoticed:
 
-    upstream says           /base/v1/files/f/content, or https://api.openai.com/v1/files/f/content
-    stored                  /v1/files/f/content            a place at the provider, wherever the request was sent
-    said to the client      /s/weather/openai/v1/files/f/content, which is here
+    from the upstream       /base/v1/files/f/content, or https://api.openai.com/v1/files/f/content
+    stored                  /v1/files/f/content            a path at the provider, wherever the request was sent
+    to the client           /s/weather/openai/v1/files/f/content, which is at the proxy
 
-One to another host (a storage service) is passed on while recording, and said. It is stored without its query, which is
-a key; replayed it is left out.
+A redirect to another host (a storage service) is forwarded while recording, and reported. It is stored without its
+query, which is a key; in replay it is removed.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from llmproxy.core.traffic.interaction import DEFAULT_PORTS, TRAILER, ChunkedBod
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
-    # Framing and hop-by-hop: ours to say. Date: made anew.
+    # Framing and hop-by-hop fields: set by the proxy. Date: renewed.
     "connection", "keep-alive", "proxy-connection", "transfer-encoding", "content-length", "te", "trailer", "upgrade",
     "date",
-    # Would make a client talk to somebody else, or remember something about the real host.
+    # Would send a client to another host, or make it remember something about the real host.
     "alt-svc", "strict-transport-security", "set-cookie",
 })  # fmt: skip
 WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"})
 POLLING = frozenset({"openai-poll-after-ms", "retry-after", "retry-after-ms"})
-"""Whole numbers: how long a client that polls is to wait, in seconds or, as their names say, in milliseconds."""
+"""Fields with whole numbers: polling interval in seconds, or in milliseconds if the name says so."""
 REMEMBERED_BYTES = 8 << 20
-"""Bound of what `PlanCache` holds."""
+"""Maximum bytes in `PlanCache`."""
 BODILESS = frozenset({204, 304})
 
 
 @lru_cache(1)
 def _format_http_date(second: int) -> str:
-    from email.utils import formatdate  # 6 ms of the shim's start; what it speaks over pipes has no dates
+    from email.utils import formatdate  # takes 6 ms; the shim, which uses pipes, needs no dates
 
     return formatdate(second, usegmt=True)
 
@@ -59,13 +59,13 @@ class ClientHttp(NamedTuple):
 
 
 class SendingPlan(NamedTuple):
-    """What to send, and when: `pieces` are (microseconds since the request was complete, bytes)."""
+    """Content and times to send: `pieces` are (microseconds since the request was complete, bytes)."""
 
     pieces: tuple[tuple[int, bytes], ...]
     close: bool
-    """Close the connection after the last piece."""
+    """Whether to close the connection after the last piece."""
     crash: bool = False
-    """End it with a reset (RST), as a host that crashed."""
+    """Whether to end it with a reset (RST), as after a host's crash."""
     shut: float = 0
     """Seconds for which the port refuses new connections."""
 
@@ -74,12 +74,11 @@ def plan_response(
     response: Response, client: ClientHttp, *, speed: float, now: float, extra: Headers = (), prefix: str = "",
     said: str = "hit", timed: bool = False,
 ) -> SendingPlan:  # fmt: skip
-    """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix
-    time.
+    """Plan a recorded response for `client`.
 
-    `timed`: at speed 0 too the pieces keep their recorded times.
-
-    `extra` are fields of ours, `prefix` is what leads a redirect back to us, `said` what the answer says of itself.
+    `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix time; `timed`: at speed 0 too the pieces
+    keep their recorded times. `extra` are fields of the proxy, `prefix` leads a redirect back to the proxy, `said` is
+    the value of the cache header.
     """
     bodiless = client.method == "HEAD" or response.status in BODILESS
     cut = response.ending in (Ending.CUT, Ending.LEFT) and not bodiless
@@ -103,28 +102,28 @@ def plan_response(
             else [response.body]
         )
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
-    frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
+    frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end is sent with the last frame
     return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
 
 
 def _write_last_chunk(headers: Headers) -> bytes:
-    """Write what ends an answer in chunks, with its trailers."""
+    """Write the end of a chunked answer, with its trailers."""
     trailers = [(name[len(TRAILER) :], value) for name, value in headers if name.startswith(TRAILER)]
     return f"0\r\n{_write_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
 class HeadPlan(NamedTuple):
-    """How an answer begins whose body is sent in parts, each when its time has come."""
+    """Head of an answer whose body is sent in parts over time."""
 
     head: bytes
     chunked: bool
-    """Each part is an HTTP chunk; the last of length 0 ends it."""
+    """Whether each part is an HTTP chunk; the last one, of length 0, ends the answer."""
     close: bool
-    """Close the connection at the end."""
+    """Whether to close the connection at the end."""
 
 
 def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Headers) -> HeadPlan:
-    """Lay out the head of a response whose body is sent in parts; parameters as of `plan`."""
+    """Plan the head of a response whose body is sent in parts; parameters as in `plan_response`."""
     chunked = not client.http10
     close = client.http10 or not client.keep_alive
     response = replace(response, chunked=True)
@@ -135,17 +134,17 @@ def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Head
 
 
 class PlannedAnswer:
-    """An answer laid out at full speed, with the second of its date."""
+    """An answer planned at full speed, with the second of its date."""
 
     __slots__ = ("_date_at", "close", "data", "second")
 
     def __init__(self, data: bytes, *, close: bool, second: int) -> None:
-        """Keep `data`, head and body, made in this second (Unix time)."""
+        """Keep `data`, head and body, with a date of this second (Unix time)."""
         self.data, self.close, self.second = data, close, second
-        self._date_at = data.index(_DATE) + len(_DATE)  # ours comes before the body, and no recorded one is sent
+        self._date_at = data.index(_DATE) + len(_DATE)  # the first date is the proxy's: the recorded one is not sent
 
     def renew_date(self, second: int) -> None:
-        """Let the date be that of another second; a date always has the same length (RFC 9110 5.6.7)."""
+        """Replace the date by another second's; a date always has the same length (RFC 9110 5.6.7)."""
         date = _format_http_date(second).encode("ascii")
         end = self._date_at + len(date)
         self.data, self.second = b"".join((self.data[: self._date_at], date, self.data[end:])), second
@@ -155,21 +154,21 @@ _DATE = b"\r\ndate: "
 
 
 class PlanCache:
-    """The last answers laid out at full speed, by kind of client; their date is renewed each second."""
+    """Latest answers planned at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
         self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswer] = {}
         self._bytes = 0
 
     def clear(self) -> None:
-        """Forget everything; ids are another store's from now on."""
+        """Remove all entries, because ids refer to another store from now on."""
         self._laid.clear()
         self._bytes = 0
 
     def get(
         self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
     ) -> PlannedAnswer:
-        """Return the answer of a recording, whose row never changes; `read` gives it where it is not known."""
+        """Return the answer of a recording, whose row never changes; `read` loads it if it is not cached."""
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
@@ -192,11 +191,11 @@ def _scale_offset(offset: int, speed: float) -> int:
 
 
 Frame = tuple[bytes | memoryview, ...]
-"""A piece of a body as it goes out; its bytes are not copied."""
+"""Parts of one piece of a body on the wire; body bytes are not copied."""
 
 
 def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]:
-    """Yield (microseconds, frame) of what there is to send."""
+    """Yield (microseconds, frame) of the body."""
     if not isinstance(response.chunks, ChunkedBody):
         parts: Iterable[tuple[int, bytes | memoryview]] = ((chunk.offset, chunk.data) for chunk in response.chunks)
     else:
@@ -207,7 +206,7 @@ def _list_frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Fr
 
 
 def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], speed: float) -> list[tuple[int, bytes]]:
-    """Join what is due at the same moment into one write; never let time run backwards."""
+    """Join pieces due at the same time into one write; times never decrease."""
     made: list[tuple[int, bytes]] = []
     data: list[bytes | memoryview] = [head]
     for offset, frame in frames:
@@ -222,7 +221,7 @@ def _build_head(
     response: Response, client: ClientHttp, *, speed: float, now: float, said: str, extra: Headers, chunked: bool,
     length: int | None, close: bool,
 ) -> bytes:  # fmt: skip
-    gone = NOT_REPLAYED.union(name for name, _ in extra)  # ours stand for a recorded one of the name
+    gone = NOT_REPLAYED.union(name for name, _ in extra)  # these replace recorded fields of the same name
     fields = [
         (name, value) for name, value in response.headers if name.lower() not in gone and not name.startswith(TRAILER)
     ]
@@ -243,7 +242,7 @@ def _build_head(
 
 
 def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
-    """Return the fields with a `location` that leads to us; without one that leads to others."""
+    """Return the fields with a `location` at the proxy; a `location` at other hosts is removed."""
     if header(headers, "location") is None:
         return headers
     led = ((name, serve_location(value, prefix) if name.lower() == "location" else value) for name, value in headers)
@@ -251,7 +250,7 @@ def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
 
 
 def write_head(status: int, reason: str, headers: Headers) -> bytes:
-    """Write a response head. Line breaks in recorded values cannot start a field of their own."""
+    """Write a response head. Line breaks in recorded values cannot start another field."""
     return f"HTTP/1.1 {status} {_escape_line(reason)}\r\n{_write_lines(headers)}\r\n".encode("latin-1", "replace")
 
 
@@ -264,14 +263,14 @@ def _escape_line(text: str) -> str:
 
 
 def is_transient(status: int) -> bool:
-    """Return whether a client may try again by itself after this status."""
+    """Return whether clients may retry by themselves after this status."""
     return status in TRANSIENT or status >= 500
 
 
 def _minimize_retry_after(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
     recorded = header(tuple(fields), "retry-after") or header(tuple(fields), "retry-after-ms")
     kept = [(name, value) for name, value in fields if name.lower() not in WAITING]
-    # SDKs ignore a zero and back off for a second or more by themselves; one millisecond they obey (measured).
+    # SDKs ignore zero and wait for a second or more by themselves; they obey one millisecond (measured).
     kept += [("retry-after", "0"), ("retry-after-ms", "1")]
     if recorded is not None:
         kept.append((RECORDED_RETRY_AFTER_HEADER, recorded))
@@ -279,20 +278,20 @@ def _minimize_retry_after(fields: list[tuple[str, str]]) -> list[tuple[str, str]
 
 
 def _scale_retry_after(name: str, value: str, speed: float) -> str:
-    """Return how long a client is asked to wait at this speed; a date, and every other field, as it is."""
+    """Return a client's waiting time at this speed; dates and other fields unchanged."""
     if name.lower() not in POLLING or not value.isdecimal():
         return value
     if speed:
         return str(math.ceil(int(value) / speed))
-    return "1" if name.lower().endswith("-ms") and int(value) else "0"  # SDKs take 0 milliseconds for none said
+    return "1" if name.lower().endswith("-ms") and int(value) else "0"  # SDKs treat 0 milliseconds as absent
 
 
 REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
-"""Statuses whose `location` clients follow, or ask next."""
+"""Statuses whose `location` clients follow, or request next."""
 
 
 def find_prefix(target: str, at_provider: str) -> str:
-    """Return what stands before the provider's path in a client's target, ``/s/weather/openai``; or ""."""
+    """Return the part before the provider's path in a client's target, ``/s/weather/openai``; or ""."""
     path, own = target.partition("?")[0], at_provider.partition("?")[0]
     return path.removesuffix(own) if path.endswith(own) else ""
 
@@ -300,11 +299,10 @@ def find_prefix(target: str, at_provider: str) -> str:
 def normalize_location(
     location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]
 ) -> str:
-    """Return a `location` as it is kept: a path at the provider, or the absolute address of somebody else, without its
-    query.
+    """Return a `location` as stored: a path at the provider, or another host's absolute address without its query.
 
-    `sent_to` is ``https://host[:port]``, `target` what was asked there and `at_provider` what that is at the provider's
-    public host; `is_public` tells the provider's own hosts. What is no address comes back as an address of nobody.
+    `sent_to` is ``https://host[:port]``, `target` the target sent there and `at_provider` the equivalent one at the
+    provider's public host; `is_public` recognises the provider's own hosts. An invalid address becomes ``about:blank``.
     """
     try:
         leads = urlsplit(urljoin(sent_to + target, location))
@@ -315,17 +313,17 @@ def normalize_location(
         return f"{leads.scheme}://{leads.netloc.rpartition('@')[2]}{leads.path}"
     base = find_prefix(target, at_provider) if _get_origin(leads) == _get_origin(urlsplit(sent_to)) else ""
     path = (leads.path.removeprefix(base) if leads.path.startswith(f"{base}/") else leads.path) or "/"
-    path = "/" + path.lstrip("/\\")  # `//host/x` would be another host's
+    path = "/" + path.lstrip("/\\")  # `//host/x` would lead to another host
     return path + (f"?{leads.query}" if leads.query else "") + (f"#{leads.fragment}" if leads.fragment else "")
 
 
 def serve_location(kept: str, prefix: str) -> str | None:
-    """Return a kept `location` as it leads here; None for somebody else's."""
+    """Return a stored `location` at the proxy; None for another host's."""
     return prefix + kept if kept.startswith("/") else None
 
 
 def find_redirect_host(headers: Headers) -> str | None:
-    """Return the host to which a stored answer leads past us; None if it does not."""
+    """Return the host to which a stored answer leads past the proxy; None if it does not."""
     kept = header(headers, "location")
     return None if kept is None or kept.startswith("/") else urlsplit(kept).hostname or "an address that cannot be read"
 

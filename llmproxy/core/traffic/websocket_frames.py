@@ -1,15 +1,14 @@
-"""A WebSocket conversation in the form in which it is kept: one interaction, whose body is one JSON line for each
-message.
+"""Stored form of a WebSocket conversation: one interaction whose body has one JSON line for each message.
 
     {"t": 1200, "from": "client", "text": "{...}"}                   a text message
     {"t": 1900, "from": "server", "text": "{...}", "binary": true}   a binary message that is UTF-8 JSON (Google Live)
     {"t": 2100, "from": "server", "data": "AAEC"}                    any other binary message, in base64
     {"t": 9000, "from": "client", "close": 1000, "reason": "bye"}    the end; 1006: cut, without a closing handshake
 
-`t` counts microseconds from the release of the upgrade, as a chunk's offset does; each line is one chunk, so that order
-and times are in the usual columns. The request is the upgrade (a GET without a body), the status 101, the content type
-`CONTENT_TYPE`. Pings and pongs are not kept, and messages are whole: how one was cut into frames is the network's
-business (RFC 6455 section 5.4).
+`t` is in microseconds since the release of the upgrade, like a chunk's offset. Each line is one chunk, so order and
+times are in the usual columns. The request is the upgrade (a GET without a body), with status 101 and content type
+`CONTENT_TYPE`. Pings and pongs are not stored, and messages are whole: their division into frames is a matter of the
+network (RFC 6455 section 5.4).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from llmproxy.errors import CassetteCorrupt
 
 CONTENT_TYPE = "application/x-llmproxy-frames+jsonl"
 SWITCHING = 101
-"""HTTP status of an upgrade that was accepted."""
+"""HTTP status of an accepted upgrade."""
 CUT = 1006
-"""Close code of a connection that ended without a closing handshake; it never travels (RFC 6455 section 7.4.1)."""
+"""Close code of a connection that ended without a closing handshake; it is never sent (RFC 6455 section 7.4.1)."""
 
 _LONGEST = 2000
-"""Characters of one message that a transcript shows."""
+"""Maximum characters of one message in a transcript."""
 _SPARED = 64
-"""Characters of base64 (audio) that it shows of one string."""
+"""Characters shown of one base64 string (audio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ class Frame:
     at: int
     """Microseconds since the upgrade was released."""
     client: bool
-    """Who sent it."""
+    """Whether the client sent it."""
     data: str | bytes = ""
-    """Text, or bytes of a binary message; the reason, of the end."""
+    """Text, or bytes of a binary message; for the end, the reason."""
     close: int | None = None
     """Close code; None for a message."""
 
@@ -71,12 +70,12 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
-    """Write a conversation, one chunk a line."""
+    """Encode a conversation, one chunk for each line."""
     return tuple(Chunk(frame.at, encode_frame(frame)) for frame in frames)
 
 
 def _json_bytes_to_text(data: bytes) -> str | None:
-    """Return binary data as text where that is JSON: readable, and it can be compared and redacted like any JSON."""
+    """Return binary data as text if it is JSON: readable, comparable and redactable like other JSON."""
     if data[:1] not in (b"{", b"["):
         return None
     try:
@@ -89,7 +88,7 @@ def _json_bytes_to_text(data: bytes) -> str | None:
 
 
 def decode_frames(body: bytes) -> list[Frame]:
-    """Read a conversation. Raises CassetteCorrupt: a line is not of the form above."""
+    """Decode a conversation. Raises CassetteCorrupt: a line does not have the form above."""
     found = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
@@ -114,7 +113,7 @@ def _parse_frame(line: dict[str, Any]) -> Frame:
 
 
 def list_server_events(body: bytes) -> list[object]:
-    """Return the JSON values that the server sent; what is none, or is damaged, is left out. Never raises."""
+    """Return the JSON values that the server sent; other or damaged lines are skipped. Never raises."""
     return list(_list_events(body, "server"))
 
 
@@ -129,7 +128,7 @@ def _list_events(body: bytes, side: str) -> Iterator[object]:
 
 
 def read_as_http_requests(body: bytes) -> list[bytes]:
-    """Return what the client asked, each as the body of a request that says the same over HTTP. Never raises."""
+    """Return the client's events, each as the body of an equivalent HTTP request. Never raises."""
     asked = []
     for event in _list_events(body, "client"):
         if isinstance(event, dict):
@@ -143,7 +142,7 @@ def read_as_http_requests(body: bytes) -> list[bytes]:
 
 
 def format_transcript(body: bytes) -> Iterator[str]:
-    """Yield a conversation line by line, for people: `12.3 ms  client -> {...}`; long base64 is shortened."""
+    """Yield a conversation line by line as readable text: `12.3 ms  client -> {...}`; long base64 is shortened."""
     for frame in decode_frames(body):
         yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"
 
@@ -162,7 +161,7 @@ def _format_frame(frame: Frame) -> str:
 
 
 def _shorten_strings(value: object) -> object:
-    """Shorten what no person reads: long strings without a space."""
+    """Shorten unreadable values: long strings without a space."""
     if isinstance(value, dict):
         return {name: _shorten_strings(member) for name, member in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""The kinds of faults, a file for each sort and a row for each kind; `KINDS` has them all.
+"""All kinds of faults in `KINDS`: one module for each category, one row for each kind.
 
-Another sort is one more tuple of rows, and its name in `_SORTS`.
+To add a category, write a tuple of rows and add its name to `_SORTS`.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ _SORTS = (
 )
 
 KINDS: Mapping[str, FaultKind] = {kind.name: kind for sort in _SORTS for kind in sort}
-"""In the order in which they are shown."""
+"""Kinds by name, in the order of display."""

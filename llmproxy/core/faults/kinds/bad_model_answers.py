@@ -1,7 +1,6 @@
-"""Answers that are whole and no good: what a model, or the provider around it, may say on a bad day.
+"""Complete but bad answers of a model, or of its provider.
 
-What is said is read out of the recorded answer, changed, and written anew in the provider's words
-(`dialects.answers`).
+The content is read from the recorded answer, changed, and written in the provider's format (`dialects.answers`).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, without
 
 Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
-"""What is said instead, and OpenAI's finish reason (empty: what fits); None where there is nothing to change."""
+"""Returns the new content and OpenAI's finish reason (empty: the matching one); None if nothing can be changed."""
 
 REFUSED = "I'm sorry, but I can't help with that."
 
 
 def build_content_fault(change: Change) -> Break:
-    """Return what lets the provider say something else."""
+    """Return a function that replaces the content of an answer."""
 
     def do(call: FaultTarget, _values: Values) -> Symptom | None:
         answer = call.answer()
@@ -63,7 +62,7 @@ def _cut_at_length(said: Message, call: FaultTarget) -> tuple[Message, str] | No
 
 
 def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
-    """Return the calls that the agent is to run."""
+    """Return the calls that the agent must run."""
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
@@ -76,7 +75,7 @@ def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str]
 
 
 def _drop_last_argument(arguments: str) -> str:
-    """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
+    """Return arguments without the last one, for dialects that send an object, whose text cannot be cut."""
     value = parse_json(arguments)
     return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 

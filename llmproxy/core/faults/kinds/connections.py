@@ -1,4 +1,4 @@
-"""Connections that do not come to be or break, answers that come late, streams that break off or say that they failed.
+"""Connections that fail or break, delayed answers, and streams that are truncated or end in an error event.
 
 Sources: the providers' references of their streams, read 2026-07.
 """
@@ -27,7 +27,7 @@ from llmproxy.protocol import Channel
 
 
 def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
-    """Return the event, in the framing of `answer`; `number` events came before it."""
+    """Return the provider's error event in the framing of `answer`, after `number` other events."""
     kind = get_framing(answer)
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
@@ -40,7 +40,7 @@ def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes
 
 
 FIRST_BYTE = "é".encode()[:1]
-"""Of a character of two."""
+"""First byte of a two-byte character."""
 
 
 def _reset_after(call: FaultTarget, values: Values) -> Symptom | None:
@@ -65,7 +65,7 @@ def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
     pieces = time_pieces(answer, call.speed)
     sent, left = split_after_piece(pieces, values["chunk"])
     wide = None if get_framing(answer) == "aws" else _find_wide_character(left)
-    if wide is None:  # all of it is ASCII: the character that is cut was not there
+    if wide is None:  # only ASCII: cut inside a character that was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
         return Symptom(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
     number, at = wide
@@ -74,7 +74,7 @@ def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
 
 
 def _find_wide_character(pieces: list[Chunk]) -> tuple[int, int] | None:
-    """Return where the first character of several bytes begins: piece, byte."""
+    """Return the position of the first multi-byte character: piece, byte."""
     for number, each in enumerate(pieces):
         for at, byte in enumerate(each.data):
             if byte >= 0xC0:
@@ -173,7 +173,7 @@ def _delay_start(call: FaultTarget, values: Values) -> Symptom | None:
         return None
     pieces = _delay_pieces(time_pieces(answer, call.speed), values["seconds"])
     head = scale_offset(answer.head_offset, call.speed)
-    if not is_streamed(answer):  # its head comes with it
+    if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
     return Symptom(with_pieces(answer, pieces, call.speed, head=head))
 

@@ -1,6 +1,6 @@
-"""What a server of tools does on a bad day, over HTTP and over stdio alike: each needs no answer, so nobody is asked.
+"""Faults of MCP servers, over HTTP and stdio alike. None needs an answer, so no server is called.
 
-Only requests wait for something; a notification, and the client's answer to a question of the server's, are let alone.
+Only requests that expect an answer are affected, not notifications or the client's answers to the server's requests.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from llmproxy.protocol import Channel
 
 JSON: Headers = (("content-type", "application/json"),)
 INTERNAL_ERROR = -32603
-"""JSON-RPC's own."""
+"""JSON-RPC's code of an internal error."""
 SESSION_GONE = -32001
-"""With which the official SDKs' servers say that they do not know a session."""
+"""Code that servers of the official SDKs use for an unknown session."""
 
 
 def _find_request(call: FaultTarget) -> dict[str, Any] | None:
-    """Return the request, if somebody waits for its answer."""
+    """Return the request, if its sender expects an answer."""
     message = parse_json(call.body)
     waits = isinstance(message, dict) and isinstance(message.get("method"), str) and message.get("id") is not None
     return message if waits else None
@@ -64,7 +64,7 @@ def _lose_session(call: FaultTarget, _values: Values) -> Symptom | None:
     asked = _find_request(call)
     if asked is None:
         return None
-    if call.transport == "http" and call.in_session:  # it is back already, and has forgotten everybody
+    if call.transport == "http" and call.in_session:  # as after a restart, which loses all sessions
         return _build_answer(_build_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
     return Symptom(None, reset=True)
 

@@ -1,6 +1,6 @@
-"""Answers of another status, and bodies that are no JSON or count wrongly.
+"""Answers with an error status, and answers with invalid JSON or wrong token counts.
 
-A refusal is in its provider's own body and header fields; of a body the recorded bytes have one thing changed.
+An error has its provider's own body and header fields; a changed body differs from the recorded bytes in one point.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ STATUSES = (
 
 
 Edit = Callable[[bytes], bytes]
-"""JSON text -> what stands there instead."""
+"""Function from JSON text to its replacement."""
 _DATA = re.compile(rb"^data:[ \t]?([^\r\n]*)", re.MULTILINE)
 
 
 def edit_piece(kind: str, piece: bytes, edit: Edit) -> bytes:
-    """Return an event, or a body, with its JSON changed; what is around it stays."""
+    """Return an event, or a body, with its JSON changed; the framing stays."""
     if kind == "sse":
         return _DATA.sub(lambda found: b"data: " + edit(found[1]), piece)
     if kind == "ndjson":
@@ -84,7 +84,7 @@ def _edit_aws_frame(piece: bytes, edit: Edit) -> bytes:
     except ValueError:
         return piece
     value = parse_json(payload)
-    if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # a model's own event inside
+    if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # an inner event of the model
         inner = edit(base64.b64decode(value["bytes"]))
         return write_frame(headers, dump_json({**value, "bytes": base64.b64encode(inner).decode()}))
     return write_frame(headers, edit(payload))
@@ -114,7 +114,7 @@ def _empty_body(call: FaultTarget, _values: Values) -> Symptom | None:
 # -- usage
 
 _AROUND = frozenset({"response", "message", "delta", "metadata", "meta"})
-"""Members that may hold such members."""
+"""Members that may contain members with token counts."""
 
 
 def _remove_usage(value: Any) -> Any:
