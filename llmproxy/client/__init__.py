@@ -1,5 +1,5 @@
-"""The proxy as others see it: started as a process, asked over HTTP, named in a child's environment.
+"""The proxy seen from outside: starting its process, its control API, the environment of its clients.
 
-Whoever tests an agent (`llmproxy run`, the pytest plugin, scenarios) runs beside the user's own pins, so this package
-imports the standard library and our light floors only; mitmproxy may live in another environment altogether.
+Code that tests an agent (`llmproxy run`, the pytest plugin, scenarios) runs with the user's own pinned dependencies, so
+this package imports the standard library and our lowest layers only; mitmproxy may be in another environment.
 """

@@ -1,12 +1,12 @@
-"""Who went past the proxy? Watches a process and its descendants, on Linux, through /proc; Python and Node also say it.
+"""Detection of traffic that bypasses the proxy: watches a process and its descendants on Linux through /proc, and host
+lookups of Python and Node.
 
-While they run it notes what they are, the base URLs in their environment and the addresses they connect to. Needs no
-privilege, but sees only samples: a connection shorter than the pause between two can be missed. What it reports
-happened; that it reports nothing proves nothing.
+It samples the processes, the base URLs in their environment and the addresses they connect to. It needs no privilege,
+but a connection shorter than the sampling interval can be missed: each report is a fact, no report proves nothing.
 
-On a machine without DNS (a build container, a train) a client that goes past the proxy never gets as far as a
-connection. So `data/watch_host_lookups.*` run inside a child in Python or Node, and write a line for each host that it
-asks for.
+On a machine without DNS (a build container, a train) a client that bypasses the proxy never gets as far as a
+connection. So `data/watch_host_lookups.*` run inside a Python or Node child, and write a line for each host name that
+it resolves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from llmproxy.core.providers.hosts import provider_of_host
 
 PAUSE = 0.02
-"""Seconds between two looks."""
+"""Sampling interval in seconds."""
 WEB = frozenset({80, 443})
 _OPEN = frozenset({"01", "02"})
 """TCP states of /proc/net/tcp: established, and SYN sent."""
@@ -39,14 +39,14 @@ class MonitoredProcess:
     pid: int
     program: str
     env: dict[str, str] | None = None
-    """Its environment when it was first seen; None if we may not read it."""
+    """Its environment when first seen; None if not readable."""
     connected: set[Address] = field(default_factory=set)
     looks: int = 0
-    """Samples in which it was there: what was seen but once may have been half made."""
+    """Samples that include it: after only one, the process may still have been starting."""
 
 
 class ProcessMonitor:
-    """Watches a process until it is told to stop."""
+    """Watches a process until stopped."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self.seen: dict[int, MonitoredProcess] = {}
@@ -56,7 +56,7 @@ class ProcessMonitor:
 
     @property
     def is_supported(self) -> bool:
-        """Whether this machine lets us look."""
+        """Whether this machine supports it."""
         return (self._proc / "self" / "net" / "tcp").exists()
 
     def start(self, pid: int) -> None:
@@ -69,7 +69,7 @@ class ProcessMonitor:
             self._thread.join()
 
     def find_bypasses(self, proxy: Address, upstreams: frozenset[Address] = frozenset()) -> dict[int, list[Address]]:
-        """Return, by process, the web addresses (or upstreams) that it connected to and that are not the proxy."""
+        """Return, by process, the web addresses (or upstreams) other than the proxy that it connected to."""
         found = {}
         for pid, seen in self.seen.items():
             past = sorted(
@@ -121,7 +121,7 @@ class ProcessMonitor:
                         yield _parse_address(words[2])
 
     def _list_descendants(self, pid: int) -> list[int]:
-        """Return all processes below `pid`, from the tree of parents as it is now."""
+        """Return all processes below `pid` by the current parent ids."""
         children: dict[int, list[int]] = {}
         for folder in self._proc.iterdir():
             if folder.name.isdecimal():
@@ -146,7 +146,7 @@ def _read_environ(folder: Path) -> dict[str, str] | None:
 
 
 def _parse_address(text: str) -> Address:
-    """Read ``0100007F:1F90``: words of four bytes in the machine's order, which is little-endian wherever this runs."""
+    """Parse ``0100007F:1F90``: words of four bytes in the machine's order, little-endian on all our platforms."""
     number, _, port = text.partition(":")
     raw = bytes.fromhex(number)
     packed = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
@@ -177,11 +177,11 @@ class HostLookup:
     program: str
     host: str
     port: int
-    """0 where it is not known."""
+    """0 if unknown."""
 
 
 def make_lookup_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the variables that make a child of `env` tell what it asks for; `folder` takes what they name."""
+    """Return variables that make a child of `env` report its lookups; their files are written to `folder`."""
     path = folder / "python"
     path.mkdir(exist_ok=True)
     shutil.copy(_DATA / "watch_host_lookups.py", path / "sitecustomize.py")
@@ -198,7 +198,7 @@ def lookup_log_path(folder: Path) -> Path:
 
 
 def read_lookups(folder: Path) -> Iterator[HostLookup]:
-    """Yield what was told; half a line is left out."""
+    """Yield reported lookups, without incomplete lines."""
     log = lookup_log_path(folder)
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]
@@ -207,7 +207,7 @@ def read_lookups(folder: Path) -> Iterator[HostLookup]:
 
 
 def find_lookup_bypasses(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
-    """Return by process its program and the hosts it asked for itself; port 0: looked up. `machine`: our name."""
+    """Return program and looked-up hosts by process; port 0: only resolved. `machine` is our host name."""
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:
         _, ports = found.setdefault(each.pid, (each.program, {}))

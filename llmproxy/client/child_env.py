@@ -1,16 +1,16 @@
-"""The environment of a child whose LLM traffic goes through the proxy: variables, and files of certificates.
+"""The environment of a child whose LLM traffic goes through the proxy: variables and certificate files.
 
-Which variables the SDKs read is data: base URLs and keys (of the providers' rows), proxies, certificates. A base URL is
-written as what follows ``http://HOST:PORT/s/<session>``. Providers have their prefix wherever a path alone could be of
-several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. Sources: WIRE.md
-1.1 and 4.1.
+The variables that SDKs read are data: base URLs and keys (in the providers' rows), proxies, certificates. A base URL is
+given as the part after ``http://HOST:PORT/s/<session>``. A provider's prefix is needed where several providers share a
+path (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. Sources: WIRE.md 1.1
+and 4.1.
 
-What a child gets is a pure function of the old environment. Base URLs, proxy and certificate variables are
-overwritten; the proxy, started with the old environment, forwards to the old base URLs. NO_PROXY is merged. In replay,
-keys that are absent get a placeholder, or SDKs do not start.
+The child's environment is a pure function of the old one. Base URLs, proxy and certificate variables are overwritten;
+the proxy, started with the old environment, forwards to the old base URLs. NO_PROXY is merged. In replay, missing keys
+get a placeholder, or SDKs do not start.
 
-Variables such as SSL_CERT_FILE *replace* what a program trusts, so the bundle holds certifi's authorities, those the
-user had set, and the proxy's.
+Variables such as SSL_CERT_FILE *replace* the trusted certificates, so the bundle holds certifi's authorities, the
+user's own, and the proxy's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BaseURL:
     name: str
     path: str
     preset_only: bool = False
-    """Set only where it was set: SDKs behave differently merely because it is there."""
+    """Whether it is set only if already set: its mere presence changes the behaviour of SDKs."""
 
 
 BASE_URLS = tuple(
@@ -54,7 +54,7 @@ BASE_URLS = tuple(
 
 AZURE = ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE")
 OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-"""Node's and LangChain's Azure clients refuse to start where both an Azure endpoint and one of these is set."""
+"""Variables not set beside an Azure endpoint, since Node's and LangChain's Azure clients refuse to start with both."""
 KEYS = tuple(key for provider in PROVIDERS.values() for key in provider.keys)
 
 AWS_CREDENTIALS = (
@@ -62,53 +62,53 @@ AWS_CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_CONFIG_FILE",
 )  # fmt: skip
-"""Where one of these is set, AWS has credentials of some kind, which a placeholder would hide from S3 and others."""
+"""Variables that mean AWS credentials exist, which a placeholder would hide from S3 and others."""
 AWS_PLACEHOLDERS = {"AWS_ACCESS_KEY_ID": PLACEHOLDER_KEY, "AWS_SECRET_ACCESS_KEY": PLACEHOLDER_KEY}
 AWS_REGION = ("AWS_REGION", "AWS_DEFAULT_REGION")
 AWS_FIRST_REGION = "us-east-1"
 AWS_IGNORES = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
 QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
-"""What in replay by base URL ends traffic past the proxy: the Agents SDK traces to api.openai.com in any case."""
+"""Variables that stop traffic past the proxy in replay by base URL: the Agents SDK always traces to api.openai.com."""
 
 HASH_SEED = "PYTHONHASHSEED"
-"""Unless it is set, a Python set has another order in each process, and so a request that lists it."""
+"""Variable without which a Python set, and so a request that lists it, has another order in each process."""
 NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 NODE_OPTIONS = "NODE_OPTIONS"
 NODE_PRELOAD = f"--require {json.dumps((Path(__file__).parents[1] / 'data/node_proxy.cjs').as_posix())}"
-"""Makes a Node that heeds no proxy variable heed them; Node unquotes as JSON does."""
+"""Option that makes Node clients honour proxy variables; Node unquotes it like JSON."""
 JAVA_PASSWORD = "changeit"  # noqa: S105 (of a file of public certificates: Java's own default)
 PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session, only if there is a password)
 URL_VARIABLE = "LLMPROXY_URL"
-"""Where the running proxy is, for whoever wants to ask it."""
+"""Variable with the address of the running proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaFiles:
-    """What a child needs so that its HTTPS can be read."""
+    """Certificate files that let the proxy read a child's HTTPS."""
 
     ca: str
     """File (PEM) with the proxy's certificate alone."""
     bundle: str
-    """File (PEM) with everything that is to be trusted, the proxy's certificate included."""
+    """File (PEM) with all trusted certificates, the proxy's included."""
     truststore: str = ""
-    """The same for Java; empty where there is none."""
+    """The same for Java; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPlan:
     base_urls: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Placeholders."""
+    """Placeholder keys."""
     others: Mapping[str, str] = field(default_factory=dict)
-    """Proxies, certificates, NO_PROXY, where we are."""
+    """Proxies, certificates, NO_PROXY, the proxy's address."""
     notes: tuple[str, ...] = ()
-    """What the user should know, one sentence each."""
+    """Messages to the user, one sentence each."""
     dropped: tuple[str, ...] = ()
-    """Placeholders that stand in the environment for keys that the recording did not need."""
+    """Placeholder keys in the environment that the recorded run did not have."""
 
     @property
     def changes(self) -> dict[str, str]:
@@ -123,19 +123,18 @@ def plan_env(
     interception: CaFiles | None = None, aws_files: bool = False, recorded: Sequence[str] = (),
     key_names: Sequence[str] | None = None,
 ) -> EnvironmentPlan:  # fmt: skip
-    """Return what a child of `env` needs.
+    """Return the variables that a child of `env` needs.
 
     Args:
-        url: Where the proxy is, ``http://127.0.0.1:8080``.
-        session: Name that goes into URLs and the proxy's user; None for the proxy's own cassette.
-        env: The environment that would be the child's.
+        url: Address of the proxy, ``http://127.0.0.1:8080``.
+        session: Name for URLs and for the proxy user; None for the proxy's own cassette.
+        env: The environment that the child would get.
         replay: Whether nothing goes to a provider, so that no key is needed.
-        base_urls: False leaves base URLs alone: everything is to be intercepted.
-        interception: Set proxy and certificate variables as well.
+        base_urls: False leaves base URLs unchanged: all traffic is intercepted.
+        interception: Whether to set proxy and certificate variables too.
         recorded: Hosts of other services that are intercepted too (``--record-host``).
-        aws_files: Whether AWS credentials are configured in files, so that it needs no placeholder.
-        key_names: The only keys that get a placeholder; None for all that we know.
-
+        aws_files: Whether AWS credentials are configured in files, so that no placeholder is needed.
+        key_names: The only keys that get a placeholder; None for all known ones.
     """
     notes: list[str] = []
     if replay and base_urls and not interception:
@@ -174,7 +173,7 @@ def is_proxy_url(value: str, url: str) -> bool:
 
 
 def find_upstreams(env: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return by provider where variables of base URLs point that are not ours: a running proxy must forward there."""
+    """Return, by provider, base URLs in variables that are not ours: a running proxy must forward to them."""
     return read_env_upstreams(env, urlsplit(url).netloc.rpartition("@")[2])
 
 
@@ -194,7 +193,7 @@ def _build_base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dic
 
 
 def _copilot_env(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
-    """Return what makes Copilot's CLI ask through us: without a provider of its own it asks GitHub."""
+    """Return variables that send Copilot's CLI through the proxy: without a provider of its own it uses GitHub."""
     if not replay and has_copilot_other_url(env, urlsplit(url).netloc.rpartition("@")[2]):
         notes.append(
             f"{COPILOT_URL} is left as it is, so Copilot's calls go past the proxy: its host is not the one to which "
@@ -208,7 +207,7 @@ def _copilot_env(url: str, base: str, env: Mapping[str, str], notes: list[str], 
 def _build_key_placeholders(
     env: Mapping[str, str], urls: Mapping[str, str], *, aws_files: bool, wanted: Sequence[str] | None
 ) -> dict[str, str]:
-    """Return placeholders for the wanted keys that nobody set; one that was set empty stays so."""
+    """Return placeholders for wanted keys that are not set; an empty value is kept."""
     found = {
         name: PLACEHOLDER_KEY
         for key in KEYS
@@ -250,7 +249,7 @@ def _build_proxy_env(url: str, session: str | None, env: Mapping[str, str], how:
 def _rebuild_no_proxy(
     url: str, env: Mapping[str, str], *, intercepted: bool, loopback: bool, recorded: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Merge NO_PROXY: what was there in either spelling, without what would exempt a provider, and ourselves."""
+    """Merge NO_PROXY: old entries in both spellings, without those that exempt a provider, and our address."""
     words = [word.strip() for name in NO_PROXIES for word in env.get(name, "").split(",") if word.strip()]
     if intercepted:
         provided = [host.replace("*", "x") for provider in PROVIDERS.values() for host in provider.hosts]
@@ -265,7 +264,7 @@ def _rebuild_no_proxy(
 
 
 def _exempts_provider(word: str, hosts: Iterable[str]) -> bool:
-    """Return whether an entry of NO_PROXY keeps a provider's traffic from the proxy."""
+    """Return whether an entry of NO_PROXY exempts a provider's traffic."""
     suffix = word.lstrip("*.").lower()
     return word == "*" or any(host == suffix or host.endswith(f".{suffix}") for host in hosts)
 
@@ -275,13 +274,13 @@ _KEYTOOL_TIME = 60.0
 
 
 def list_preset_bundles(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the bundles that an environment names already (a company's authority), each once."""
+    """Return the bundles that the environment already names (a company's authority), without duplicates."""
     named = dict.fromkeys(env[name] for name in (*BUNDLES, NODE_CA) if env.get(name))
     return tuple(path for path in map(Path, named) if path.is_file())
 
 
 def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
-    """Write certifi's authorities, `others` and `ca` to `target`, at once. Raises MachineError: no `ca`, no writing."""
+    """Write certifi's authorities, `others` and `ca` to `target` atomically. Raises MachineError."""
     if problem := describe_certificate_problem(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")
     import certifi
@@ -297,7 +296,7 @@ def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
 
 def describe_certificate_problem(ca: Path, now: float | None) -> str:
-    """Describe what is wrong with a certificate file at `now` (Unix time): absent, invalid, expired; or ""."""
+    """Describe a certificate file's problem at `now` (Unix time): missing, invalid, expired; else ""."""
     if not ca.is_file():
         return f"the certificate {ca} does not exist (it was removed; restart the proxy, which makes it)"
     import ssl
@@ -314,7 +313,7 @@ def describe_certificate_problem(ca: Path, now: float | None) -> str:
 
 
 def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
-    """Return a copy of Java's trusted authorities with `ca`, made once for each (``keytool`` takes 1 s); or ""."""
+    """Return a copy of Java's truststore with `ca`, cached for each (``keytool`` takes 1 s); or ""."""
     keytool = which("keytool")
     if keytool is None:
         return ""
@@ -336,5 +335,5 @@ def make_truststore(ca: Path, folder: Path, which: Which = shutil.which) -> str:
 
 
 def in_ci(env: Mapping[str, str]) -> bool:
-    """Return whether a CI service runs this: nothing is recorded there by chance."""
+    """Return whether a CI service runs this process: nothing is recorded there by accident."""
     return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")

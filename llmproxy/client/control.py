@@ -1,12 +1,12 @@
-"""A typed client of the control API: sessions are opened, bound, asked, reset and closed.
+"""A typed client of the control API: opens, queries, resets and closes sessions.
 
-One short connection for each call, or one of a `ConnectionPool`, straight to the proxy whatever HTTP_PROXY says.
-Answers are read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError` with the
-proxy's own words. Nothing heavier than `http.client` is imported, and that when the first call is made.
+Each call uses a short connection, or one of a `ConnectionPool`, directly to the proxy regardless of HTTP_PROXY. Answers
+are parsed leniently (other versions may have more or fewer members), errors become :class:`ControlError` with the
+proxy's message. The heaviest import is `http.client`, at the first call.
 
-A pool is for callers that ask often, from many threads. A connection is used again only if the server neither closed it
-nor said anything since, and not for long; so a request is never sent twice, and never answered by what belongs to
-another. TLS is not looked into: such connections are not kept.
+A pool is for frequent calls from many threads. A connection is reused only for a short time, and only if the server
+neither closed it nor sent anything; so a request is never sent twice, and never gets another one's answer. TLS
+connections are not inspected and not pooled.
 """
 
 from __future__ import annotations
@@ -48,39 +48,39 @@ class ControlError(MachineError):
     code = "llmproxy_control"
 
     def __init__(self, message: str, *, hint: str = "", status: int = 0, bound_to: str = "") -> None:
-        """Hold what the proxy said; `status` is its HTTP status, `bound_to` the session that a name is bound to."""
+        """`status` is the HTTP status, `bound_to` the session to which a name is bound."""
         super().__init__(message, hint=hint)
         self.status = status
         self.bound_to = bound_to
 
 
 class ProxyUnreachable(ControlError):
-    """Nothing that is llmproxy answers at the address."""
+    """No llmproxy answers at the address."""
 
     code = "llmproxy_proxy_gone"
 
 
 def session_url(url: str, name: str | None) -> str:
-    """Return the base URL of a session of the proxy at `url`; of the proxy's own cassette if there is no name."""
+    """Return the base URL of a session of the proxy at `url`; without a name, of the proxy's own cassette."""
     return f"{url.rstrip('/')}{SESSION_PREFIX}{quote(name, safe='')}" if name else url.rstrip("/")
 
 
 class Control:
     def __init__(self, url: str, *, token: str = "", pool: ConnectionPool | None = None) -> None:
-        """Speak to the proxy at `url` (``http://127.0.0.1:8080``)."""
+        """`url` is the proxy's address (``http://127.0.0.1:8080``)."""
         self.url = url.rstrip("/")
         self._pool = pool if self.url.startswith("http:") else None
         self._token = token
 
     def health(self, timeout: float = TIMEOUT) -> Health:
-        """Ask whether it is there; `timeout` in seconds. Raises ProxyUnreachable."""
+        """Return the proxy's health report; `timeout` in seconds. Raises ProxyUnreachable."""
         value = self._request("GET", "health", timeout=timeout)
         if value.get("status") != "ok" or "version" not in value:
             raise ProxyUnreachable(f"what answers at {self.url} is not llmproxy.")
         return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
 
     def stop(self) -> int:
-        """Ask the proxy to end; returns its exit code. Raises ControlError where it is part of another program."""
+        """Stop the proxy; returns its exit code. Raises ControlError if it runs inside another program."""
         return int(self._request("POST", "stop", {}).get("exit_code") or 0)
 
     def sessions(self) -> tuple[Report, ...]:
@@ -94,17 +94,16 @@ class Control:
         bind: str | None = None, faults: Mapping[str, Any] | None = None, mocks: Mapping[str, Any] | None = None,
         live: Mapping[str, Any] | None = None, patience: float = 0.0,
     ) -> Report:  # fmt: skip
-        """Open a session; what is None is the proxy's.
+        """Open a session; None means the proxy's own value.
 
-        `cassette` is for several sessions that replay one; what arrives under the name `under` belongs to the session.
-        `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live
-        (docs/replay.md). `run_variables` are what is true of this run only (docs/bindings.md), `bind` says what of them
-        counts: all, paths, none. `faults` are injected faults (docs/faults.md), `mocks` what the agent's model reads
-        instead of tools' results (docs/suites.md). `live` are the members `live`, `unknown_tool` and `read_only`
-        (docs/tools.md): which channels go to real providers or tools. `patience` is how many seconds to try again while
-        another client has it open.
+        `cassette` lets several sessions replay one cassette; requests under the name `under` belong to the session.
+        `overrides` and `fork` are for replay: the changes, and whether calls that then differ go live (docs/replay.md).
+        `run_variables` hold for this run only (docs/bindings.md), `bind` selects which of them count: all, paths, none.
+        `faults` are injected faults (docs/faults.md), `mocks` replace tool results in what the agent's model reads
+        (docs/suites.md). `live` has the members `live`, `unknown_tool` and `read_only` (docs/tools.md): the channels
+        that use real providers or tools. `patience` is how many seconds to retry while another client has it open.
 
-        Raises ControlError: it is open, a value makes no sense, or the proxy may not go live.
+        Raises ControlError: it is open, a value is invalid, or the proxy may not go live.
         """
         given: dict[str, object] = {
             "cassette": cassette,
@@ -128,45 +127,45 @@ class Control:
             time.sleep(PAUSE)
 
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Set a session's injected faults (``{"faults": [...]}``), or only ask; returns them and what was injected."""
+        """Set a session's injected faults (``{"faults": [...]}``), or only read them; returns rules and counts."""
         path = _session_path(name, "faults")
         return self._request("GET", path) if given is None else self._request("POST", path, given)
 
     def declare_run_variables(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
-        """Declare run variables of an open session's run, from the next request on. Raises ControlError."""
+        """Declare run variables of an open session, from the next request on. Raises ControlError."""
         return Report.from_json(
             self._request("POST", _session_path(name, "run_variables"), {"run_variables": list(run_variables)})
         )
 
     def report(self, name: str) -> Report:
-        """Return what a session comes to so far. Raises ControlError if no such session is open."""
+        """Return a session's report so far. Raises ControlError if no such session is open."""
         return Report.from_json(self._request("GET", _session_path(name)))
 
     def reset(self, name: str) -> Report:
-        """Let a session walk its cassette from the start again."""
+        """Reset a session's replay position to the start of its cassette."""
         return Report.from_json(self._request("POST", _session_path(name, "reset"), {}))
 
     def close_session(
         self, name: str, *, complete: bool | None = None, after: int | None = None, interrupted: bool = False
     ) -> Report:
-        """End a session and return what it came to; with `after`, also the calls that arrived after that one
+        """End a session and return its report; with `after`, also the calls that arrived after that one
         (`Report.further`).
 
-        `complete` says whether its cassette holds all that it should, so that mode `once` adds nothing more; None:
-        unless something in it failed. `interrupted`: what ran in it was ended from outside, so it replaces nothing.
+        `complete` says whether the cassette is complete, so that mode `once` adds nothing more; None: complete unless
+        something failed. `interrupted`: its run was stopped from outside, so it replaces nothing.
         """
         given = {"complete": complete, "after": after, "interrupted": interrupted or None}
         body = {key: value for key, value in given.items() if value is not None}
         return Report.from_json(self._request("POST", _session_path(name, "close"), body))
 
     def bind_session_name(self, name: str, session: str, party: str = AGENT) -> None:
-        """Send what arrives under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
+        """Route requests under `name` to `session`, as `party`'s. Raises ControlError if `name` is bound."""
         self._request(
             "POST", _session_path(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party})
         )
 
     def unbind_session_name(self, name: str) -> None:
-        """Let what arrives under `name` be its own session again."""
+        """Make `name` a session of its own again."""
         self._request("POST", _session_path(name, "unbind"), {})
 
     def misses(self, session: str | None = None) -> tuple[Miss, ...]:
@@ -185,26 +184,25 @@ class Control:
         )
 
     def read_refused(self) -> tuple[RefusedRequest, ...]:
-        """Return the last requests that were refused before they belonged to a session: hosts, web pages."""
+        """Return the last requests refused before they belonged to a session: by host, from web pages."""
         rows = self._request("GET", "refused?limit=100")["refused"]
         words = ("method", "target", "text")
         return tuple(RefusedRequest(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
 
     def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
-        """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2
-        s at most.
+        """Return the calls of an open session after number `after`, in order; waits up to 2 s for calls in progress.
 
-        Raises ControlError: no such session is open, or calls before the last 20,000 were asked for.
+        Raises ControlError: no such session is open, or calls before the last 20,000 are requested.
         """
         told = self._request("GET", f"calls?session={quote(session, safe='')}&after={after}")
         return tuple(Call.from_json(each) for each in told.get("calls") or ())
 
     def start_learning_trial(self, session: str) -> None:
-        """Make a replay session a trial, in which misses teach what varies. Raises ControlError if it cannot be."""
+        """Make a replay session a trial that learns volatile fields from misses. Raises ControlError."""
         self._request("POST", _session_path(session, "lessons"), {})
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
-        """Return what a trial taught so far. Raises ControlError if the session is none."""
+        """Return the volatile fields learned so far. Raises ControlError if the session is no trial."""
         from llmproxy.core.bindings.volatile_fields import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
@@ -217,7 +215,7 @@ class Control:
         )
 
     def _request(self, method: str, path: str, body: object = None, *, timeout: float = TIMEOUT) -> dict[str, Any]:
-        """Make one call and return the parsed answer."""
+        """Send one request and return the parsed answer."""
         import http.client
 
         parts = urlsplit(self.url)
@@ -270,18 +268,18 @@ def _session_path(name: str, verb: str = "") -> str:
 
 
 FRESH = 30.0
-"""Seconds of disuse after which one is let go: the other end may close it just as the next request is sent."""
+"""Seconds of idle time after which a connection is dropped: the server may close it during the next request."""
 
 
 class ConnectionPool:
-    """Connections that nobody uses at the moment; for all threads of a process."""
+    """Idle connections, shared by all threads of a process."""
 
     def __init__(self) -> None:
         self._idle: defaultdict[tuple[int, str, int], list[tuple[HTTPConnection, float]]] = defaultdict(list)
         """By process (a forked child must not speak where its parent does), host and port: each, idle since when."""
 
     def take(self, host: str, port: int | None, timeout: float) -> HTTPConnection:
-        """Return a connection, open or still to be opened; `timeout` in seconds, for each step."""
+        """Return a connection, open or not yet; `timeout` in seconds, for each step."""
         from http.client import HTTPConnection
 
         made = HTTPConnection(host, port, timeout=timeout)
@@ -297,7 +295,7 @@ class ConnectionPool:
         return made
 
     def give_back(self, connection: HTTPConnection) -> None:
-        """Keep a connection whose answer was read to its end, unless the server closed it."""
+        """Keep a connection whose answer was read completely, unless the server closed it."""
         if connection.sock is not None:
             self._idle[os.getpid(), connection.host, connection.port].append((connection, time.monotonic()))
 
@@ -308,7 +306,7 @@ class ConnectionPool:
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:
-    """Return whether a connection is open and nothing came that nobody asked for."""
+    """Return whether a connection is open and has no unread bytes."""
     if sock is None:
         return False
     timeout = sock.gettimeout()

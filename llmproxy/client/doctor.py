@@ -1,4 +1,4 @@
-"""The checks of `llmproxy doctor`: pure functions of an environment, of what a proxy said and of what was seen."""
+"""The checks of `llmproxy doctor`: pure functions of an environment, the proxy's reports and observed processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OK, NOTE, BAD = DiagnosisLevel
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that was found, and what to do about it."""
+    """A finding, and what to do about it."""
 
     verdict: DiagnosisLevel
     text: str
@@ -37,7 +37,7 @@ class Diagnosis:
 
 
 def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) -> list[Diagnosis]:
-    """Look at base-URL and proxy variables: do they point to the proxy at `url`?"""
+    """Check whether base-URL and proxy variables point to the proxy at `url`."""
     given = {each.name: env[each.name] for each in BASE_URLS if env.get(each.name)}
     ours = [name for name, value in given.items() if is_proxy_url(value, url)]
     others = {name: value for name, value in given.items() if name not in ours}
@@ -63,7 +63,7 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
 
 
 def check_no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
-    """See that nobody asks our address through a company's proxy, and that nothing exempts the providers from ours."""
+    """Check that our address does not go through another proxy, and that no provider is exempt from ours."""
     foreign = [
         name
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -83,7 +83,7 @@ def check_no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
 
 
 def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Diagnosis]:
-    """See that the certificate is there, valid at `now` (Unix time) and in every bundle that a variable names."""
+    """Check that the certificate exists, is valid at `now` (Unix time) and is in every configured bundle."""
     if ca is None:
         return [Diagnosis(NOTE, "the proxy does not intercept HTTPS: clients reach it by base URL only")]
     if problem := describe_certificate_problem(Path(ca), now):
@@ -106,7 +106,7 @@ def check_certificates(env: Mapping[str, str], ca: str | None, now: float) -> li
 
 
 def _read_certificate_body(path: Path) -> str:
-    """Return the file without white space; for one certificate, what stands between its lines BEGIN and END."""
+    """Return the file without white space; for one certificate, the part between BEGIN and END."""
     text = "".join(path.read_text("utf-8", "replace").split())
     begin = "-----BEGINCERTIFICATE-----"
     return text.partition(begin)[2].partition("-----END")[0] if text.count(begin) == 1 else text
@@ -127,7 +127,7 @@ def check_processes(
     intercepted: bool,
     arrived: bool,
 ) -> list[Diagnosis]:
-    """Report which program went past the proxy, which lost its variables, and what to do for its runtime."""
+    """Report programs that bypassed the proxy or lost its variables, and what to do for their runtimes."""
     found = []
     for pid, addresses in past.items():
         who = seen[pid]
@@ -162,7 +162,7 @@ def check_processes(
 
 
 def _describe_connections(addresses: Sequence[Address]) -> str:
-    """Describe where it went, and which names it looked up without going anywhere."""
+    """Describe a program's connections, and names it resolved without connecting."""
     deeds: dict[str, list[str]] = {}
     for host, port in addresses[:5]:
         deed, what = ("went to", f"{host}:{port}") if port else ("looked up", host)
@@ -171,7 +171,7 @@ def _describe_connections(addresses: Sequence[Address]) -> str:
 
 
 def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
-    """Return what to do for the runtimes of these programs; shells and the like only if there is nothing better."""
+    """Return advice for the runtimes of these programs; for shells and the like only without other advice."""
     runtimes = list(dict.fromkeys(find_runtime(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]
     lines = []
@@ -182,7 +182,7 @@ def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> t
 
 
 def parse_url_addresses(urls: Iterable[str]) -> frozenset[Address]:
-    """Return host and port of base URLs that name an IP address; names are not looked up."""
+    """Return host and port of base URLs with IP addresses; names are not resolved."""
     found = set()
     for url in urls:
         parts = urlsplit(url)

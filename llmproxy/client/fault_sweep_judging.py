@@ -1,12 +1,12 @@
-"""A sweep: the same run again and again, each time with one injected fault at one call of its recording.
+"""Fault sweeps: the same run repeated, each time with one injected fault at one call of its recording.
 
-    plan_trials(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
-    run it, each time with one                `fault_sweep_runner` for a command; suites do it themselves
-    judge_trial(trial, went, baseline)        what the agent made of it: recovered, went on, gave up, hung ...
+    plan_trials(calls, kinds) -> Trial ...      the faults that apply to the calls of an undisturbed run
+    run each trial                            `fault_sweep_runner` for a command; suites do it themselves
+    judge_trial(trial, went, baseline)        the agent's reaction: recovered, went on, gave up, hung ...
     format_findings(findings)                 the table
 
-Pure: what the agent made of a fault is read off what it said, how it ended and which calls it made, compared with
-undisturbed runs. `select_kinds` reads what stands behind `--faults sweep:`.
+Pure: a reaction is judged by the output, the end and the calls of a run, compared with undisturbed runs. `select_kinds`
+parses the argument of `--faults sweep:`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from llmproxy.trace.reading.recording_spans import read_interaction
 class Trial(NamedTuple):
     kind: FaultKind
     number: int
-    """Of the agent's call among those that such a kind meets, from 1, in undisturbed order; calls of tools apart."""
+    """Number of the agent's call among those that the fault kind applies to, from 1, in undisturbed order."""
     key: str
     occurrence: int
     rule: Mapping[str, Any]
-    """As a session takes it."""
+    """Fault rule as a session takes it."""
 
     @property
     def label(self) -> str:
@@ -46,7 +46,7 @@ class Trial(NamedTuple):
 
 
 def select_kinds(asked: str) -> list[FaultKind]:
-    """Return the kinds of a sweep. Raises BadFaults for one that there is not, or that cannot be done to one call."""
+    """Return the fault kinds of a sweep. Raises BadFaults for an unknown kind, or one that needs several calls."""
     names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
     for name in names:
         if name not in KINDS:
@@ -60,7 +60,7 @@ def select_kinds(asked: str) -> list[FaultKind]:
 
 
 def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
-    """Return a trial for each kind of fault and each call from a recording to which it can be done."""
+    """Return a trial for each fault kind and each replayed call to which it applies."""
     found = list(_list_answered_calls(calls))
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _build_trial_rule(kind, each))
@@ -71,7 +71,7 @@ def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial
 
 
 def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
-    """Yield the agent's calls that recordings answered, each also as rules see it."""
+    """Yield the agent's calls answered by recordings, each with its form for fault rules."""
     for each in calls:
         made = read_interaction(each)
         if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
@@ -79,7 +79,7 @@ def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
 
 
 def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
-    """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
+    """Yield each call to which the kind applies, with its number as in ``KIND@N``."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
         if can_meet(rule, call) and matches_rule_filters(rule, call):
@@ -95,15 +95,15 @@ def _build_trial_rule(kind: FaultKind, call: Call) -> dict[str, Any]:
 
 class SweepOutcome(StrEnum):
     RECOVERED = "recovered"
-    """It ended as it does undisturbed."""
+    """It ended like an undisturbed run."""
     WENT_ON = "went on"
-    """It asked something that was not recorded: what would have come of it, this recording cannot say."""
+    """It sent a request that was not recorded, so the recording cannot show the rest."""
     GAVE_UP = "gave up"
     QUIET = "wrong but quiet"
-    """It ended as if all were well, and is not where it ends undisturbed."""
+    """It ended without an error, but with another result."""
     HUNG = "hung"
     UNMET = "not met"
-    """The call did not come: the agent asks otherwise from run to run."""
+    """The call did not occur: the agent varies from run to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +111,15 @@ class SweepRun:
     calls: Sequence[Call]
     seconds: float
     said: str = ""
-    """What it printed, or answered."""
+    """Its output or answer."""
     failed: str = ""
-    """With which message it gave up; empty if it ended well."""
+    """Message with which it failed; empty if it succeeded."""
     crashed: bool = False
-    """The message is an error that nobody caught."""
+    """Whether the message is an uncaught error."""
     wrong: str = ""
-    """What a test of it found wrong although it ended well."""
+    """Failures of a test of it although it ended well."""
     hung: bool = False
-    """It was ended because it did not end."""
+    """Whether it had to be killed."""
 
 
 class SweepFinding(NamedTuple):
@@ -127,28 +127,28 @@ class SweepFinding(NamedTuple):
     outcome: SweepOutcome
     detail: str
     weak: bool
-    """The agent breaks; False for what a sound one does too."""
+    """Whether the agent breaks; False for reactions that a sound agent shows too."""
 
     @property
     def severity_mark(self) -> str:
-        """``!`` for what breaks the agent, ``?`` for what this recording cannot say, else a space."""
+        """``!`` if the agent breaks, ``?`` if the recording cannot show it, else a space."""
         return "!" if self.weak else "?" if self.outcome in (SweepOutcome.WENT_ON, SweepOutcome.UNMET) else " "
 
 
 LONGEST = 120
-"""Characters of a message."""
+"""Maximum characters of a message."""
 _NUMBERS = re.compile(r"[0-9]+")
 
 
 def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None]) -> list[Call]:
-    """Key bound hits by their recording: their own is another in each run. `bound` keeps which were bound."""
+    """Assign bound hits their recording's key, since their own differs in each run. `bound` remembers which."""
     bound |= {call.interaction for call in calls if call.bound}
     named = {call.key: f"#{call.interaction}" for call in calls if call.interaction in bound}
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]
 
 
 def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
-    """Compare with `baseline`, one undisturbed run or more: where those differ from each other counts for nothing."""
+    """Compare with `baseline`, one or more undisturbed runs; differences among those are ignored."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     if not [call for call in mine if call.fault]:
@@ -181,7 +181,7 @@ def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
 
 
 def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
-    """Return which call of the agent a miss is, retries left out; those of tools have numbers of their own."""
+    """Return the number of the agent's call that missed, without retries; tool calls are counted separately."""
     calls = [call for call in mine if call.channel is missed.channel]
     answered: dict[str | None, int] = {}
     for call in calls:
@@ -194,7 +194,7 @@ def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
 
 
 def _describe_omitted_calls(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
-    """Describe which calls of an undisturbed run were never made; the faulty one itself need not come again."""
+    """Describe the calls of an undisturbed run that are missing; the faulty one itself need not be repeated."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
     models = [call for call in before if call.channel is not Channel.MCP]
@@ -209,7 +209,7 @@ def _describe_omitted_calls(trial: Trial, mine: Sequence[Call], before: Sequence
 
 
 def _describe_difference(said: str, usual: Sequence[str]) -> str:
-    """Describe where an output differs from all undisturbed runs; numbers count only where those agree on them."""
+    """Describe where an output differs from all undisturbed runs; numbers count only if those agree on them."""
     if said in usual:
         return ""
     lines, first = _normalize_output_lines(said, usual), _normalize_output_lines(usual[0], usual)
@@ -232,7 +232,7 @@ def _quote_text(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return a message on one line of moderate length."""
+    """Return a message on one line of limited length."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
 
@@ -240,13 +240,13 @@ def shorten(text: str) -> str:
 _TRACE = re.compile(
     r"Traceback \(most recent call last\)|^\s+at .+\(.+:\d+|Unhandled|panicked at|Exception in thread", re.MULTILINE
 )
-"""How Python, JavaScript, Rust and Java say that nobody caught an error."""
+"""Beginning of reports of uncaught errors in Python, JavaScript, Rust and Java."""
 _GROUP = re.compile(r"^ *[|+](?: |-+.*$)", re.MULTILINE)
-"""What stands before each line of a group of Python's exceptions."""
+"""Line prefix in a Python exception group."""
 
 
 def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
-    """Return with which message a command gave up, and whether that is an error that nobody caught."""
+    """Return a command's failure message, and whether it is an uncaught error."""
     crashed = _TRACE.search(stderr) is not None
     text = _GROUP.sub("", stderr.strip() or stdout.strip())
     lines = [line for line in text.splitlines() if line.strip()]
@@ -272,7 +272,7 @@ def _build_rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, st
 
 
 def _group_key(finding: SweepFinding) -> tuple[str, str]:
-    """Return what findings in one row have in common: of what is fine the number of retries, of everything else all."""
+    """Return the key by which findings share a row: the number of retries if all is well, else everything."""
     detail = finding.detail.partition(",")[0] if finding.outcome is SweepOutcome.RECOVERED else finding.detail
     return finding.outcome.value, detail
 
@@ -296,7 +296,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
 
 
 def summarize_findings(findings: Sequence[SweepFinding], typed: str) -> list[str]:
-    """Return what the sweep comes to; `typed` is the command behind ``--faults X``."""
+    """Return the result of the sweep; `typed` is the command with ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
     parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepOutcome if counts[outcome]]

@@ -1,8 +1,8 @@
-"""A command run many times, a few at once: alone first, then with one fault each.
+"""Fault sweep of a command: runs it undisturbed first, then with one fault each, several at a time.
 
-Each run is a session of its own at one proxy, a replay of the same cassette. The command's output is kept, not shown;
-what does not end in time is ended with everything that it started. Two undisturbed runs come first, the second beside
-others as the trials will be: where they do not agree, the trials come one at a time.
+Each run is a session of its own at one proxy, and replays the same cassette. The command's output is captured, not
+shown; a run that exceeds its time is killed with all its processes. Two undisturbed runs come first, the second in
+parallel with others like the trials: if they differ, the trials run one at a time.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 
 MOST_KEPT = 1 << 20
-"""Bytes of a run's output that are compared."""
+"""Maximum compared bytes of a run's output."""
 PATIENCE, TIMES = 20.0, 5.0
-"""A run may take so many seconds, or so many times what it takes undisturbed, whichever is more."""
+"""Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
 class SweepImpossible(MachineError):
-    """The undisturbed run is none to compare with."""
+    """The undisturbed run cannot serve as a baseline."""
 
     code = "llmproxy_sweep"
 
 
 class SweepSession(NamedTuple):
-    """A session at a proxy, and who is to be run in it."""
+    """A session at a proxy, and the command to run in it."""
 
     name: str
     command: Sequence[str]
@@ -57,19 +57,19 @@ class SweepSession(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
     options: Sequence[str]
-    """Of ``llmproxy start``."""
+    """Options of ``llmproxy start``."""
     env: Mapping[str, str]
     open: Callable[[ProxyHandle, int, Mapping[str, Any]], SweepSession]
     """Opens the nth session at the proxy, with faults."""
     kinds: Sequence[FaultKind]
     jobs: int = 1
     patience: float | None = None
-    """Seconds; None or 0: see PATIENCE."""
+    """Timeout in seconds; None or 0: see PATIENCE."""
     stdin: bytes | None = None
     tell: Callable[[str], None] = lambda _: None
     started_by: str = ""
     record: str = ""
-    """The command that records what is missing."""
+    """The command that records missing calls."""
 
 
 class Sweep:
@@ -85,7 +85,9 @@ class Sweep:
         self.baseline: list[SweepRun] = []
 
     def run(self) -> list[SweepFinding]:
-        """Raises SweepImpossible, MachineError; KeyboardInterrupt leaves in `findings` what was found so far."""
+        """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has the results so
+        far.
+        """
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
             options, env, log = self._swept.options, self._swept.env, folder / "proxy.log"
@@ -104,7 +106,7 @@ class Sweep:
         return self.findings
 
     def _run_undisturbed(self) -> SweepRun:
-        """Return an undisturbed run, which must be sound. Raises SweepImpossible."""
+        """Return a successful undisturbed run. Raises SweepImpossible."""
         went = self._run_once({})
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
@@ -126,7 +128,7 @@ class Sweep:
         return went
 
     def _compare_undisturbed(self, jobs: int) -> int:
-        """Run undisturbed again, as many at once as trials will; return how many may be."""
+        """Run undisturbed again, in parallel like the trials; return the possible parallelism."""
         alone = [(call.key, call.occurrence) for call in self.baseline[0].calls]
         with ThreadPoolExecutor(jobs) as pool:
             try:
@@ -176,7 +178,7 @@ class Sweep:
         return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
 
     def _run_child(self, opened: SweepSession) -> tuple[int, str, str, bool]:
-        """Run the command; returns exit code, output, errors, and whether it had to be ended."""
+        """Run the command; returns exit code, output, errors, and whether it was killed."""
         given = subprocess.PIPE if self._swept.stdin is not None else subprocess.DEVNULL
         with self._guard:
             if self._ended:

@@ -1,7 +1,7 @@
-"""The run variables of a child that we start: where it runs, for whom, on which day, on which branch.
+"""Detection of a child's run variables: folder, user, day, branch.
 
-Gathered before it starts, in a few milliseconds, and sent to the proxy with its session. What cannot be found out is
-not declared: a name that only one of two runs declares binds nothing.
+They are gathered before the child starts, in a few milliseconds, and sent to the proxy with its session. An unknown
+value is not declared: a name that only one of two runs declares binds nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 Declared = list[dict[str, str]]
-"""As the control API takes them."""
+"""Run variables as the control API takes them."""
 _GIT_SECONDS = 2.0
 _COMMITS = 5
 
@@ -34,7 +34,7 @@ _COMMITS = 5
 def gather_run_variables(
     env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
 ) -> Declared:
-    """Return what is true of a child in `cwd`; `now`: aware time, default now; `git` adds branch, status, commits."""
+    """Return the run variables of a child in `cwd`; `now`: aware time, default now; `git` adds git's."""
     here = (now or datetime.now(UTC)).astimezone(_read_tz_variable(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
     found: Declared = [build_path_variable("cwd", _find_logical_cwd(cwd, env))]
@@ -57,7 +57,7 @@ def gather_run_variables(
 
 
 def list_set_api_keys(env: Mapping[str, str]) -> list[str]:
-    """Return the variables of providers' keys that are set: their names, never what they hold."""
+    """Return the names, never the values, of providers' key variables that are set."""
     keys = [key for provider in PROVIDERS.values() for key in provider.keys]
     known = {name for key in keys for name in (key.name, *key.instead)} | {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"}
     return sorted(name for name in known if env.get(name) not in (None, "", PLACEHOLDER_KEY))
@@ -75,7 +75,7 @@ def _read_tz_variable(env: Mapping[str, str]) -> ZoneInfo | None:
 
 
 def _find_logical_cwd(cwd: Path, env: Mapping[str, str]) -> Path:
-    """Return the folder as its shell calls it: through its links, where PWD says so."""
+    """Return the folder as the shell names it, with its symbolic links, if PWD agrees."""
     with suppress(OSError):
         said = Path(env.get("PWD", ""))
         if said.is_absolute() and said.samefile(cwd):
@@ -127,7 +127,7 @@ def _run_git(cwd: Path, *words: str) -> str | None:
 
 
 def parse_var_options(given: list[str]) -> Declared:
-    """Read what was typed as ``NAME=VALUE``. Raises SettingsError: it is something else."""
+    """Parse arguments of the form ``NAME=VALUE``. Raises SettingsError."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
 
     found = []
@@ -144,11 +144,11 @@ def parse_var_options(given: list[str]) -> Declared:
 
 
 _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
-"""Twenty-six hours apart: in one of them it is always another day than any that is given."""
+"""Zones 26 hours apart: one of them has another date than any given one."""
 
 
 def find_zone_with_other_date(day: str, now: datetime | None = None) -> str:
-    """Return a time zone in which it is not that day (``2026-11-22``), so another hour too; empty if none is known."""
+    """Return a time zone with another date than ``2026-11-22``, so another hour too; empty if none is known."""
     moment = now or datetime.now(UTC)
     for name in _ZONES:
         zone = _read_tz_variable({"TZ": name})

@@ -1,16 +1,17 @@
-"""``llmproxy run --only``: a network in which a command reaches the proxy and nothing else, and who tried more.
+"""``llmproxy run --only``: a network in which a command reaches the proxy and nothing else, with a log of other
+attempts.
 
 The command starts in a network namespace of its own (`network_namespace`). A thread here serves its sockets:
 
-- What is to be reached has a listener inside; bytes are passed on.
-- Each first packet to elsewhere is heard. What the kernel had to drop is counted.
-- Whatever name server the command asks is ourselves: a name gets an address of 198.18.0.0/15 (RFC 2544), by which a
-  later connection is named.
-- Each `connect` waits for our word: it tells the program's name, and at a Unix socket of somebody outside it is
-  refused.
+- Each allowed address has a listener inside; bytes are passed on.
+- The first packet to any other address is logged. Packets that the kernel dropped are counted.
+- This thread is the command's name server: a name gets an address of 198.18.0.0/15 (RFC 2544), by which later
+  connections are named.
+- Each `connect` waits for a decision here: it reveals the program's name, and is refused for Unix sockets of other
+  processes.
 
-This holds for programs as they are. It is no cage for one that wants out: it may change an address in its memory
-between our look and the kernel's.
+This works for ordinary programs. It is no sandbox against hostile ones: a program may change an address in its memory
+between our check and the kernel's.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ Address = tuple[str, int]
 _FIRST_NAMED = int(ipaddress.ip_address("198.18.0.1"))
 _RST, _ACK, _TCP, _UDP, _IGMP, _DNS = 4, 16, 6, 17, 2, 53
 _ECHO = {1: 8, 58: 128}
-"""Type of a ping, by protocol; all else of ICMP is the kernel's own."""
+"""Type of a ping by protocol; other ICMP messages come from the kernel."""
 _UNCOUNTED = ("/run/nscd/", "/run/systemd/", "/run/dbus/", "/run/avahi-daemon/")
-"""Services that a C library asks by itself, and does without: refused, and no attempt."""
+"""Services that a C library queries on its own and can do without: refused, but not logged as attempts."""
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1
 """SECCOMP_IOCTL_NOTIF_RECV, _SEND and its flag (linux/seccomp.h)."""
 _WITHOUT = "Without --only, `llmproxy doctor -- COMMAND` looks for programs that go past the proxy."
@@ -55,7 +56,7 @@ _NESTED = "It runs under a filter of system calls already: within another `run -
 
 
 def parse_allowed_address(text: str) -> Address | str:
-    """Return what ``--only-allow`` names: host and port, or the path of a Unix socket. Raises SettingsError."""
+    """Parse ``--only-allow``: host and port, or the path of a Unix socket. Raises SettingsError."""
     if "/" in text:
         return os.path.realpath(text)
     with suppress(ValueError):
@@ -68,7 +69,7 @@ def parse_allowed_address(text: str) -> Address | str:
 
 
 def check_isolation() -> None:
-    """Make such a network for nothing. Raises MachineError: this machine does not allow it, and what to do."""
+    """Try to create such a network. Raises MachineError if this machine does not allow it, with advice."""
     if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
         raise MachineError(
             f"--only needs Linux on x86-64 or ARM64; this is {platform.system()} on {platform.machine()}.",
@@ -85,7 +86,7 @@ def check_isolation() -> None:
 
 
 def _advise_how_to_enable() -> str:
-    """Return what allows it, as far as this machine tells why not."""
+    """Return how to enable it, as far as this machine shows the reason."""
     switches = {
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
         "kernel.unprivileged_userns_clone": ("0", "1"),
@@ -103,16 +104,16 @@ def _advise_how_to_enable() -> str:
 
 
 class IsolatedNetwork:
-    """One network for one command: `enter` in the child before it executes, `serve` here when it has."""
+    """A network for one command: call `enter` in the child before exec, then `serve` here."""
 
     def __init__(self, reach: Sequence[Address | str]) -> None:
         """Let the command reach these hosts and ports, and Unix sockets at these paths."""
         self.tries: dict[str, int] = {}
-        """What tried to go elsewhere, in words, and how often."""
+        """Other attempts as text, with their number."""
         self._places = [each for each in reach if not isinstance(each, str)]
         self._open_paths = {each for each in reach if isinstance(each, str)}
         self._hosts: dict[str, str] = {}
-        """Address inside -> the host for which it stands."""
+        """Address inside -> the host it represents."""
         self._looked_up: set[str] = set()
         self._went: set[str] = set()
         self._programs: dict[Address, str] = {}
@@ -122,14 +123,14 @@ class IsolatedNetwork:
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._whole = False
-        """Whether everything was watched to the end."""
+        """Whether monitoring was complete to the end."""
         self._end: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the service: from here on nothing is reached, and `tries` is whole."""
+        """Stop serving: nothing is reachable from now on, and `tries` is complete."""
         if self._thread is not None:
             self._end()
             self._thread.join()
@@ -141,7 +142,7 @@ class IsolatedNetwork:
             self._count_refused(f"{host} (looked up)")
 
     def enter(self) -> None:
-        """Move this process into the network; for between fork and exec. Raises OSError."""
+        """Move this process into the network, between fork and exec. Raises OSError."""
         try:
             handles = enter_namespace(self._inside)
         except OSError as error:
@@ -150,14 +151,14 @@ class IsolatedNetwork:
         socket.send_fds(self._childs, [json.dumps([role for role, _ in handles]).encode()], [n for _, n in handles])
 
     def read_failure(self) -> str:
-        """Return why `enter` failed."""
+        """Return the reason why `enter` failed."""
         self._ours.settimeout(0)
         with suppress(BlockingIOError):
             return self._ours.recv(4096).decode(errors="replace")
         return "no reason is known"
 
     def serve(self, _pid: int) -> None:
-        """Serve the child, which has just started, until the block ends."""
+        """Serve the started child until the block ends."""
         told, handles, *_ = socket.recv_fds(self._ours, 4096, 253)
         ready = threading.Event()
         roles = dict(zip(handles, json.loads(told), strict=True))
@@ -243,7 +244,7 @@ class IsolatedNetwork:
             names.sendmsg([self._answer_dns(question)], where, 0, whom)
 
     def _answer_dns(self, question: bytes) -> bytes:
-        """Answer a question of DNS (RFC 1035): an IPv4 address for each name, and no other records."""
+        """Answer a DNS query (RFC 1035): an IPv4 address for each name, and no other records."""
         labels, at = [], 12
         while length := question[at]:
             labels.append(question[at + 1 : at + 1 + length])
@@ -294,7 +295,7 @@ class IsolatedNetwork:
             fcntl.ioctl(calls, _SEND, answer)
 
     def _is_refused(self, pid: int, raw: bytes, *, binds: bool) -> bool:
-        """Return whether a process may not connect to a socket's address; notes who connects to which."""
+        """Return whether a process may not connect to a socket's address; notes process and address."""
         family = int.from_bytes(raw[:2], sys.byteorder)
         if family in (socket.AF_INET, socket.AF_INET6) and not binds:
             address = ipaddress.ip_address(raw[4:8] if family == socket.AF_INET else raw[8:24])
@@ -349,7 +350,7 @@ def _join_address(host: str, port: int) -> str:
 
 
 def _program_name(pid: int) -> str:
-    """Return the program of a process, without its folder."""
+    """Return the program name of a process, without its folder."""
     with suppress(OSError):
         return (
             Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].rpartition(b"/")[2].decode(errors="replace")
@@ -358,13 +359,13 @@ def _program_name(pid: int) -> str:
 
 
 def _read_own_addresses() -> set[str]:
-    """Return the addresses of this machine: who asks them inside asks itself."""
+    """Return this machine's addresses, which mean the command's own network inside."""
     found = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", Path("/proc/net/fib_trie").read_text("ascii"))
     lines = [line for path in Path("/proc/net").glob("if_inet6") for line in path.read_text("ascii").splitlines()]
     return {*found, *(str(ipaddress.ip_address(bytes.fromhex(line[:32]))) for line in lines)}
 
 
 def _is_host_port_listening(port: int) -> bool:
-    """Return whether somebody outside listens at a port of this machine."""
+    """Return whether a port of this machine has a listener outside."""
     tables = "".join(path.read_text("ascii") for path in Path("/proc/net").glob("tcp*"))
     return re.search(rf":{port:04X} \w+:0000 0A ", tables) is not None

@@ -1,9 +1,9 @@
-"""What runtimes and clients read, as tables: what to do about a client that goes past the proxy, or would.
+"""Tables of runtimes and clients: which variables they read, and how to make them use the proxy.
 
-`RUNTIMES` is for `llmproxy doctor`: measured with clean environments (WIRE.md 4.1); entries that were read in
-documentation only say "documented". `CLIENTS` read no base-URL variable, and `llmproxy run` says what to set instead: a
-client is recognised by a program that the command names, or by a package that the folder's project depends on. Measured
-with the clients themselves; what is advised here was typed and seen to work.
+`RUNTIMES` is for `llmproxy doctor`: measured with clean environments (WIRE.md 4.1); entries taken from documentation
+only say "documented". `CLIENTS` read no base-URL variable, and `llmproxy run` says what to set instead: a client is
+recognised by a program in the command, or by a package that the folder's project depends on. Measured with the clients
+themselves; all advice was tried.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 class KnownClient:
     name: str
     advice: str
-    """What to type."""
+    """Text to type or set."""
     program: str = ""
     """Pattern of a word of the command."""
     package: str = ""
-    """Of npm or PyPI, as a project's file names it."""
+    """Package name on npm or PyPI, as in a project's file."""
     configured: str = ""
-    """Pattern of a word of the command that says that it is set already."""
+    """Pattern of a word of the command that shows that it is already configured."""
 
 
 CLIENTS = (
@@ -61,14 +61,14 @@ CLIENTS = (
 )  # fmt: skip
 
 _RUNS = r"(?:^|[;|&(]\s*|\b(?:npx|exec|env|nice)\s+)(?:[^\s;|&()]*[/\\])?(?:{0})(?=\s|$)"
-"""Where a command begins: a prompt may hold the name as well."""
+"""Pattern of the beginning of a command: a prompt may contain the name as well."""
 _PACKAGE = r"(?<![\w@/.-]){0}(?![\w/.-])"
 PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
-"""Files that name what a project depends on."""
+"""Files that list a project's dependencies."""
 
 
 def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[KnownClient]:
-    """Return the clients that a command seems to use, or its folder's project (name -> text of PROJECTS)."""
+    """Return the known clients in a command, or in its folder's project (name -> text of PROJECTS)."""
     words = [word for each in command for word in re.split(r"[\s;|&()'\"]+", each)]
     names = {word.replace("\\", "/").rpartition("/")[2] for word in words}
     return [
@@ -84,7 +84,7 @@ def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> boo
 
 
 def warn_of_bypass(command: Sequence[str]) -> list[str]:
-    """Return what to say before a command runs: a program of the table that is not configured goes past the proxy."""
+    """Return a warning before a command runs if it contains a client of the table that is not configured."""
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])
     known = [
@@ -97,15 +97,15 @@ def warn_of_bypass(command: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One runtime, and what makes its clients use the proxy."""
+    """A runtime, and how to make its clients use the proxy."""
 
     name: str
     programs: str
     """Pattern of the names of its programs."""
     base_url: str
-    """What to do by base URL."""
+    """Advice for base URLs."""
     intercept: str
-    """What to do by interception."""
+    """Advice for interception."""
 
 
 RUNTIMES = (
@@ -186,6 +186,6 @@ OTHER = Runtime(
 
 
 def find_runtime(program: str) -> Runtime:
-    """Return whose program this is, by the last part of its path."""
+    """Return the runtime of a program by the last part of its path."""
     name = program.replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
     return next((runtime for runtime in RUNTIMES if re.fullmatch(runtime.programs, name)), OTHER)

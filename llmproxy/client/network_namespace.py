@@ -1,12 +1,12 @@
-"""A network namespace for a command (Linux): entered between fork and exec, with the sockets by which it is served.
+"""A network namespace for a command (Linux), entered between fork and exec, with the sockets that serve it.
 
-Loopback is the only interface. So that what tries to leave fails at once and can be named, every address is routed to
-loopback ("AnyIP"): nobody listens there, and the kernel refuses. The sockets are made inside and handed out: they stay
-in the namespace, and no process of ours has to.
+Loopback is the only interface. Every address is routed to loopback ("AnyIP"), so that an attempt to leave is named and
+fails at once: nobody listens there, and the kernel refuses. The sockets are created inside and passed out: they stay in
+the namespace without any process of ours in it.
 
-Unix sockets and some families do not belong to a network namespace. A seccomp filter shows each `bind` and `connect` to
-whoever holds its handle; datagrams by Unix sockets, families that leave a namespace (VM sockets, Bluetooth), io_uring
-and system calls of other architectures are refused.
+Unix sockets and some families do not belong to a network namespace. A seccomp filter reports each `bind` and `connect`
+to the holder of its handle; datagrams over Unix sockets, families that leave a namespace (VM sockets, Bluetooth),
+io_uring and system calls of other architectures are refused.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ CALLS = {"x86_64": (0xC000003E, 317, 41, 42, 49), "aarch64": (0xC00000B7, 277, 1
 """By architecture: AUDIT_ARCH, and the numbers of seccomp, socket, connect and bind."""
 _IO_URING_SETUP, _FIRST_X32 = 425, 0x40000000
 _DROPPED = (12, 19, 21)
-"""CAP_NET_ADMIN, CAP_SYS_PTRACE and CAP_SYS_ADMIN, by which root could go back."""
+"""CAP_NET_ADMIN, CAP_SYS_PTRACE and CAP_SYS_ADMIN, with which root could leave the namespace."""
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK, socket.AF_PACKET, socket.AF_ALG)
-"""Families that stay inside."""
+"""Address families that stay inside."""
 _LOAD, _LOAD_BYTE, _LOAD_BYTE_X, _LOAD_INDEX, _LOAD_HEADER, _AND, _SHIFT = 0x20, 0x30, 0x50, 0x01, 0xB1, 0x54, 0x74
 _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x15, 0x35, 0x45, 0x06
 """Instructions of classic BPF (linux/bpf_common.h)."""
 _NOTIFY, _ALLOW, _FAIL = 0x7FC00000, 0x7FFF0000, 0x00050000
-"""What a seccomp filter returns (linux/seccomp.h); a refusal with its errno."""
+"""Return values of a seccomp filter (linux/seccomp.h); a refusal with its errno."""
 
 Instruction = tuple[str, int, int, str, str]
-"""Label, code, operand, and the labels to go to: if it is true, if not; empty for the next one."""
+"""Label, code, operand, and the jump labels for true and false; empty for the next instruction."""
 
 _PACKETS: tuple[Instruction, ...] = (
     ("", _LOAD_BYTE, 0, "", ""),
@@ -53,14 +53,14 @@ _PACKETS: tuple[Instruction, ...] = (
     ("keep", _RETURN, 0xFFFF, "", ""),
     ("drop", _RETURN, 0, "", ""),
 )
-"""Of TCP how connections begin and are refused, and all packets of other protocols."""
+"""Captured packets: of TCP the opening and refusal of connections, of other protocols all."""
 
 
 def enter_namespace(reach: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Move this process into a namespace with listeners at these addresses (IP or ``localhost``, and port).
 
-    Returns handles with what each is: ``packets``, ``names``, ``calls``, or the number of its address. Raises OSError:
-    this process may not.
+    Returns handles by purpose: ``packets``, ``names``, ``calls``, or the number of an address. Raises OSError if not
+    permitted.
     """
     _unshare_namespaces()
     sockets = [("packets", _open_packet_socket()), *(("names", each) for each in _open_dns_socket())]
@@ -106,7 +106,7 @@ def _open_packet_socket() -> socket.socket:
 
 
 def _open_dns_socket() -> Iterator[socket.socket]:
-    """Yield what hears questions of DNS to whatever address, with that address: the answer has to come from it."""
+    """Yield a socket for DNS queries to any address, with that address, from which the answer must come."""
     for family, level, option in (socket.AF_INET, 0, 8), (socket.AF_INET6, 41, 49):  # IP_PKTINFO, IPV6_RECVPKTINFO
         with suppress(*([] if family == socket.AF_INET else [OSError])):
             each = socket.socket(family, socket.SOCK_DGRAM)
@@ -123,7 +123,7 @@ def _listen_at(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _install_seccomp_filter() -> int:
-    """Filter the system calls of this process and its children; return the handle that is notified."""
+    """Install the filter for this process and its children; return the notification handle."""
     architecture, seccomp, socket_, connect, bind = CALLS[platform.machine()]
     _held, program = _assemble_filter(
         (

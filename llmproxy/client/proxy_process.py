@@ -1,21 +1,20 @@
-"""The processes of a command that works with the proxy: a proxy of our own, and the command itself.
+"""Processes of a command that uses the proxy: the proxy, and the command itself.
 
-The proxy is the one at LLMPROXY_URL, or one that is started for the command and ended after it (`ensure_proxy`).
-mitmproxy pins its dependencies strictly, so the proxy often lives in an environment of its own, and is called by the
-first of these:
+The proxy is the one at LLMPROXY_URL, or one that is started for the command and stopped after it (`ensure_proxy`).
+mitmproxy pins its dependencies strictly, so the proxy often has an environment of its own, and is called by the first
+of these:
 
 1. ``LLMPROXY_COMMAND``, as a command line.
 2. This environment, if mitmproxy is installed in it.
-3. An ``llmproxy`` on PATH whose environment has mitmproxy: ``uv tool install 'llmproxy-replay[proxy]'`` or pipx
-   made it. Each is asked, since the first one is often that of this environment, which cannot.
-4. ``uvx --offline``: what an earlier call downloaded.
-5. ``uvx``, else ``pipx run``: these install it first, which an offline run must not learn from a hanging socket, so
-   it is said before.
+3. An ``llmproxy`` on PATH whose environment has mitmproxy, from ``uv tool install 'llmproxy-replay[proxy]'`` or pipx.
+   Each is asked for its version, since the first one is often this environment's own.
+4. ``uvx --offline``: a version downloaded earlier.
+5. ``uvx``, else ``pipx run``: these install it first. A message says so before, since offline they may hang.
 
-Its output goes to a file, in which a line of JSON says where it serves. A small shell watches us and ends the proxy if
-we are killed.
+Its output goes to a file, in which a line of JSON gives the address. A small shell watches our process and stops the
+proxy if we are killed.
 
-The command (`run_child`) has our terminal, gets our signals, and its exit code is the one we end with.
+The command (`run_child`) uses our terminal and gets our signals; its exit code becomes ours.
 """
 
 from __future__ import annotations
@@ -46,27 +45,25 @@ from llmproxy.proxy_calls import Totals
 from llmproxy.server_store_path import is_server
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
-"""How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
+"""Variable with the command line of an ``llmproxy`` that can run the proxy, ``/opt/llmproxy/bin/llmproxy``."""
 PATIENCE = 120.0
-"""Seconds until a proxy must serve: a cold disk, and a machine with ten times the work it can do, take their time to
-load mitmproxy.
-"""
+"""Seconds until a proxy must serve; long, for a cold disk or a machine with ten times the work that it can do."""
 DOWNLOAD_PATIENCE = 300.0
-"""The same where uvx or pipx may have to install it first."""
+"""The same if uvx or pipx may have to install it first."""
 ASKED = 30.0
-"""Seconds that a command may take to say what it is."""
+"""Seconds that a command may take to print its version."""
 _ANNOUNCED = '{"serves": '
-"""Begins the line in which `llmproxy start --announce` says where it serves."""
+"""Prefix of the line in which `llmproxy start --announce` gives its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCommand:
     words: tuple[str, ...]
     source: str
-    """Why this one, in a few words."""
+    """Reason for this command, in a few words."""
     patience: float = PATIENCE
     notice: str = ""
-    """What whoever runs it should read before it starts: that something will be downloaded, or that versions differ."""
+    """Message to print before it starts: a download, or differing versions."""
 
 
 def _is_module_installed(module: str) -> bool:
@@ -74,7 +71,7 @@ def _is_module_installed(module: str) -> bool:
 
 
 def _list_llmproxy_on_path(path: str) -> Iterator[str]:
-    """Yield every ``llmproxy`` of a PATH, in its order; each place once."""
+    """Yield every ``llmproxy`` of a PATH in order, without duplicates."""
     seen: set[str] = set()
     for folder in path.split(os.pathsep):
         found = shutil.which("llmproxy", path=folder) if folder else None
@@ -84,7 +81,7 @@ def _list_llmproxy_on_path(path: str) -> Iterator[str]:
 
 
 def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return a command's version; empty if it says none, or cannot serve."""
+    """Return a command's version; empty if it prints none, or cannot serve."""
     try:
         done = subprocess.run(
             [*words, "--version-json"], capture_output=True, text=True, timeout=ASKED, check=False, env=dict(env)
@@ -97,20 +94,20 @@ def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MachineProbe:
-    """How to look around on this machine; a test hands in its own."""
+    """Access to facts about this machine; tests pass their own."""
 
     installed: Callable[[str], bool] = _is_module_installed
-    """Tells whether a module is installed in this environment."""
+    """Returns whether a module is installed in this environment."""
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
-    """Finds a program of a PATH."""
+    """Finds a program on a PATH."""
     ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _ask_version
     package: Callable[[str], str] = requirement
-    """Names this package with an extra, as installers take it."""
+    """Returns this package's name with an extra, as installers take it."""
 
 
 def find_proxy_command(env: Mapping[str, str], look: MachineProbe | None = None) -> ProxyCommand:
-    """Return how to call a proxy that can run, in the module's order. Raises MachineError: what to install."""
+    """Return the command of a proxy that can run, in the module's order. Raises MachineError: what to install."""
     look = look or MachineProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
         return ProxyCommand(words, COMMAND_VARIABLE)
@@ -152,7 +149,7 @@ def _download_command(words: tuple[str, ...], tool: str, package: str) -> ProxyC
 
 
 ENDING = 15.0
-"""Seconds that a proxy gets to store what is open."""
+"""Seconds that a proxy gets to store open answers."""
 PAUSE = 0.02
 _TAIL = 2000
 
@@ -161,11 +158,11 @@ class Proxy:
     def __init__(
         self, popen: subprocess.Popen[bytes], command: ProxyCommand, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
-        """Take over a process that was just started; see :func:`spawn_proxy`."""
+        """Take over a newly started process; see :func:`spawn_proxy`."""
         self.popen = popen
         self.log = log
         self.url = ""
-        """Where it serves; empty until :meth:`wait_ready`."""
+        """Its address; empty until :meth:`wait_ready`."""
         self._command = command
         self._guard = guard
 
@@ -175,7 +172,7 @@ class Proxy:
 
     @property
     def log_text(self) -> str:
-        """Everything that it printed for people."""
+        """Its printed text, without the line that gives its address."""
         return "".join(line for line in self._log_lines if not line.startswith(_ANNOUNCED))
 
     @property
@@ -183,7 +180,7 @@ class Proxy:
         return self.log.read_text("utf-8", "replace").splitlines(keepends=True) if self.log.is_file() else []
 
     def read_totals(self) -> tuple[Totals | None, int | None]:
-        """Return what it came to, and its unused recordings; None if it did not end in order, or runs elsewhere."""
+        """Return its totals, and its unused recordings; None if it crashed, or runs elsewhere."""
         try:
             value = json.loads(_summary_file(self.log).read_text("utf-8"))
             return Totals(**Totals.parse_fields(value)), value["unused"]
@@ -200,7 +197,7 @@ class Proxy:
         return self.popen.poll() is None
 
     def wait_ready(self) -> str:
-        """Wait until it serves and return its URL. Raises MachineError, with what it said: it ended, or took long."""
+        """Wait until it serves and return its URL. Raises MachineError with its output if it ended or took too long."""
         deadline = time.monotonic() + self._command.patience
         while not self.url:
             self.url = _find_address(self._log_lines)
@@ -220,7 +217,7 @@ class Proxy:
         return self.url
 
     def _wait_for_answer(self, deadline: float) -> None:
-        """See that it answers: it prints its address when it listens, and a moment may pass."""
+        """Wait until it answers: it prints its address shortly before."""
         while True:
             try:
                 self.control.health(timeout=5.0)
@@ -264,9 +261,8 @@ def spawn_proxy(
     """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see
     `Proxy.wait_ready`).
 
-    `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes
-    its output, `started_by` is what a user types to start it so again. What the command's notice says is written to
-    stderr before it runs.
+    `env` is the environment before base URLs were set to the proxy: its base URLs become upstreams. `log` takes the
+    output, `started_by` is the command that would start it again. The command's notice is written to stderr first.
 
     Raises MachineError: the command cannot be executed.
     """
@@ -310,7 +306,7 @@ def spawn_proxy(
 
 
 def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
-    """Let a shell end the proxy when our end of its pipe closes, however we went; None where there is no `sh`."""
+    """Start a shell that stops the proxy when our end of a pipe closes, even if we are killed; None without `sh`."""
     shell = shutil.which("sh")
     if os.name != "posix" or shell is None:
         return None
@@ -324,14 +320,14 @@ def _spawn_watchdog(pid: int) -> subprocess.Popen[bytes] | None:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal what is left of a process group that we started."""
+    """Signal the remaining processes of a group that we started."""
     if os.name == "posix":
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
 
 
 def kill_group(popen: subprocess.Popen[bytes]) -> None:
-    """Kill a process that we started, where it leads a group all of that."""
+    """Kill a process that we started, with its group if it leads one."""
     if os.name == "posix":
         _signal_group(popen.pid, signal.SIGKILL)
     else:
@@ -357,7 +353,7 @@ class ProxyHandle:
     process: Proxy | None
     """The process, if we started it."""
     exit_code: int | None = None
-    """What our process ended with, once it has."""
+    """Exit code of the process that we started, once it has ended."""
 
     def end_if_started(self) -> None:
         if self.process is not None and self.exit_code is None:
@@ -365,7 +361,7 @@ class ProxyHandle:
 
 
 def read_proxy_url(env: Mapping[str, str]) -> str:
-    """Return the address of a running proxy that the environment names, or an empty text."""
+    """Return the address of a running proxy from the environment; empty if there is none."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
 
@@ -373,10 +369,9 @@ def read_proxy_url(env: Mapping[str, str]) -> str:
 def ensure_proxy(
     options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
 ) -> Iterator[ProxyHandle]:
-    """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the
-    block.
+    """Find the running proxy, or start one with `options` of ``llmproxy start`` that is stopped after the block.
 
-    `started_by` is what the user typed, for what a miss advises.
+    `started_by` is the user's command, for the advice after a miss.
 
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
@@ -411,13 +406,13 @@ _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 class CommandNotFound(LLMProxyError):
-    """There is no such command, or it cannot be executed; `exit_code` is what a shell would end with."""
+    """The command does not exist, or cannot be executed; `exit_code` is that of a shell."""
 
     code = "llmproxy_command_not_found"
 
 
 def find_program(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return where the program is. Raises CommandNotFound: nowhere."""
+    """Return the path of a program. Raises CommandNotFound."""
     found = shutil.which(command[0], path=env.get("PATH"))
     if found is None:
         there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)
@@ -442,7 +437,7 @@ def run_child(
 ) -> int:
     """Run a command to its end and return its exit code, 128 + n if signal n ended it.
 
-    `started` hears its process id, `heard` each signal that came meanwhile; the child calls `enter` before it executes.
+    `started` gets its process id, `heard` each signal that arrived meanwhile; the child calls `enter` before exec.
 
     Raises CommandNotFound: it cannot be executed.
     """
@@ -483,7 +478,7 @@ def to_exit_code(returned: int) -> int:
 
 
 def _shares_terminal_signals() -> bool:
-    """Return whether a terminal's own signals reach our children without us."""
+    """Return whether a terminal's signals reach our children directly."""
     try:
         with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)
             return os.tcgetpgrp(tty.fileno()) == os.getpgrp()

@@ -1,9 +1,8 @@
-"""Who runs the scenarios of this process, if it is not the user alone: a test runner hears of every run, and says how
-it is recorded.
+"""Hooks by which a test runner observes the scenarios of this process, and decides how they are recorded.
 
-The one thing that scenarios and the pytest plugin share. It is no part of `llmproxy.scenario`, so that the plugin,
-which is loaded in every pytest run of whoever has us installed, can be there before scenarios are imported, and need
-not import them. What `configure` says is the user's and stays his.
+The only interface between scenarios and the pytest plugin. It is outside `llmproxy.scenario`, so that the plugin, which
+is loaded in every pytest run, need not import scenarios. Values set by `configure` belong to the user and are not
+changed.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from llmproxy.report.events import Handler
 
 
 class ScenarioRunListener(Handler, Protocol):
-    """Is called for every run of a scenario in this process, from whatever thread it runs in, and its events."""
+    """Gets every scenario run of this process and its events, from any thread."""
 
     # An executor and its result: this layer is below scenarios.
     def on_run_end(self, scenario: Any, result: Any) -> None:
-        """Take how a run ended, once, also when it raised."""
+        """Handle the end of a run, once, also after an exception."""
 
 
 @dataclass(slots=True)
 class ScenarioRunHooks:
-    """What the runner says; empty: nobody says anything."""
+    """The test runner's hooks; empty without one."""
 
     listener: ScenarioRunListener | None = None
     mode: str = ""
-    """Of sessions of runs that say none themselves; empty: the proxy's."""
+    """Mode of sessions of runs that set none; empty: the proxy's."""
     place: Callable[[str], str] | None = None
-    """Gives the name of a recording where the run stands (in a test), from the name that it has by itself."""
+    """Returns a recording's name at the current place (in a test) from its own name."""
     faults: Any = None
-    """Injected faults of sessions of runs, as plain values; None: the proxy's."""
+    """Injected faults for sessions of runs, as plain values; None: the proxy's."""
     session: str = ""
-    """The session of the running test, for what the process calls in no agent's turn. Empty: there is none."""
+    """Session of the running test, for calls outside an agent's turn. Empty: none."""
     ready: Callable[[], object] | None = None
-    """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
+    """Waits until the proxy in the environment serves; called in a thread before a session is opened."""
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Who hears the events, beside whom the user named."""
+        """Event handlers in addition to the user's."""
         return () if self.listener is None else (self.listener,)
 
     def emit_run_end(self, scenario: Any, result: Any) -> None:
@@ -55,4 +54,4 @@ class ScenarioRunHooks:
 
 
 HOST = ScenarioRunHooks()
-"""Of this process."""
+"""The hooks of this process."""

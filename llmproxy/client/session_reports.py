@@ -1,7 +1,6 @@
-"""What a proxy tells over its control API, as values: of itself, of a session, of each call; and sums of them, in a
-line.
+"""Reports of the control API as values: of the proxy, of a session, of each call; and their sums on a line.
 
-Read leniently, since proxy and client may be of different versions: a newer proxy may say more, an older one less.
+Parsed leniently: other versions of the proxy may have more or fewer members.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Health:
     version: str
     mode: str
     ca: str | None = None
-    """Path of the certificate (PEM) of its authority; None if it does not intercept."""
+    """Path of its authority's certificate (PEM); None without interception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class UnusedRecording:
     operation: str
     model: str | None
     text: str | None
-    """The last thing that the user says in it."""
+    """The last user text in it."""
 
 
 @dataclass(slots=True)
@@ -44,37 +43,37 @@ class Report(Totals):
     sample: int = 1
     mode: str = ""
     arrived: int = field(default=0, kw_only=True)
-    """Number of the last call that arrived, ended or not: where :meth:`Control.calls` can go on."""
+    """Number of the last call that arrived, ended or not, from which :meth:`Control.calls` can continue."""
     unused: tuple[UnusedRecording, ...] | None = field(default=None, kw_only=True)
-    """None when it is not known."""
+    """None if unknown."""
     overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """What was overridden and where the run forked, as the proxy says it; None for a session without."""
+    """The overrides and the fork point, in the proxy's form; None without any."""
     live: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """Which channels were live, in which cassette, and what could not be answered, as the proxy says it; or None."""
+    """The live channels, their cassette, and unanswered calls, in the proxy's form; None without any."""
     faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The injected faults and how often each was injected, as the proxy says it; None for a session without."""
+    """The injected faults with their counts, in the proxy's form; None without any."""
     replacement: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """Whether what was recorded takes the place of older recordings, as the proxy says it; None for most sessions."""
+    """Whether new recordings replace older ones, in the proxy's form; None for most sessions."""
     key_names: tuple[str, ...] | None = field(default=None, kw_only=True)
-    """Variables of keys that its recorded run needed; None where that is not known. Only of a session just opened."""
+    """Variables of keys that the recorded run had; None if unknown. Only for a newly opened session."""
     unfiled: str = field(default="", kw_only=True)
-    """What to do about answers that were served although they stand in no file of the folder of cassettes."""
+    """Advice about served answers that are missing from the cassette folder's files."""
     further: tuple[Call, ...] | None = field(default=None, kw_only=True)
-    """Calls after the one that a session was closed with; None where nobody asked."""
+    """Calls after the given one, at the end of a session; None if not requested."""
 
     @property
     def asks_no_model(self) -> bool:
-        """Whether no model is asked, so that no key is needed."""
+        """Whether no model is called, so that no key is needed."""
         return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 
     @property
     def unused_faults(self) -> tuple[str, ...]:
-        """Why rules of its faults met no call that were to meet one whatever chance says; each in a line."""
+        """Fault rules that should have applied, whatever their probability, and did not; a line each, with reasons."""
         return find_unused_faults(self.faults or {})
 
     @property
     def unreplaced_recordings_reason(self) -> str:
-        """Why older recordings were not replaced though they were to be, and where the new ones are; mostly nothing."""
+        """Reason why older recordings were not replaced, and where the new ones are; mostly empty."""
         told = self.replacement or {}
         if not told.get("why_not"):
             return ""
@@ -83,7 +82,7 @@ class Report(Totals):
 
     @property
     def unused_mocks_error(self) -> UnusedMocks | None:
-        """The error of mocks of tools that changed nothing; None where each did."""
+        """Error of tool mocks that changed nothing; None without any."""
         from llmproxy.core.forks.mocked_tool_results import find_unused_mocks
 
         return find_unused_mocks(self.overrides)
@@ -107,7 +106,7 @@ class Report(Totals):
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, which :meth:`from_json` reads."""
+        """Return the JSON form that :meth:`from_json` reads."""
         return {
             "name": self.name,
             "cassette": self.cassette,
@@ -126,48 +125,46 @@ class Report(Totals):
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """One request that was refused because it was never recorded."""
+    """A request refused because it was never recorded."""
 
     at: float
     session: str
     text: str
     record: str = ""
-    """The command that records it, where nothing is recorded at all."""
+    """The command that records it, if nothing is recorded at all."""
     unbound: str = ""
-    """Why no recording fits with what is bound; on trial, why it taught nothing."""
+    """Reason why no recording fits with bound values; in a trial, why it taught nothing."""
     key: str = ""
-    """Of the request."""
+    """Key of the request."""
     starts: Mapping[str, str] = field(default_factory=dict)
-    """The commands in `text` that start a proxy by hand, by mode."""
+    """Commands in `text` that start a proxy by hand, by mode."""
     numbers_only: bool = False
-    """Nothing but numbers differs from the nearest recording."""
+    """Whether only numbers differ from the nearest recording."""
     to_model: bool = False
-    """It was an answer to the model: the run went on."""
+    """Whether the model got the miss as a tool result, so that the run continued."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """One request that was refused before it belonged to a session."""
+    """A request refused before it belonged to a session."""
 
     at: float
     method: str
     target: str
     text: str
-    """Why, and what would allow it."""
+    """The reason, and what would allow it."""
 
 
 def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return why rules met no call that no probability could spare, of what a proxy says of a session's faults."""
+    """Return rules without probability that met no call, with reasons, from a session's fault report."""
     rows = faults.get("faults") or ()
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
 
 def describe_unreached_provider(calls: Iterable[Call]) -> str:
-    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was
-    answered.
+    """Return which provider was unreachable and why, from calls in order; empty if none, or if a retry succeeded.
 
-    A call has no key if nobody was there before its body had arrived: any later answer of that provider counts as its
-    retry's.
+    Calls to an unreachable provider may have no key: any later answer of that provider counts as the retry's.
     """
     lost: dict[str, str] = {}
     for call in calls:
@@ -185,14 +182,14 @@ def describe_unreached_provider(calls: Iterable[Call]) -> str:
 
 
 LONGEST = 300
-"""Characters of a miss's first line that are shown."""
+"""Maximum characters shown of a miss's first line."""
 SHOWN = 5
-"""Misses that are shown by name."""
+"""Maximum misses listed."""
 _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
 def sum_reports(reports: Iterable[Report]) -> Report:
-    """Add reports up; tokens and money of all, unused recordings one after the other."""
+    """Add reports; tokens and money of all, and the concatenated unused recordings."""
     found = Report("", "", unused=())
     for each in reports:
         found.merge(each)
@@ -225,7 +222,7 @@ def format_counts(report: Report) -> str:
 
 
 def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
-    """Return the first line of each miss, equal ones once with their number; at most a handful."""
+    """Return the first line of each miss, equal ones once with their number; limited to SHOWN."""
     firsts: dict[str, int] = {}
     for text in texts:
         first = shorten_miss(text)
@@ -236,7 +233,7 @@ def list_miss_lines(texts: Sequence[str], prefix: str = "  ") -> list[str]:
 
 
 def shorten_miss(text: str) -> str:
-    """Return a miss's first sentence on one line, fit for a terminal."""
+    """Return a miss's first sentence on one line, safe for a terminal."""
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
     shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", remove_prefix(first))

@@ -1,4 +1,4 @@
-"""The only package that imports mitmproxy: it obeys the engine and does the I/O."""
+"""The only package that imports mitmproxy: it carries out the engine's decisions and does the I/O."""
 
 from llmproxy.mitm.slim_mitmproxy import slim_mitmproxy
 

@@ -1,8 +1,8 @@
-"""llmproxy inside somebody's own mitmproxy: ``mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record``.
+"""The mitmproxy addon: ``mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record``.
 
-The same engine, layer and recorder as `llmproxy start`. Every option of ours is an option of mitmproxy, named
-``llmproxy_<name>``; the environment and pyproject.toml count as they do for the command. If anything is wrong with
-them, nothing is served: an addon that merely failed to load would let every request go on to the real provider.
+It uses the same engine, layer and recorder as `llmproxy start`. Every option of ours is an option of mitmproxy, named
+``llmproxy_<name>``; the environment and pyproject.toml count as they do for the command. If any of them is invalid, all
+connections are denied: an addon that merely failed to load would let every request go on to the real provider.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from llmproxy.settings import Origin, Source, list_options, load
 log = logging.getLogger(__name__)
 
 OURS_TO_SET = {name: value for name, value in OPTIONS.items() if name not in ("mode", "tcp_timeout")} | {"http2": False}
-"""mitmproxy's own handler opens five connections to a host at most: a sixth stream would wait for ever."""
+"""mitmproxy's own handler opens at most five connections to a host: a sixth stream would wait for ever."""
 NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
-"""Options that mitmproxy has already."""
+"""Options that mitmproxy defines itself."""
 
 
 def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
-    """Return where mitmproxy's mode sends everything: name -> (URL, who said it). Raises SettingsError: unclear."""
+    """Return the upstream of mitmproxy's mode: name -> (URL, source). Raises SettingsError: ambiguous."""
     specs = [mode_specs.ProxyMode.parse(each) for each in modes]
     if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
         return {}
@@ -56,14 +56,14 @@ def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
 
 
 class DenyAllConnections:
-    """Stands in when we could not start: no connection at all."""
+    """Replaces the addon if it could not start: denies every connection."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         deny_connection(data)
 
 
 class RecordReplay:
-    """Record and replay LLM traffic in mitmproxy."""
+    """Records and replays LLM traffic in mitmproxy."""
 
     def __init__(self) -> None:
         """Deny everything until the options are known."""
@@ -73,13 +73,13 @@ class RecordReplay:
         self._totals = Totals()
 
     def load(self, loader: Loader) -> None:
-        """Declare our options, each from its one declaration in `settings`."""
+        """Declare our options from `settings`."""
         for option in list_options():
             if option.has_flag and option.name not in NOT_OURS:
                 loader.add_option(f"llmproxy_{option.name}", str, "", option.help)
 
     def configure(self, updated: set[str]) -> None:
-        """Open the store with what is set; again only if one of our options changes."""
+        """Open the store with the given options; again only if one of our options changes."""
         if self._begun and "mode" in updated:
             log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
             self.addons = [DenyAllConnections()]
@@ -124,7 +124,7 @@ class RecordReplay:
         log.info("%s", format_request_line(call))
 
     async def done(self) -> None:
-        """Let open answers end, then close the store."""
+        """Wait for open answers, then close the store."""
         if self._built is None:
             return
         proxy = self._built.proxy

@@ -1,17 +1,17 @@
-"""The certificate authority: made once, for us alone to read, and looked at before each start.
+"""The certificate authority: created once, readable only by us, and checked before each start.
 
-Interception, and https straight at the port, show clients certificates that this authority signs. Whoever has its key
-can read what trusts it, so the folder is 0700 and the key 0600. mitmproxy reads the same files, but takes them as they
-come: an expired or broken one would only be noticed by the clients, each with an error of its own.
+Interception, and https directly at the port, use certificates signed by this authority. The holder of its key can read
+the traffic of all clients that trust it, so the folder has mode 0700 and the key 0600. mitmproxy reads the same files
+without checks: only the clients would notice an expired or broken one, each with an error of its own.
 
-    nothing there                     a new authority
-    key gone, certificate left        a new authority, and a note: whoever trusted the old one must trust it anew
-    expired, or its time not yet come a new authority, and a note; the old one is kept beside it
-    certificate gone, or of another   written again from the key's file
+    no files                          a new authority
+    certificate without key           a new authority, and a note: clients must trust the new one
+    expired, or not valid yet         a new authority, and a note; the old one is kept beside it
+    no certificate, or another's      written again from the key's file
     not a key and its certificate     MachineError: it may be the user's own, so it is not overwritten
 
-Several proxies may start at once: whoever links the key's file first has made the authority, the others take that one,
-and all other files are derived from it.
+Several proxies may start at once: the first to link the key's file has created the authority, the others use it, and
+all other files are derived from it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 NAME = "mitmproxy"
-"""How mitmproxy begins the names of these files."""
+"""Prefix of these files' names in mitmproxy."""
 KEY = f"{NAME}-ca.pem"
 CERTIFICATE = f"{NAME}-ca-cert.pem"
 PARAMETERS = f"{NAME}-dhparam.pem"
@@ -53,26 +53,26 @@ KEY_SIZE = 2048
 class Authority:
     folder: Path
     notes: tuple[str, ...] = ()
-    """What the user should know."""
+    """Messages to the user."""
 
     @property
     def ca_certificate(self) -> Path:
-        """The certificate alone (PEM): for what *adds* to the trusted ones, NODE_EXTRA_CA_CERTS."""
+        """The certificate alone (PEM), for variables that *add* trusted ones, NODE_EXTRA_CA_CERTS."""
         return self.folder / CERTIFICATE
 
     @property
     def ca_bundle(self) -> Path:
-        """All of certifi's authorities and ours (PEM): for what *replaces* the trusted ones, SSL_CERT_FILE."""
+        """All authorities of certifi and ours (PEM), for variables that *replace* trusted ones, SSL_CERT_FILE."""
         return self.folder / BUNDLE
 
 
 def confdir() -> Path:
-    """Return the folder where the authority lives; it need not exist yet."""
+    """Return the authority's folder; it need not exist yet."""
     return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "llmproxy"
 
 
 def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
-    """Check that a folder holds a working authority, with safe permissions. Raises MachineError: unusable, damaged."""
+    """Check that a folder holds a valid authority with safe permissions. Raises MachineError: unusable, damaged."""
     notes: list[str] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
 
 
 def prepare_or_use_temporary(folder: Path) -> Authority:
-    """Prepare a proxy reached by base URL; where that fails, an authority for this run alone, and a note why."""
+    """Prepare the authority of a proxy for base URLs; if that fails, a temporary one, and a note with the reason."""
     try:
         return prepare_authority(folder)
     except MachineError as error:
@@ -117,7 +117,7 @@ _ANEW = "trust it anew where the old one was ({})"
 
 
 def _make_authority(folder: Path) -> None:
-    """Let mitmproxy make an authority, unless another process is quicker."""
+    """Let mitmproxy create an authority, unless another process is faster."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".making-") as made:
         CertStore.create_store(Path(made), NAME, KEY_SIZE, organization="llmproxy", cn="llmproxy")
         part = Path(made) / KEY
@@ -131,7 +131,7 @@ def _make_authority(folder: Path) -> None:
 
 
 def _read_certificate(path: Path) -> Certificate:
-    """Return the certificate in the key's file, once it is sure that it is that key's."""
+    """Return the certificate in the key's file, after checking that it belongs to the key."""
     data = path.read_bytes()
     try:
         # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer
@@ -155,7 +155,7 @@ def _damage_error(path: Path, why: str) -> MachineError:
 
 
 def _describe_expiry(certificate: Certificate, now: datetime) -> str:
-    """Describe why a certificate does not count at `now`; empty if it does."""
+    """Describe why a certificate is not valid at `now`; empty if it is."""
     if certificate.not_valid_after_utc <= now:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
     if certificate.not_valid_before_utc > now:
@@ -164,7 +164,7 @@ def _describe_expiry(certificate: Certificate, now: datetime) -> str:
 
 
 def _write_derived(folder: Path, certificate: Certificate) -> None:
-    """Write what follows from the key's file, where it is not there or says something else."""
+    """Write the files derived from the key's file, if they are missing or differ."""
     ours = certificate.public_bytes(Encoding.PEM)
     _write_file(folder / CERTIFICATE, ours)
     _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
@@ -172,7 +172,7 @@ def _write_derived(folder: Path, certificate: Certificate) -> None:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """Write a file at once: no reader sees half of it."""
+    """Write a file atomically."""
     if path.is_file() and path.read_bytes() == data:
         return
     descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -183,7 +183,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def _restrict_mode(path: Path, mode: int, notes: list[str]) -> None:
-    """Take from others what they may not have."""
+    """Remove other users' permissions."""
     if os.name != "posix":
         return
     if path.stat().st_mode & 0o777 & ~mode:
@@ -192,13 +192,13 @@ def _restrict_mode(path: Path, mode: int, notes: list[str]) -> None:
 
 
 class LazyTlsConfig:
-    """Stands for mitmproxy's TlsConfig."""
+    """A stand-in for mitmproxy's TlsConfig that creates it at first use."""
 
     def __init__(self) -> None:
         self._made: TlsConfig | None = None
 
     def get_config(self) -> TlsConfig:
-        """Return the addon, made at the first call."""
+        """Return the addon, created at the first call."""
         if self._made is None:
             from mitmproxy.addons.tlsconfig import TlsConfig
 
@@ -210,7 +210,7 @@ class LazyTlsConfig:
         return self._made
 
     def configure(self, updated: set[str]) -> None:
-        """Pass on what changes once it is made."""
+        """Pass on changes once it is created."""
         if self._made is not None:
             self._made.configure(updated)  # type: ignore[no-untyped-call]
 
@@ -218,7 +218,9 @@ class LazyTlsConfig:
         self.get_config().tls_clienthello(data)
 
     def tls_start_client(self, data: TlsData) -> None:
-        """Prepare a handshake with HTTP/2 where offered; at the port itself only if alone: proxies speak HTTP/1."""
+        """Prepare a handshake, with HTTP/2 if offered; at the port itself only if offered alone, as proxies use
+        HTTP/1.
+        """
         self.get_config().tls_start_client(data)
         offers = data.conn.alpn_offers
         if data.ssl_conn is None or b"h2" not in offers:

@@ -1,4 +1,4 @@
-"""Sockets of clients: injected faults reset them or close the port for a while; idle ones go where there is no room."""
+"""Client sockets: resets and closed ports of injected faults, and closing idle connections when descriptors run out."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mitmproxy.proxy.mode_servers import AsyncioServerInstance
 log = logging.getLogger(__name__)
 
 AT_ONCE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""SO_LINGER: what is unsent is thrown away, and the other side gets a reset instead of an end."""
+"""SO_LINGER value: unsent bytes are discarded, and the peer gets a reset instead of an end."""
 KNOCK = 0.05
 """Seconds between two attempts to open the port again."""
 
 AT_THE_DOOR = 4096
-"""Connections that may wait to be taken; the system has a limit of its own."""
+"""Listen backlog; the system has a limit of its own."""
 
 
 def _get_descriptor_limit() -> int:
-    """Return how many descriptors this process may have."""
+    """Return the maximum number of descriptors of this process."""
     try:
         import resource
 
@@ -43,7 +43,7 @@ def _get_descriptor_limit() -> int:
 
 
 def widen_backlog(server: Proxyserver) -> None:
-    """Let many connect at once: asyncio lets a hundred wait, and resets some of a thousand agents."""
+    """Raise the listen backlog: asyncio's hundred would reset some of a thousand agents that connect at once."""
     for instance in server.servers:
         for each in getattr(instance, "_servers", ()):
             for listener in getattr(each, "sockets", ()):
@@ -52,16 +52,16 @@ def widen_backlog(server: Proxyserver) -> None:
 
 
 SPARE = 16
-"""Descriptors that are kept for upstreams and the store."""
+"""Descriptors reserved for upstreams and the store."""
 TOGETHER = 8
-"""Idle connections that are closed at once."""
+"""Idle connections closed at once."""
 _QUIET = 10.0
-"""Seconds in which it is not said again."""
+"""Seconds before the same warning is repeated."""
 
 
 class ClosableConnection(Protocol):
     heard: float
-    """When bytes came last, Unix time; 0 for never."""
+    """Unix time of the last bytes; 0 for never."""
 
     @property
     def is_idle(self) -> bool:
@@ -73,16 +73,16 @@ class ClosableConnection(Protocol):
 
 class ClientSockets:
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
-        """`server` returns mitmproxy's, once there is one."""
+        """`server` returns mitmproxy's server, once it exists."""
         self._server = server
         self.room = _get_descriptor_limit() - SPARE
-        """Descriptors below which there is room for a new connection."""
+        """Descriptor number below which new connections are accepted without check."""
         self._until = 0.0
         self._reopening: asyncio.Task[None] | None = None
         self._said = -_QUIET
 
     def make_room(self, clients: Collection[ClosableConnection], descriptor: int | None = None) -> None:
-        """Close idle connections, the longest idle first, if `descriptor`, the new, lowest one, is nearly the last."""
+        """Close idle connections, the longest idle first, if the new `descriptor` is close to the limit."""
         limit = _get_descriptor_limit()
         if descriptor is not None and descriptor < limit - SPARE:
             return
@@ -98,7 +98,7 @@ class ClientSockets:
             )
 
     def watch_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[ClosableConnection]) -> None:
-        """Make room when the system refuses a new connection: asyncio tries again a second later."""
+        """Make room when the system refuses a new connection: asyncio retries a second later."""
 
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             if getattr(context.get("exception"), "errno", None) in (errno.EMFILE, errno.ENFILE):
@@ -109,7 +109,7 @@ class ClientSockets:
         loop.set_exception_handler(on_error)
 
     def reset_connection(self, client: Client) -> None:
-        """Reset a client's connection; one that cannot be reset is left to be closed."""
+        """Reset a client's connection; if that is impossible, leave it to be closed."""
         server = self._server()
         handler = None if server is None else server.connections.get(client.id)
         transport = None if handler is None else handler.transports.get(client)
@@ -121,7 +121,7 @@ class ClientSockets:
         writer.transport.abort()
 
     def refuse_connections(self, seconds: float) -> None:
-        """Refuse new connections for so many seconds from now on."""
+        """Refuse new connections for this many seconds."""
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is None:
             self._reopening = asyncio.create_task(self._reopen_listeners(self._close_listeners()))
@@ -152,52 +152,51 @@ class ClientSockets:
 
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
-"""Of netlink(7) and sock_diag(7): the protocol, its message, and the flag of one that asks."""
+"""Constants of netlink(7) and sock_diag(7): the protocol, its message, and the request flag."""
 _HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
-"""The last one of `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
+"""Formats of sock_diag(7); the last is `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
 
 
 def is_peer_gone(peer: Any, here: Any) -> bool:
-    """Return whether nobody holds the other end of `peer`'s connection to `here`; False if that is not known."""
+    """Return whether no process holds the other end of `peer`'s connection to `here`; False if unknown."""
     found = _find_other_end(peer, here)
     return found is not None and not found[1]
 
 
 def has_read_and_is_idle(ends: Any) -> bool:
-    """Return whether the client has read all that its system has received, and its process has nothing left to do.
+    """Return whether the client has read all bytes its system received, and its process is idle.
 
-    True also where that cannot be known.
+    True also if unknown.
     """
     found = None if ends is None else _find_other_end(*ends)
     return found is None or not (found[0] or _PROCESSES.is_running(found[1]))
 
 
 RESTLESS, LOOKS, FAILURES = 1.0, 0.1, 5
-"""Seconds that a process runs on and on until nobody waits for its rest any more; and between looks that are one; how
-many owners are looked for in vain.
-"""
+"""Seconds of continuous running after which a process is not waited for; largest gap between two checks of one stretch;
+failed owner searches per socket."""
 
 
 @dataclass(slots=True)
 class RunningProcesses:
-    """Processes of this machine that have something to run, found by a socket of theirs.
+    """Running processes of this machine, found by one of their sockets.
 
-    On a busy machine a client may have read an answer long before its turn to look at it comes.
+    On a busy machine a client may have read an answer long before it gets to process it.
     """
 
     proc: Path = Path("/proc")
     clock: Callable[[], float] = time.monotonic
     _owners: dict[int, int] = field(default_factory=dict)
-    """Process by inode of a socket; 0 where there is none that we may look at."""
+    """Process by inode of a socket; 0 if none is visible to us."""
     _running: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Since when a process runs, and when it was looked at last."""
+    """Start of a process's current stretch of running, and its last check."""
     _restless: set[int] = field(default_factory=lambda: {0, os.getpid()})
-    """Whose rest nobody waits for."""
+    """Processes that are not waited for any more."""
     _failures: int = 0
-    """How often an owner was not found: each costs a look at all processes."""
+    """Failed owner searches: each examines all processes."""
 
     def is_running(self, inode: int) -> bool:
-        """Return whether a thread of the process that has this socket runs, or waits for a processor or a disk."""
+        """Return whether a thread of the socket's process runs, or waits for a processor or a disk."""
         pid = self._owners.get(inode) if inode else 0
         if pid is None:
             if len(self._owners) > AT_THE_DOOR:
@@ -237,8 +236,9 @@ _PROCESSES = RunningProcesses()
 
 
 def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:
-    """Ask the kernel of the other end of one connection: 20 us, where reading `/proc/net/tcp` takes 10 ms among
-    thousands of others: (bytes received and not read, inode, 0 where no process has it); None where it says nothing.
+    """Return (received unread bytes, inode or 0 without process) of a connection's other end; None if unknown.
+
+    The kernel is asked for the one connection: 20 us, where reading `/proc/net/tcp` takes 10 ms among thousands.
     """
     try:
         family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET

@@ -1,8 +1,8 @@
-"""HTTP/1 requests out of a client's bytes: one at a time, with the raw bytes kept for handing on.
+"""Parser of HTTP/1 requests from a client's bytes: one at a time, with the raw bytes kept for forwarding.
 
-Our own, because what we need nobody gives: the exact bytes of head and body (a request is handed to mitmproxy as it
-came), a body that can be taken piece by piece, and strictness where two readers of the same bytes could disagree
-(request smuggling). It knows no mitmproxy and does no I/O.
+No library offers all of this: the exact bytes of head and body (a request is forwarded unchanged), reading a body in
+pieces, and strictness where two parsers of the same bytes could disagree (request smuggling). It is independent of
+mitmproxy and does no I/O.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 
 MAX_HEAD = 64 << 10
-"""Bytes of request line and headers; node allows 16 KiB, Apache and nginx 8 KiB a line, agents send long tokens."""
+"""Maximum bytes of request line and headers; node allows 16 KiB, Apache and nginx 8 KiB a line, agents send long
+tokens."""
 
 SHORT_HEAD = 4096
-"""Bytes of a head that is remembered; with 512 of them at most 2 MiB."""
+"""Maximum bytes of a cached head; with 512 of them at most 2 MiB."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WORD = re.compile(rb"([A-Za-z]+(?:-[A-Za-z]+){0,3}|[0-9]{1,5})(?=[ \t:;,])")
@@ -31,7 +32,7 @@ _HTTP2 = b"PRI * HTTP/2.0"
 
 
 class FramingError(RefusedError):
-    """These bytes are not one well-formed HTTP/1 request; the connection cannot go on."""
+    """Bytes that are not one well-formed HTTP/1 request; the connection cannot continue."""
 
     code = "llmproxy_bad_request"
 
@@ -46,7 +47,7 @@ class HeadTooSlow(FramingError):
     status = 408
 
     def __init__(self, seconds: float) -> None:
-        """Build it for a head that `seconds` were not enough for."""
+        """Build the error for a head incomplete after `seconds`."""
         super().__init__(
             f"llmproxy: the request's head did not end within {seconds:g} seconds; the connection is closed."
             " Send the request again: nothing of it was looked up, counted or forwarded."
@@ -54,12 +55,12 @@ class HeadTooSlow(FramingError):
 
 
 class BodyTooSlow(FramingError):
-    """The body has begun, or was announced, and nothing more of it comes."""
+    """The body has begun, or was announced, and no more bytes arrive."""
 
     status = 408
 
     def __init__(self, seconds: float) -> None:
-        """Build it for a body of which `seconds` brought nothing."""
+        """Build the error for a body without new bytes for `seconds`."""
         super().__init__(
             f"llmproxy: nothing of the request's body came for {seconds:g} seconds; the connection is closed."
             " Send the request again, whole: its head announced more than came."
@@ -76,16 +77,16 @@ class Head:
     http10: bool
     headers: Headers
     length: int | None
-    """Of the body; None: chunked."""
+    """Length of the body; None: chunked."""
     keep_alive: bool
     expects: bool
-    """The client waits for 100 Continue."""
+    """Whether the client waits for 100 Continue."""
     upgrade: str
-    """Lower-case value of Upgrade, where Connection names it."""
+    """Lower-case value of Upgrade, if Connection names it."""
 
 
 class RequestReader:
-    """Feed it bytes; take a head, then its body until it is over, then the next head."""
+    """Takes bytes; returns a head, then its body until it is complete, then the next head."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -95,25 +96,25 @@ class RequestReader:
         self._in_chunk = False
         self._over = True
         self.heads = 0
-        """Taken so far."""
+        """Number of heads returned."""
 
     def add_bytes(self, data: bytes) -> None:
         self._buffer += data
 
     @property
     def count_waiting(self) -> int:
-        """Bytes fed and not yet taken."""
+        """Return the number of unread bytes."""
         return len(self._buffer)
 
     def take_rest(self) -> bytes:
-        """Take everything that is left: what comes from here on is no HTTP."""
+        """Return all remaining bytes: those that follow are not HTTP."""
         data = bytes(self._buffer)
         self._buffer.clear()
         self._scanned = 0
         return data
 
     def take_head(self) -> Head | None:
-        """Return the next request's head, or None until it is here. Raises FramingError: no HTTP/1, or ambiguous."""
+        """Return the next request's head, None if incomplete. Raises FramingError: no HTTP/1, or ambiguous."""
         buffer = self._buffer
         while buffer[:2] == b"\r\n":  # RFC 9112 2.2: ignore empty lines before a request
             del buffer[:2]
@@ -137,11 +138,11 @@ class RequestReader:
         return head
 
     def take_body(self) -> tuple[bytes, bytes, bool]:
-        """Take what is here of the body: (raw bytes, decoded bytes, whether it is over).
+        """Return the received part of the body: (raw bytes, decoded bytes, whether it is complete).
 
         Trailers are dropped from both.
 
-        Raises FramingError: the chunked coding is broken.
+        Raises FramingError: invalid chunked coding.
         """
         if self._over:
             return b"", b"", True
@@ -200,7 +201,7 @@ class RequestReader:
 
 
 def replace_body(head: Head, body: bytes) -> bytes:
-    """Return a request with another body than came: framing and coding are said anew, everything else stays."""
+    """Return a request with another body: framing and coding headers are rewritten, all others stay."""
     first, *lines = head.raw[:-4].split(b"\r\n")
     gone = (
         b"content-length", b"transfer-encoding", b"content-encoding", b"expect", b"trailer", b"content-md5", b"digest",
@@ -210,12 +211,12 @@ def replace_body(head: Head, body: bytes) -> bytes:
 
 
 def parse_head(raw: bytes) -> Head:
-    """Parse a request's head, blank line included, strict about its end; short ones, sent again, are remembered."""
+    """Parse a request's head, blank line included, strictly; short heads are cached."""
     return _remembered(raw) if len(raw) <= SHORT_HEAD else _parse_head_bytes(raw)
 
 
 def _describe_line_safely(line: bytes) -> str:
-    """Return a line for an error, without what it says: in a broken head a key can stand anywhere."""
+    """Describe a line for an error without its content: in a broken head a key can be anywhere."""
     word = _WORD.match(line)
     begins = f" that begins with {word[1].decode()!r}" if word else ""
     return f"a line of {len(line)} bytes{begins}"

@@ -1,16 +1,16 @@
-"""HTTP/2 on a client's connection: mitmproxy's own framing, and behind each stream a replay layer of its own.
+"""HTTP/2 on a client's connection: mitmproxy's framing, with a replay layer for each stream.
 
     client == HTTP/2 == Http2Layer -- stream 1, as HTTP/1 -- ReplayLayer -- its upstream connection
                                   +- stream 3, as HTTP/1 -- ReplayLayer -- its upstream connection
 
-A stream carries one request and one answer, as an HTTP/1 connection does between two requests. So a stream gets a
-`Client` of its own, and whatever the replay layer does for a connection (recorded times, misses, injected faults,
-recording, the wall before every upstream) it does for a stream. A layer whose stream has ended serves another one, and
-its upstream connection is used again. Upstream it is HTTP/2 where the provider takes it: a server is offered what its
-client speaks (`Recorder.server_connect`).
+A stream carries one request and one answer, like an HTTP/1 connection between two requests. So a stream gets a `Client`
+of its own, and all features of the replay layer for a connection (recorded times, misses, injected faults, recording,
+the check before every upstream) apply to a stream. After a stream has ended, its layer serves another one and reuses
+its upstream connection. Upstream, HTTP/2 is used if the provider accepts it: a server is offered the client's protocol
+(`Recorder.server_connect`).
 
-A gRPC request is handed on when it is whole, so that a stream in both directions, which we do not speak, is refused
-before anything of it has gone anywhere.
+A gRPC request is forwarded only when complete, so that a bidirectional stream, which is unsupported, is refused before
+any of it is sent.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ from llmproxy.mitm.proxy_context import ProxyContext
 log = logging.getLogger(__name__)
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client of HTTP/2 says first (RFC 9113 3.4)."""
+"""First bytes of an HTTP/2 client (RFC 9113 3.4)."""
 ALPN = b"h2"
 LONGEST_HEAD = 1 << 20
-"""Bytes of a recorded answer's head."""
+"""Maximum bytes of a recorded answer's head."""
 ONE_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"trailer"}
 )
-"""Fields that HTTP/2 has no place for (RFC 9113 8.2.2)."""
+"""Connection-specific fields that HTTP/2 forbids (RFC 9113 8.2.2)."""
 LOOK = 1.0
-"""Seconds after which a gRPC request that has not ended is looked at."""
+"""Seconds after which an incomplete gRPC request is checked."""
 
 _RESET_BY_SERVER = re.compile(r"stream reset by \w+ \((\w+)\)")
 
@@ -71,7 +71,7 @@ Commands = layer.CommandGenerator[None]
 
 
 class UnsupportedGrpc(RefusedError):
-    """What of gRPC is not served."""
+    """An unsupported kind of gRPC call."""
 
     code = "llmproxy_grpc_streams"
     status = 501
@@ -86,7 +86,7 @@ class StreamEndedHook(commands.StartHook):  # type: ignore[no-untyped-call]
 
 
 class GoawayTolerantConnection(BufferedH2Connection):
-    """mitmproxy's, but streams begun before a GOAWAY (a server's, AWS's SDK for JavaScript's) go on."""
+    """mitmproxy's connection, but streams begun before a GOAWAY (a server's, AWS's SDK for JavaScript's) continue."""
 
     leaving = False
 
@@ -99,7 +99,7 @@ class GoawayTolerantConnection(BufferedH2Connection):
 
 
 class GoawayTolerantClient(Http2Client):
-    """mitmproxy's, which closes a connection that its server leaves when the answer is there."""
+    """mitmproxy's client, which closes a connection after the answer if the server has left it."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -115,7 +115,7 @@ class GoawayTolerantClient(Http2Client):
 
 
 class ValidatingHttp2Server(Http2Server):
-    """mitmproxy's, which refuses what HTTP/2 forbids: upstream heads are looked at less strictly."""
+    """mitmproxy's server, which rejects invalid HTTP/2; mitmproxy checks upstream heads less strictly."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -124,52 +124,52 @@ class ValidatingHttp2Server(Http2Server):
 
 
 class Http2Stream:
-    """A replay layer, and the stream that it serves now, as HTTP/1 to it."""
+    """A replay layer with its current stream, presented to it as HTTP/1."""
 
     def __init__(self, context: Context, make: Callable[[Context], ReplayLayer], *, rpc: bool) -> None:
-        """Stand before the first request; `rpc`: only calls of gRPC are served."""
+        """Start before the first request; `rpc`: only gRPC calls are served."""
         self.client = copy.copy(context.client)
         self.client.id, self.client.alpn, self.client.alpn_offers = str(uuid.uuid4()), None, (ALPN,)
         inner = context.fork()
         inner.client = self.client
         self.layer, self.rpc = make(inner), rpc
         self.gone = False
-        """Nothing more is served."""
+        """Whether nothing more is served."""
         self.prepare_for_request(0)
 
     def prepare_for_request(self, number: int) -> None:
-        """Stand before a request, the first of this number."""
+        """Reset the state for a request whose first stream has this number."""
         self.number = number
         self.request: http.Request | None = None
-        """Of gRPC: its head, until it is whole."""
+        """Head of a gRPC request until it is complete."""
         self.held = bytearray()
         self.since = time.monotonic()
         self.head: http.Response | None = None
-        """Of the answer, until it is sent."""
+        """Head of the answer until it is sent."""
         self.answered = self.closed = False
         self.code: int = ErrorCodes.INTERNAL_ERROR
-        """With which a cut answer ends."""
+        """Error code with which a cut answer ends."""
         self.h1 = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
 
     @property
     def is_layer_reusable(self) -> bool:
-        """Whether another request may come: this one is answered, and all is accounted for."""
+        """Whether another request may follow: this one is answered, and all is accounted for."""
         over = self.answered and not self.closed and self.h1.states[h11.CLIENT] is h11.DONE
         return over and self.layer.is_between_requests
 
 
 class Http2Layer(layer.Layer):
     def __init__(self, context: Context, proxy: ProxyContext, make: Callable[[Context], ReplayLayer]) -> None:
-        """Serve a client that speaks HTTP/2; `make` puts a replay layer before a stream's client."""
+        """Serve an HTTP/2 client; `make` creates a replay layer for a stream's client."""
         super().__init__(context)
         self._proxy, self._make = proxy, make
         self._server = ValidatingHttp2Server(context.fork())
         self._streams: dict[int, Http2Stream] = {}
         self._free: dict[bool, list[Http2Stream]] = {True: [], False: []}
         self._waiting: dict[commands.Command, Http2Stream] = {}
-        """By what was asked for: who waits for it."""
+        """By command: the stream that waits for its completion."""
         self._looks: dict[commands.Command, int] = {}
-        """By what was asked for: the stream to look at then."""
+        """By command: the stream to check then."""
         self._upstream: dict[Connection, Http2Stream] = {}
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Http2Layer(layer.Layer):
                 yield command
 
     def _on_request_event(self, event: HttpEvent) -> Commands:
-        """Hand a piece of a request on to the layer behind its stream."""
+        """Pass a part of a request to its stream's layer."""
         if isinstance(event, RequestHeaders):
             yield from self._open_stream(event)
             return
@@ -248,7 +248,7 @@ class Http2Layer(layer.Layer):
         yield from self._feed_layer(stream, stream.h1.send(h11.EndOfMessage()))
 
     def _pass_held_request(self, stream: Http2Stream, head: h11.Request) -> Commands:
-        """Let the layer have what was held of a gRPC request."""
+        """Pass a held gRPC request to its layer."""
         stream.request = None
         data = bytes(stream.held)
         stream.held.clear()
@@ -262,7 +262,7 @@ class Http2Layer(layer.Layer):
         yield look
 
     def _check_grpc_end(self, number: int) -> Commands:
-        """Refuse a gRPC request that has a message and no end, or that nothing more comes of."""
+        """Refuse a gRPC request that has a message but no end, or that has stalled."""
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
             return
@@ -272,7 +272,7 @@ class Http2Layer(layer.Layer):
             yield from self._schedule_grpc_check(stream)
 
     def _refuse_streaming(self, stream: Http2Stream) -> Commands:
-        """Answer that gRPC with a stream of requests is not spoken."""
+        """Refuse a gRPC call with a stream of requests as unsupported."""
         request, stream.request = stream.request, None
         if request is None:
             return
@@ -294,7 +294,7 @@ class Http2Layer(layer.Layer):
             yield from self._pass_event_to_layer(stream, events.DataReceived(stream.client, data))
 
     def _pass_event_to_layer(self, stream: Http2Stream, event: events.Event) -> Commands:
-        """Let the layer behind a stream work; what it has for its client goes out as frames."""
+        """Pass an event to a stream's layer; its bytes for the client become frames."""
         for command in stream.layer.handle_event(event):
             if command.blocking or isinstance(command, commands.RequestWakeup):
                 self._waiting[command] = stream
@@ -320,7 +320,7 @@ class Http2Layer(layer.Layer):
             yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
     def _send_answer(self, stream: Http2Stream, data: bytes) -> Commands:
-        """Send what the layer says to its client; nothing is the end of its connection."""
+        """Send a layer's bytes to its client; no bytes end the stream."""
         if stream.gone or stream.closed:
             return
         stream.closed = not data
@@ -367,7 +367,7 @@ class Http2Layer(layer.Layer):
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def _reset_stream(self, number: int, code: int = ErrorCodes.INTERNAL_ERROR) -> Commands:
-        """End a stream at once, if it has not ended."""
+        """Reset a stream that has not ended."""
         if not self._server.is_closed(number):
             self._server.h2_conn.reset_stream(number, code)
             yield commands.SendData(self.context.client, self._server.h2_conn.data_to_send())
@@ -375,7 +375,7 @@ class Http2Layer(layer.Layer):
             yield from self._drop_stream(stream)
 
     def _drop_stream(self, stream: Http2Stream) -> Commands:
-        """Let the layer behind a stream hear that its client has gone, and end what it has upstream."""
+        """Inform a stream's layer that its client has disconnected, and end its upstream stream."""
         if stream.gone:
             return
         stream.gone, stream.client.state = True, ConnectionState.CLOSED
@@ -394,7 +394,7 @@ class Http2Layer(layer.Layer):
 
 
 def find_reset_code(error: str) -> int | None:
-    """Return the code that mitmproxy names where a server has reset a stream; None where none has."""
+    """Return the error code of a stream reset by a server; None if it was not reset."""
     found = _RESET_BY_SERVER.search(error)
     if found is None:
         return None

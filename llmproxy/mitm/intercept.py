@@ -1,16 +1,14 @@
-"""HTTPS interception.
+"""HTTPS interception by CONNECT, for clients that cannot change their base URL (`start --forward`, `run --intercept`).
 
-CONNECT for clients that cannot change their base URL (`llmproxy start --forward`, `llmproxy run --intercept`).
-
-    host in scope (provider table, --upstream)   TLS ends here, and the same replay layer serves what is inside
-    ourselves                                    the same: a base URL that a client asks for through its proxy
+    host in scope (provider table, --upstream)   TLS ends here, and the same replay layer serves the requests inside
+    the proxy itself                             the same: a base URL that a client requests through its proxy
     any other host, a mode with a network        tunnelled untouched
     any other host, replay                       refused by name, unless --allow-host
 
-A recording made this way replays by base URL and the other way round: the key knows the provider, not the host. The
-name in the proxy's URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of everything that comes over
-the connection. Clients on other machines need the token as that URL's password, and reach hosts in scope only: this is
-no open proxy into somebody's network.
+Recordings made this way replay by base URL, and the other way round: the key contains the provider, not the host. The
+name in the proxy's URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of all requests on the
+connection. Clients on other machines need the token as that URL's password, and reach hosts in scope only: this is no
+open proxy into a network.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from llmproxy.protocol import OFFLINE
 log = logging.getLogger(__name__)
 
 LONGEST = 100
-"""Characters of a host's name that are shown."""
+"""Maximum characters shown of a host name."""
 NEEDS_TOKEN = (  # a text about one
     "from another machine this needs the proxy's token as the password in HTTPS_PROXY"  # noqa: S105 - as above
 )
@@ -43,21 +41,21 @@ ONLY_SCOPE = "only LLM hosts are forwarded for other machines"
 
 
 class HostNotForwarded(RefusedError):
-    """The host is none of ours to serve, and nobody asked us to forward to others."""
+    """The host is out of scope, and forwarding is not enabled."""
 
     code = "llmproxy_not_forwarded"
     status = 403
 
 
 class ProxyCredentials(NamedTuple):
-    """User and password of a proxy's URL, percent-decoded; None where the URL names none."""
+    """User and password of a proxy's URL, percent-decoded; None if missing."""
 
     user: str | None
     password: str
 
 
 def read_proxy_credentials(headers: Headers) -> ProxyCredentials:
-    """Read the proxy-authorization header. Raises RefusedError: a guess would mix two sessions."""
+    """Parse the proxy-authorization header. Raises RefusedError: a guess would mix two sessions."""
     scheme, _, value = (header(headers, "proxy-authorization") or "").partition(" ")
     if scheme.lower() != "basic":
         return ProxyCredentials(None, "")
@@ -80,7 +78,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
-    """Return whether a client names the very listener that it is connected to."""
+    """Return whether a client addresses the listener to which it is connected."""
     ours, listening = client.sockname[:2]
     local = host == "localhost" or is_loopback(host)
     return port == listening and (host == ours or (local and is_loopback(ours)))
@@ -89,7 +87,9 @@ def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
 def find_destination(
     proxy: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
-    """Return a proxied request's (scheme, host, port), or None: ourselves. Raises RefusedError, HostNotForwarded."""
+    """Return a proxied request's (scheme, host, port), None for the proxy itself. Raises RefusedError,
+    HostNotForwarded.
+    """
     scheme, host, port = named
     if is_own_listener(client, host, port):
         return None
@@ -115,7 +115,7 @@ class ConnectInterceptor:
         self._proxy, self._forward = proxy, forward
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
-        """Let a CONNECT come to be, as a tunnel or to be served by us, or refuse it by name."""
+        """Accept a CONNECT, as a tunnel or for interception, or refuse it by name."""
         try:
             why = self._decide_tunnel(flow)
         except LLMProxyError as error:
@@ -129,7 +129,7 @@ class ConnectInterceptor:
             self._report_refusal(flow, why)
 
     def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
-        """Report a refused tunnel, as any refused request."""
+        """Report a refused tunnel like any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
             self._proxy.on_call(self._proxy.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why)))
@@ -137,7 +137,7 @@ class ConnectInterceptor:
             log.exception("could not report a refused tunnel")
 
     def _decide_tunnel(self, flow: http.HTTPFlow) -> str:
-        """Return why a tunnel is refused, empty if it is not."""
+        """Return why a tunnel is refused; empty if it is not."""
         client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
         self._proxy.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
         headers = tuple(
@@ -165,7 +165,7 @@ class ConnectInterceptor:
         return ""
 
     def _inject_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
-        """Let the handshake to come fail, if it meets an injected fault."""
+        """Make the following handshake fail if an injected fault says so."""
         self._proxy.without_tls.discard(client.id)
         if (call := self._proxy.engine.meet_handshake(host, port, user)) is not None:
             self._proxy.without_tls.add(client.id)
@@ -173,7 +173,7 @@ class ConnectInterceptor:
 
 
 def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
-    """Write the answer to a refused CONNECT; most clients show its reason phrase and nothing else of it."""
+    """Return the answer to a refused CONNECT; most clients show only its reason phrase."""
     text = f"llmproxy: no tunnel to {host[:LONGEST]}:{port}: {why}"
     fields = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
     response = http.Response.make(403, text + "\n", fields)

@@ -1,7 +1,7 @@
-"""Which layer serves a connection: every case is answered here.
+"""The choice of the layer that serves a connection; every case is handled here.
 
-mitmproxy's own `NextLayer` would put an HTTP layer there, or a TLS and an HTTP layer at once, without asking again. One
-listener in *regular* mode so serves base URLs, absolute form and https straight at the port.
+mitmproxy's own `NextLayer` would choose an HTTP layer, or a TLS and an HTTP layer together, without a second choice.
+With ours one listener in *regular* mode serves base URLs, absolute form and https directly at the port.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from llmproxy.mitm.proxy_context import ProxyContext, build_response_bytes
 log = logging.getLogger(__name__)
 
 TLS_HANDSHAKE = 0x16
-"""First byte of a TLS record of a client that begins; no method of HTTP starts with it (RFC 8446 5.1)."""
+"""First byte of a client's first TLS record; no HTTP method starts with it (RFC 8446 5.1)."""
 CONNECT = b"CONNECT "
 
 
 class ClosingLayer(layer.Layer):
-    """Closes the connection; with no layer at all mitmproxy's own choice would count."""
+    """Closes the connection; without any layer mitmproxy's own choice would apply."""
 
     def _handle_event(self, _event: events.Event) -> layer.CommandGenerator[None]:
         yield commands.CloseConnection(self.context.client)
@@ -39,7 +39,7 @@ ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
 
 
 class FailingHandshake(layer.Layer):
-    """Lets a TLS handshake fail: an injected fault."""
+    """Fails a TLS handshake, as an injected fault."""
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.DataReceived):
@@ -48,10 +48,10 @@ class FailingHandshake(layer.Layer):
 
 
 class ConnectLayer(layer.Layer):
-    """Reads a CONNECT's head before mitmproxy, which answers a bad one with a page and waits for its end."""
+    """Checks a CONNECT's head before mitmproxy, which answers a bad one with a page and waits for its end."""
 
     def __init__(self, context: Context, patience: float, choose: Callable[[bytes], layer.Layer]) -> None:
-        """Hold nothing yet, for `patience` seconds; `choose` says who serves what turns out to be no CONNECT."""
+        """Start empty, for at most `patience` seconds; `choose` selects the layer for anything but CONNECT."""
         super().__init__(context)
         self._held = b""
         self._limit, self._choose = commands.RequestWakeup(patience), choose
@@ -96,7 +96,7 @@ class ConnectLayer(layer.Layer):
 
 
 class TimeLimitedTlsLayer(layers.ClientTLSLayer):
-    """A TLS handshake that has begun and does not end is not waited for."""
+    """A TLS layer that limits the duration of the handshake."""
 
     def __init__(self, context: Context, patience: float) -> None:
         """Wait for `patience` seconds from the first byte on."""
@@ -115,12 +115,12 @@ class TimeLimitedTlsLayer(layers.ClientTLSLayer):
 
 
 def may_be_connect(data: bytes) -> bool:
-    """Return whether what begins so is a CONNECT, or can still become one."""
+    """Return whether these first bytes are a CONNECT, or can still become one."""
     return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 
 def has_whole_connect(data: bytes) -> bool:
-    """Return whether a CONNECT's whole head has come. Raises FramingError: it is none, or has no host and port."""
+    """Return whether a CONNECT's head is complete. Raises FramingError: invalid, or without host and port."""
     reader = RequestReader()
     reader.add_bytes(data)
     if (head := reader.take_head()) is None:
@@ -135,16 +135,16 @@ def has_whole_connect(data: bytes) -> bool:
 
 
 class NextLayerChoice:
-    """Chooses the layer for what a client says first."""
+    """Chooses the layer by a client's first bytes."""
 
     def __init__(
         self, proxy: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer, *, http2: bool = True
     ) -> None:
-        """Put a `layer_class` before each client; `http2`: before each of its streams too."""
+        """Use a `layer_class` for each client; `http2`: for each of its streams too."""
         self._proxy, self._layer_class, self._http2 = proxy, layer_class, http2
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
-        """Put our layer in front of whatever arrives; under TLS it is asked again."""
+        """Choose our layer for a connection; called again for the contents of TLS."""
         try:
             self._choose_layer(nextlayer)
         except Exception:
@@ -183,7 +183,7 @@ class NextLayerChoice:
     def _serve(
         self, context: Context, data: bytes, origin: tuple[str, str, int] | None = None, *, front: bool = False
     ) -> layer.Layer:
-        """Return our layer for a client that says `data` first; `front`: one stands before its stream."""
+        """Return our layer for a client whose first bytes are `data`; `front`: a front precedes its stream."""
 
         def make(context: Context) -> ReplayLayer:
             return self._layer_class(context, HTTPMode.regular, self._proxy, origin)

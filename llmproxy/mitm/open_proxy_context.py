@@ -1,4 +1,4 @@
-"""One engine, one journal and one proxy context out of the settings; for the command and for the addon alike."""
+"""Creation of engine, journal and proxy context from the settings, for the command and the addon."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from llmproxy.settings import Loaded, Settings, shown_path
 log = logging.getLogger(__name__)
 
 ASKING = 60.0
-"""Seconds that whoever counts may take to answer: it may be starting anew on another node."""
+"""Timeout of the rate limiter in seconds: it may be restarting on another node."""
 
 
 def build_rate_limiter(
     rates: Mapping[str, str], asked: str, clock: Callable[[], float]
 ) -> Callable[[Exchange], Awaitable[float]] | None:
-    """Return who says when a call may go; None where no rate was said. `asked`: as `protocol.PACER_VARIABLE` has it."""
+    """Return the rate limiter; None without rates. `asked`: value of `protocol.PACER_VARIABLE`."""
     if not rates:
         return None
     pace = CallRateLimiter(rates, clock)
     said: set[str] = set()
 
     async def wait_of(exchange: Exchange) -> float:
-        """Count a call, and return the seconds to wait. Raises MachineError where nobody counts."""
+        """Count a call, and return the seconds to wait. Raises MachineError: the limiter is unreachable."""
         where = exchange.route
         provider, model = where.provider.name, get_channel(where.provider.name, exchange.operation) is Channel.LLM
         if where.not_llm or not (rate := pace.find_provider_rate(provider, model=model)):
@@ -86,15 +86,15 @@ async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ContextAndJournal:
-    """The parts of one running proxy that are not mitmproxy."""
+    """The parts of a running proxy that are independent of mitmproxy."""
 
     proxy: ProxyContext
     journal: Journal
     notes: tuple[str, ...]
-    """What the user should know before the first request."""
+    """Messages to the user before the first request."""
 
     async def close(self) -> None:
-        """Store what is left, end the sessions, close the files."""
+        """Store open answers, end the sessions, close the files."""
         await self.proxy.close()
         self.journal.close()
 
@@ -102,7 +102,7 @@ class ContextAndJournal:
 def build_engine_config(
     settings: Settings, redirected: frozenset[str] = frozenset(), again: StartCommand | None = None
 ) -> Config:
-    """Return what the engine must know of the settings; `redirected` names providers with a user's upstream."""
+    """Return the engine's configuration; `redirected` names providers with a user's upstream."""
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
@@ -122,10 +122,10 @@ def build_engine_config(
 
 
 def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:
-    """Return how this proxy is started again.
+    """Return the command that starts this proxy again.
 
-    What another command started (`run`, a test runner) is started by that again, from the same proxy: its variables are
-    still set there, and the port is not the user's. Whoever starts a proxy by hand often has a shell of its own for it.
+    A proxy started by another command (`run`, a test runner) is started by that command again: its variables are still
+    set there, and the port is not the user's. A proxy started by hand often has a shell of its own.
     """
     typed = env.get(STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
@@ -144,7 +144,7 @@ def open_proxy_context(
 ) -> ContextAndJournal:
     """Open the store and the journal.
 
-    `on_call` takes each call that has ended, `start` is the command that a user types.
+    `on_call` gets each ended call, `start` is the user's command.
 
     Raises LLMProxyError: the store or the settings cannot be used.
     """
@@ -183,17 +183,17 @@ def open_proxy_context(
 
 
 def is_exposed(host: str) -> bool:
-    """Return whether who listens there is reached from other machines."""
+    """Return whether a listen address is reachable from other machines."""
     return host != "localhost" and not is_loopback(host)
 
 
 def build_origin_guard(settings: Settings, host: str) -> OriginGuard:
-    """Return what tells web pages from clients, for a listener at `host`."""
+    """Return the origin guard of a listener at `host`."""
     return OriginGuard(settings.answer_to, settings.allow_origin, any_host=is_exposed(host))
 
 
 def check_store(config: Config) -> None:
-    """Check that the store can be used or made, before anything is written. Raises CassetteError, MachineError."""
+    """Check that the store can be used or created, before anything is written. Raises CassetteError, MachineError."""
     if config.live is not None and config.mode not in OFFLINE:
         raise SettingsError(
             f"--live {','.join(sorted(config.live.channels))} is for mode replay; this is mode {config.mode}.",
@@ -212,7 +212,7 @@ def check_store(config: Config) -> None:
 
 
 def refuse_file_store_options(config: Config) -> None:
-    """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
+    """Raise SettingsError for options that need a store in a file, if the store is a server's."""
     for name, given in (
         ("--cassette-dir", config.cassette_dir is not None),
         ("--match-credential", config.match_credential),
@@ -230,7 +230,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def load_cassette_files(config: Config) -> list[str]:
-    """Bring the cassettes' files into the store; returns what to say. Raises CassetteError: nothing was written."""
+    """Import the cassettes' files into the store; returns messages. Raises CassetteError: nothing was written."""
     if config.cassette_dir is None:
         return []
     if not config.cassette_dir.exists():

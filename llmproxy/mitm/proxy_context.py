@@ -1,8 +1,8 @@
-"""What the layer (requests, replay) and the recorder (upstream, recording) of one proxy share.
+"""State of one proxy, shared by the layer (requests, replay) and the recorder (upstream, recording).
 
-The layer alone decides, through the engine; it *releases* an exchange under its client connection's id, and only a
-released exchange may go upstream. The recorder finds it there by that id and never decides again. Everything that was
-said or lost comes together here.
+Only the layer decides, through the engine; it *releases* an exchange under its client connection's id, and only a
+released exchange may go upstream. The recorder finds it by that id and never decides again. All outcomes and losses are
+reported here.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ COMMIT_PATIENCE = 5.0
 """Seconds that a client waits for its answer's end while the answer is being stored."""
 
 TOGETHER = 16
-"""Answers that are stored in one transaction at most: the first of them waits for the last."""
+"""Maximum answers stored in one transaction: the first of them waits for the last."""
 
 
 def interactions_to_span_json(made: Sequence[Interaction]) -> list[dict[str, object]]:
-    """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
+    """Return the spans of interactions for the control API; the span builder is imported at first use."""
     from llmproxy.trace.reading.span_builder import build_spans
 
     return [span.to_dict() for span in build_spans(made)]
@@ -66,7 +66,7 @@ class AnswerToStore(NamedTuple):
     exchange: Exchange
     proper: bool
     over: asyncio.Future[str]
-    """Done when it is stored, with why it could not be, or when its client has waited long enough."""
+    """Future of the storing: None, the error, or a timeout of the client's wait."""
 
 
 def _stop_waiting_for_store(over: asyncio.Future[str]) -> None:
@@ -76,13 +76,13 @@ def _stop_waiting_for_store(over: asyncio.Future[str]) -> None:
 
 
 class BegunRequest(Protocol):
-    """A request that has begun (`http1.incoming_request`)."""
+    """A request that has begun (`http1.request_handling`)."""
 
     exchange: Exchange | None
 
 
 class LayerProgress(Protocol):
-    """The layer behind, as what stands before it sees it."""
+    """The layer behind a front, as the front sees it."""
 
     @property
     def total_bytes_received(self) -> int:
@@ -94,42 +94,42 @@ class LayerProgress(Protocol):
 
 
 class ConnectionFront(ClosableConnection, Protocol):
-    """What stands before a connection's stream, as the layer behind it sees it."""
+    """A front of a connection's stream, as the layer behind it sees it."""
 
     layer: LayerProgress | None
     """The layer behind."""
 
 
 LONGEST_TURN = 1.0
-"""Seconds that other answers wait at most for a client to read an end, and for an end to be stored."""
+"""Maximum seconds that other answers wait for a client to read an end, and for an end to be stored."""
 
 
 @dataclass(slots=True)
 class _SessionAnswerEnds:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Pieces wait in the order in which they came."""
+    """Keeps waiting pieces in order of arrival."""
     waiting: deque[float] = field(default_factory=deque)
     """Monotonic seconds since when they do."""
     coming: deque[int] = field(default_factory=deque)
-    """Answers whose ends are here and did not go out yet, by `seq`."""
+    """Answers whose ends arrived but were not sent yet, by `seq`."""
     seq: int = 0
-    """Whose end went out last."""
+    """The answer whose end was sent last."""
     at: float = -math.inf
-    """Monotonic seconds: when it went out, or was still not read by its client."""
+    """Monotonic seconds when it was sent, or was last seen unread by its client."""
     until: float = 0.0
     client: ClientEnds = None
 
 
 @dataclass(slots=True)
 class LiveAnswerTurns:
-    """Passes on what comes after an end when that was read, and after a pause: clients hear the recorded order."""
+    """Delays pieces of other answers until a sent end was read, plus a pause: clients observe the recorded order."""
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
     _ends: dict[str, _SessionAnswerEnds] = field(default_factory=dict)
 
     async def wait_for_turn(self, exchange: Exchange) -> None:
-        """Wait until a piece of an answer may reach its client; servers of tools' own messages wait for none."""
+        """Wait until a piece of an answer may be sent; messages of MCP servers do not wait."""
         ends = self._ends.get(exchange.session.name)
         if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return
@@ -153,7 +153,7 @@ class LiveAnswerTurns:
         return bool(ends.waiting) and self.clock() > ends.waiting[0] + ALL_PAUSES
 
     def _get_wait_seconds(self, exchange: Exchange, ends: _SessionAnswerEnds) -> float:
-        """Return in how many seconds to ask again; 0 if it is its turn."""
+        """Return the seconds until the next check; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
             if now < ends.until:
@@ -169,14 +169,14 @@ class LiveAnswerTurns:
         return left if ends.client is None else min(left, LOOK)
 
     def record_if_last_piece(self, exchange: Exchange, data: bytes) -> None:
-        """Note a piece of a stream that goes to its client: what says that it is the last comes before HTTP's end."""
+        """Note a sent piece of a stream: the mark of the last piece comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open_calls(exchange) > 1:
             came, how = exchange.recording, (exchange.operation, exchange.identity.stream)
             if decide_ending(*how, came.status, came.mime_type, data, http_ended=False) is Ending.COMPLETE:
                 self._record_coming_end(exchange)
 
     async def wait_to_send_end(self, exchange: Exchange) -> None:
-        """Wait until an answer's end may be recorded and go to its client; until it has gone nothing else does."""
+        """Wait until an answer's end may be recorded and sent; until it is sent all others wait."""
         self._record_coming_end(exchange)
         await self.wait_for_turn(exchange)
 
@@ -188,7 +188,7 @@ class LiveAnswerTurns:
             ends.coming.append(exchange.progress.seq)
 
     def on_answer_end(self, exchange: Exchange, client: ClientEnds) -> None:
-        """Note that the end of an answer goes to its client, or that it has left."""
+        """Note that the end of an answer was sent, or that its client disconnected."""
         ends = self._ends.get(exchange.session.name)
         if ends is not None and exchange.progress.seq in ends.coming:
             now = self.clock()
@@ -206,60 +206,60 @@ class ProxyContext(ControlledProxy):
     head_patience: ClassVar[float] = 60.0
     """Seconds from the first byte of a head, or of a TLS handshake, to its end. Clients write a head at once."""
     held_for: ClassVar[float] = 2.0
-    """Seconds after which a part of a request goes to the layer, which knows how long one waits for the rest."""
+    """Seconds after which an incomplete request goes to the layer, which limits the wait for the rest."""
     body_patience: ClassVar[float] = 300.0
-    """Seconds in which nothing more of a body comes. Clients write what they have; a slow line still brings a byte."""
+    """Maximum seconds without a byte of a body. Even a slow connection delivers a byte in that time."""
 
     engine: Engine
     on_call: Callable[[Call], None]
-    """Takes each call that has ended; must not raise."""
+    """Gets each ended call; must not raise."""
     released: dict[str, Exchange] = field(default_factory=dict)
-    """By id of the client's connection: the one exchange that may go upstream over it."""
+    """By client connection id: the one exchange that may go upstream over it."""
     open: dict[int, Exchange] = field(default_factory=dict)
     """Exchanges that have begun and not ended, by `id`."""
     losses: int = 0
-    """Answers that should have been recorded and could not be."""
+    """Answers that could not be recorded."""
     fronts: dict[tuple[object, object], ConnectionFront] = field(default_factory=dict)
-    """By the addresses of both ends of a client's connection: what stands before its stream."""
+    """By both addresses of a client's connection: the front of its stream."""
     arrived: dict[tuple[object, object], BegunRequest] = field(default_factory=dict)
-    """By the same: the request that the bytes handed over begin with, counted already."""
+    """By the same: the request, already counted, at the beginning of the handed-over bytes."""
     users: dict[str, str] = field(default_factory=dict)
-    """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
+    """By client connection id: the session in the proxy's URL, `HTTPS_PROXY=http://<session>@...`."""
     without_tls: set[str] = field(default_factory=set)
-    """Ids of clients' connections whose TLS handshake an injected fault lets fail."""
+    """Ids of client connections whose TLS handshake an injected fault fails."""
     resets: dict[str, int] = field(default_factory=dict)
-    """By client: the code with which its upstream has just broken its answer off."""
+    """By client: the code with which its upstream has just cut its answer."""
     streams: dict[str, str] = field(default_factory=dict)
-    """By id of an upstream's connection: the id of the client of the HTTP/2 stream for which it is opened."""
+    """By upstream connection id: the client id of the HTTP/2 stream for which it is opened."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By id of the client's connection: the host outside our scope to which a raw tunnel was permitted."""
+    """By client connection id: the out-of-scope host to which a raw tunnel was permitted."""
     exposed: bool = False
-    """Bound beyond loopback: the control API then wants the token from everybody."""
+    """Whether it listens beyond loopback: the control API then requires the token from every client."""
     guard: OriginGuard = field(default_factory=OriginGuard)
-    """Tells web pages from clients."""
+    """Origin guard against web pages."""
     forward: bool = False
-    """Whether clients may use us as their proxy for hosts out of scope."""
+    """Whether clients may use the proxy for hosts out of scope."""
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18), kw_only=True)
     spans_of: SpansOf | None = field(default=interactions_to_span_json, kw_only=True)
     watch: CallLog = field(default_factory=CallLog)
-    """Remembers the last calls, for that page."""
+    """The last calls, for the viewer."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
-    """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
+    """Counts a call to a provider, and returns the seconds to wait; None without rates."""
     sockets: ClientSockets | None = None
-    """Does what injected faults do to connections."""
+    """Client sockets, for injected faults."""
     draining: bool = False
-    """The proxy is ending: what is open may finish, nothing new begins."""
+    """Whether the proxy is ending: open requests may finish, no new ones begin."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: deque[Future[None]] = field(default_factory=deque)
-    """Jobs of the writer that are not settled, in their order."""
+    """Unfinished jobs of the writer, in order."""
     _kept: asyncio.Future[str] | None = None
-    """What began to be kept since somebody asked."""
+    """Answers whose storing began since the last query."""
     _ended: deque[AnswerToStore] = field(default_factory=deque)
     _viewer: Viewer | None = None
-    """Answers that page; made when it is first opened."""
+    """Handler of the viewer's requests; created when it is first opened."""
     turns: LiveAnswerTurns = field(init=False)
     _called: bool = False
-    """The writer has been told that answers have ended, and has not looked yet."""
+    """Whether the writer was scheduled for ended answers, and has not run yet."""
 
     def __post_init__(self) -> None:
         self.lines = StdioClients(self)
@@ -271,7 +271,9 @@ class ProxyContext(ControlledProxy):
         self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", operation: str = "",
         grants: Headers = (), asked: Headers = (),
     ) -> tuple[int, bytes]:  # fmt: skip
-        """Write an error as its provider would (status, response); `grants` let a page read it, `asked` are fields."""
+        """Return an error in the provider's form (status, response); `grants` are CORS fields, `asked` the request's
+        fields.
+        """
         plain = isinstance(error, MissError) and error.status == MissError.status
         status = self.engine.config.miss_status or get_miss_status(family, operation, asked) if plain else error.status
         if status == 204:
@@ -285,7 +287,7 @@ class ProxyContext(ControlledProxy):
     def build_mcp_refusal(
         self, error: LLMProxyError, exchange: Exchange, *, close: bool, method: str
     ) -> tuple[int, bytes]:
-        """Write an error as MCP says it: (status, whole response)."""
+        """Return an error in MCP's form: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
         extra: Headers = (*exchange.answer.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
@@ -293,13 +295,13 @@ class ProxyContext(ControlledProxy):
         return status, build_response_bytes(status, ours, body, close=close, method=method)
 
     def build_grpc_refusal(self, error: LLMProxyError) -> tuple[int, bytes]:
-        """Write an error as gRPC says it: (status, whole response)."""
+        """Return an error in gRPC's form: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
         fields = grpc.build_refusal(error.status, error.code, text, miss=isinstance(error, MissError))
         return error.status, build_response_bytes(200, fields, b"", close=False)
 
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
-        """Answer our page in a browser, soon."""
+        """Answer a request of the viewer's page asynchronously."""
         if self._viewer is None:
             from llmproxy.report.live_report_reader import (
                 make_report_reader,  # late: a start must not wait for what may never be opened
@@ -312,7 +314,7 @@ class ProxyContext(ControlledProxy):
         return self._viewer.answer_request(asked)
 
     def forget_connection_state(self, client: str) -> None:
-        """Forget what is known of a connection that has ended, by its id."""
+        """Drop the state of an ended connection, by its id."""
         self.users.pop(client, None)
         self.resets.pop(client, None)
         self.tunnels.pop(client, None)
@@ -324,13 +326,13 @@ class ProxyContext(ControlledProxy):
         self.open[id(exchange)] = exchange
 
     def has_open_calls(self, session: Session) -> bool:
-        """Return whether a session's calls are open: an SDK closes its stream before we have stored it."""
+        """Return whether a session has open calls: an SDK may close its stream before the answer is stored."""
         return any(each.session is session for each in self.open.values())
 
     def report_exchange_end(
         self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False
     ) -> None:
-        """Report an exchange that is over, once; safe to call again."""
+        """Report an ended exchange, once; safe to call again."""
         if id(exchange) not in self.open:
             return
         del self.open[id(exchange)]
@@ -341,7 +343,7 @@ class ProxyContext(ControlledProxy):
             log.exception("could not report an exchange")
 
     def on_sent(self, exchange: Exchange) -> None:
-        """Handle that a client got all of a replayed answer, and is still there."""
+        """Handle that a replayed answer was sent completely to a connected client."""
         for job in self.engine.on_sent(exchange):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 
@@ -352,13 +354,13 @@ class ProxyContext(ControlledProxy):
             log.exception("could not report a hit")
 
     def report_unrecorded(self, exchange: Exchange, why: str) -> None:
-        """Report an answer that should have been recorded and was not."""
+        """Report an answer that could not be recorded."""
         exchange.progress.finished = True
         exchange.note = f"NOT RECORDED: {why}"
         self.report_exchange_end(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)
 
     def report_abandoned(self, exchange: Exchange) -> None:
-        """Report an exchange whose connection ended before anything of an answer came: there is nothing to lose."""
+        """Report an exchange whose connection ended before any byte of an answer: nothing is lost."""
         exchange.note = (
             "the proxy ended before an answer came" if self.draining else "client left before an answer came"
         )
@@ -367,8 +369,8 @@ class ProxyContext(ControlledProxy):
     async def store_answer_and_wait(self, exchange: Exchange, *, proper: bool) -> None:
         """Store the answer of a released exchange in the writer's thread, and report it.
 
-        Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the
-        same, and a failure that comes later is still counted.
+        Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer anyway,
+        and a later failure is still counted.
         """
         if exchange.progress.finished:
             return
@@ -384,19 +386,19 @@ class ProxyContext(ControlledProxy):
             late.cancel()
 
     def _schedule_writer(self) -> None:
-        """Have what has ended stored; what ends until the writer looks goes with it."""
+        """Schedule the storing of ended answers; those that end until the writer runs are included."""
         if self._ended and not self._called:
             self._called = True
             self._commits.append(self._writer.submit(self._write_ended, asyncio.get_running_loop()))
 
     def _write_ended(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Store what has ended, and have it settled."""
+        """Store ended answers, and schedule their reports."""
         stored = self._store_ended()
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(self._report_stored_answers, stored)
 
     def _store_ended(self) -> list[tuple[AnswerToStore, Usage | Exception]]:
-        """Store what has ended, in the writer's thread, in one transaction or one by one. Never raises."""
+        """Store ended answers in the writer's thread, in one transaction or one by one. Never raises."""
         self._called = False
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
         if len(ended) > 1 and all(each.exchange.decision is Decision.RECORD for each in ended):
@@ -419,7 +421,7 @@ class ProxyContext(ControlledProxy):
         return self.engine.read_usage(exchange, proper=proper)
 
     def _report_stored_answers(self, stored: Sequence[tuple[AnswerToStore, Usage | Exception]]) -> None:
-        """Report what the writer has stored, and let it be heard."""
+        """Report the answers that the writer has stored, and resume their clients."""
         self._commits.popleft()
         for ended, found in stored:
             why, exchange = _describe_loss(found), ended.exchange
@@ -431,19 +433,19 @@ class ProxyContext(ControlledProxy):
         self._schedule_writer()
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store an answer that came by another way than a connection of ours, and report it, soon."""
+        """Store and report an answer that did not come over a connection of ours, asynchronously."""
         exchange.progress.finished = True
         self._kept = asyncio.get_running_loop().create_future()
         self._ended.append(AnswerToStore(exchange, proper, self._kept))
         self._schedule_writer()
 
     def take_latest_store(self) -> asyncio.Future[str] | None:
-        """Return what began to be stored since this was asked last, as `AnswerToStore.over`: whoever told it waits."""
+        """Return the storing begun since the last call, as `AnswerToStore.over`, for a client that waits for it."""
         kept, self._kept = self._kept, None
         return kept
 
     async def run_in_writer(self, job: Callable[[], None]) -> None:
-        """Do something with the store in the writer's thread, whatever fails: the commits tell what matters."""
+        """Run a function on the store in the writer's thread, ignoring errors: the commits report what matters."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, job)
         except LLMProxyError as error:
@@ -457,7 +459,7 @@ class ProxyContext(ControlledProxy):
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Store what is still open as cut, wait for the last commits, then end all sessions and close the store."""
+        """Store open answers as cut, wait for the last commits, then end all sessions and close the store."""
         for exchange in list(self.open.values()):
             if exchange.recording.has_head:
                 await self.store_answer_and_wait(exchange, proper=False)
@@ -479,7 +481,7 @@ class ProxyContext(ControlledProxy):
 
 
 def _describe_loss(found: Usage | Exception) -> str:
-    """Describe why an answer is not stored; nothing where it is."""
+    """Describe why an answer is not stored; empty if it is."""
     if isinstance(found, LLMProxyError):
         return f"NOT RECORDED: {found.message}"
     if isinstance(found, Exception):
@@ -489,7 +491,7 @@ def _describe_loss(found: Usage | Exception) -> str:
 
 
 def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:
-    """Write a response of ours, length and all."""
+    """Return a response of ours with its length field."""
     framing: Headers = (("content-length", str(len(body))), *((("connection", "close"),) if close else ()))
     return write_head(status, REASONS.get(status, ""), (*headers, *framing)) + (b"" if method == "HEAD" else body)
 

@@ -1,8 +1,8 @@
-"""The recorder: an ordinary addon on mitmproxy's own HTTP path, for exchanges that the layer released.
+"""The recorder: an ordinary addon on mitmproxy's HTTP path, for exchanges released by the layer.
 
-It sends each to its upstream, lets every piece of the answer through as it arrives and notes it beside (a tap, never a
-buffer). When the answer is over, its end reaches the client only after it was stored. Nothing goes upstream that was
-not released: each hook fails closed, and the last wall, `server_connect`, denies by default.
+It sends each to its upstream, forwards every piece of the answer as it arrives and records a copy (a tap, never a
+buffer). The end of an answer reaches the client only after it was stored. Nothing goes upstream without a release: each
+hook fails closed, and the last check, `server_connect`, denies by default.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from llmproxy.mitm.websocket_recorder import (
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
 MOST = 64 << 10
-"""Bytes of interim heads before an answer; whoever sends more does not mean to answer."""
+"""Maximum bytes of interim heads before an answer; an upstream that sends more will not answer."""
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r]")
 _SHORTEST = len(b"HTTP/1.1 100 ")
 
 
 class InterimSkippingClient(Http1Client):
-    """mitmproxy's reader of an upstream's answers, without the interim ones; equal content-lengths are one."""
+    """mitmproxy's reader of upstream answers, without interim ones; accepts repeated equal content-lengths."""
 
     _passed = 0
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
-        """Take interim heads off what has arrived, then read the answer's."""
+        """Remove interim heads from the received bytes, then read the answer's."""
         while isinstance(event, events.DataReceived) and self.request:
             held = bytes(self.buf)
             if len(held) < _SHORTEST and b"\n" not in held:
@@ -81,7 +81,7 @@ class InterimSkippingClient(Http1Client):
 
 
 class TrailerWritingServer(Http1Server):
-    """mitmproxy's writer of answers in HTTP/1, with the trailers of an answer that came over HTTP/2."""
+    """mitmproxy's writer of HTTP/1 answers, with the trailers of an answer that came over HTTP/2."""
 
     _trailers = b""
 
@@ -97,7 +97,7 @@ class TrailerWritingServer(Http1Server):
 
 
 def unite_lengths(data: bytes) -> bytes:
-    """Return a head with one content-length for equal ones (RFC 9112 6.3); different ones are refused."""
+    """Return a head with repeated equal content-lengths merged (RFC 9112 6.3); different ones are refused."""
     end = data.find(b"\r\n\r\n")
     first, *fields = data[: max(end, 0)].split(b"\r\n")
     lengths = [each for each in fields if each.lower().startswith(b"content-length:")]
@@ -109,7 +109,7 @@ def unite_lengths(data: bytes) -> bytes:
 
 
 def patch_http_layers() -> None:
-    """Let mitmproxy's HTTP layers read and write answers so, from the next connection on."""
+    """Install these readers and writers in mitmproxy's HTTP layers for new connections."""
     # Its names there are private only to type checkers.
     http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
     http_layers.Http1Server = TrailerWritingServer  # type: ignore[attr-defined]
@@ -121,17 +121,18 @@ log = logging.getLogger(__name__)
 DENIED = "llmproxy: this connection was not released"
 
 CLIENT_LEFT = "Client disconnected"
-"""How mitmproxy begins to say that it was not the upstream that broke off."""
+"""Beginning of mitmproxy's error if the client, not the upstream, disconnected."""
 
 NOT_FORWARDED = frozenset(
     {b"proxy-authorization", b"proxy-connection", b"http2-settings", b"upgrade", b"expect", b"te"}
 )
-"""Meant for us (the layer has answered `Expect`), or an invitation that we decline: Java's `Upgrade: h2c`, trailers."""
+"""Fields not forwarded: those for us (`Expect` is answered), and unsupported offers (Java's `Upgrade: h2c`,
+trailers)."""
 
 _ERRNO = re.compile(r"\[Errno (\d+|-\d+)\] ([^(,]+?) *(?=[(,]|$)")
 
 Fields = tuple[tuple[bytes, bytes], ...]
-"""Header fields, names and values as they came."""
+"""Header fields, names and values as received."""
 
 HTTP1_ALPN = b"http/1.1"
 CACHE_NAME = CACHE_HEADER.encode()
@@ -139,20 +140,20 @@ OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
 
 
 def deny_connection(data: ServerConnectionHookData) -> None:
-    """Forbid a connection; cannot raise."""
+    """Deny a connection; cannot raise."""
     if not data.server.error:
         data.server.error = DENIED
 
 
 class Recorder(WebSocketHooks):
-    """Obeys what the layer decided."""
+    """Carries out the layer's decisions."""
 
     def __init__(self, proxy: ProxyContext) -> None:
         patch_http_layers()
         super().__init__(proxy)
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
-        """Allow no connection for this flow any more; the layer says why, or `client_disconnected` notes the end."""
+        """Deny all connections of a flow; the layer reports why, or `client_disconnected` notes the end."""
         if not isinstance(
             why, LLMProxyError
         ):  # what we say ourselves is told to the client, and in the line of the request
@@ -168,7 +169,7 @@ class Recorder(WebSocketHooks):
     # --- on the way out --------------------------------------------------------------------------------------------
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        """Send the request to its upstream, before a streamed body: `request` would fire after that was dialled."""
+        """Redirect the request to its upstream, before a streamed body: `request` would run after the connect."""
         try:
             exchange = self._proxy.released.get(flow.client_conn.id)
             if exchange is None:
@@ -189,7 +190,7 @@ class Recorder(WebSocketHooks):
             return None
 
     async def _wait_for_rate(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
-        """Wait until the provider's rate lets this one go; nothing goes of what was taken back meanwhile."""
+        """Wait for the provider's rate limit; an exchange whose release was withdrawn meanwhile is not sent."""
         try:
             seconds = await self._proxy.pace(exchange) if self._proxy.pace is not None else 0.0
             if seconds > 0:
@@ -213,7 +214,7 @@ class Recorder(WebSocketHooks):
         request.headers = http.Headers(build_forwarded_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Allow a connection only for what was released, to where it belongs. Written to be unable to raise."""
+        """Allow only the connection of a released exchange to its upstream. Cannot raise."""
         allowed = False
         try:
             stream = self._proxy.streams.get(data.server.id)
@@ -229,7 +230,7 @@ class Recorder(WebSocketHooks):
     # --- on the way back -------------------------------------------------------------------------------------------
 
     async def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """Note the head and put the tap on the body."""
+        """Record the head and install the tap on the body."""
         try:
             exchange, response = self._find_exchange(flow), flow.response
             if exchange is None or response is None:
@@ -295,7 +296,7 @@ class Recorder(WebSocketHooks):
             self._proxy.turns.on_answer_end(exchange, (flow.client_conn.peername, flow.client_conn.sockname))
 
     async def error(self, flow: http.HTTPFlow) -> None:
-        """Store what came before the break, or say why nothing came: the layer tells it to the client."""
+        """Store the part before the break, or note why no answer came: the layer reports it to the client."""
         exchange = self._find_exchange(flow)
         if exchange is None:
             return
@@ -314,11 +315,11 @@ class Recorder(WebSocketHooks):
             exchange.note = remove_prefix(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
-        """End what a stream of HTTP/2 has released, as for a connection."""
+        """End the exchanges released by an HTTP/2 stream, as for a connection."""
         await self.client_disconnected(client)
 
     async def client_disconnected(self, client: connection.Client) -> None:
-        """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""
+        """End what is still released, or was never taken over: every exchange ends exactly once."""
         self._proxy.forget_connection_state(client.id)
         begun = self._proxy.arrived.pop((client.peername, client.sockname), None)
         if begun is not None and begun.exchange is not None:
@@ -336,23 +337,23 @@ class Recorder(WebSocketHooks):
             self._proxy.report_abandoned(exchange)
 
     async def request_prepared(self, asked: tuple[Exchange, bytes]) -> None:
-        """Take the secrets out of a large body on a thread, while others are served."""
+        """Redact a large body on a thread, while others are served."""
         await asyncio.to_thread(self._proxy.engine.prepare, *asked)
 
     async def store_server_awaited(self, exchange: Exchange) -> None:
-        """Wait on a thread until the store's server is there; if it stays away, the request is refused."""
+        """Wait on a thread for the store's server; if it stays unreachable, the request is refused."""
         try:
             await asyncio.to_thread(self._proxy.engine.wait_for_store_server)
         except LLMProxyError as error:
             exchange.decision, exchange.error = Decision.REFUSE, error
 
     async def shared_answer_awaited(self, exchange: Exchange) -> None:
-        """Wait until the call has ended whose answer this one shares, or this one's own turn to ask has come."""
+        """Wait until the call whose answer is shared has ended, or until it is this request's turn to be sent."""
         while exchange.answer.awaited:  # noqa: ASYNC110 - the writer's thread says it
             await asyncio.sleep(LOOK)
 
     async def tool_storing_awaited(self, stored: asyncio.Future[str]) -> None:
-        """Wait for what is being stored: the layer answers whoever told it."""
+        """Wait for a running storing, so that the layer can answer the shim."""
         await asyncio.wait([stored])
 
     def _build_unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
@@ -363,7 +364,7 @@ class Recorder(WebSocketHooks):
 
 
 def set_alpn_offers(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: bool) -> None:
-    """Offer an upstream what its client speaks; gRPC is HTTP/2 and nothing else, without TLS too."""
+    """Offer an upstream the client's protocol; gRPC is always HTTP/2, also without TLS."""
     server = data.server
     if is_stream and server.tls:
         server.alpn_offers = (ALPN,) if is_rpc else (ALPN, HTTP1_ALPN)
@@ -374,7 +375,7 @@ def set_alpn_offers(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: 
 
 
 def simplify_cause(cause: str) -> str:
-    """Return why a connection failed without ``[Errno 111] Connect call failed ('::1', 1)`` around it."""
+    """Return why a connection failed, without ``[Errno 111] Connect call failed ('::1', 1)`` around it."""
     found = _ERRNO.search(cause)
     if found is None:
         return cause
@@ -382,7 +383,7 @@ def simplify_cause(cause: str) -> str:
 
 
 def build_forwarded_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
-    """Return header fields as they go to `host`, in order. `socket`: it asks for a WebSocket."""
+    """Return the header fields sent to `host`, in order. `socket`: it requests a WebSocket."""
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
         ours[b"accept-encoding"] = b"identity"  # SigV4 may have signed it
@@ -399,7 +400,7 @@ def build_forwarded_fields(fields: Fields, host: bytes, *, socket: bool) -> Fiel
 
 
 def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
-    """Return an answer's fields as kept, and as the client gets them: a redirect leads back to us."""
+    """Return an answer's fields as recorded, and as sent to the client: redirects lead back to the proxy."""
     location = header(headers, "location")
     if location is None:
         return headers, ()

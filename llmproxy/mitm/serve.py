@@ -1,9 +1,9 @@
-"""The proxy as a program: a minimal mitmproxy master around one engine, from the first line to the summary.
+"""The proxy as a program: a minimal mitmproxy master around one engine, from start message to summary.
 
-Core, Proxyserver, NextLayer, TLS at its first use, and ours: twice as quick on the forwarding path as mitmdump's full
-set. This master has no signal handlers and would go on without a listener when the port is taken, so both are done
-here. On SIGINT and SIGTERM it stops listening, gives open answers a few seconds, marks what is left as cut, and closes
-the store after the last of them.
+Its addons are Core, Proxyserver, NextLayer, TLS at its first use, and ours: twice as fast at forwarding as mitmdump's
+full set. This master has no signal handlers and would continue without a listener if the port is taken, so both are
+handled here. On SIGINT and SIGTERM it stops listening, waits a few seconds for open answers, marks the rest as cut, and
+closes the store after the last of them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
-"""Seconds that open answers get after the signal to end."""
+"""Seconds that open answers get after a signal to end."""
 CLOSING = 1.0
 """Seconds that cut connections get to run their last hooks."""
 ANSWERED = 0.05
-"""Seconds in which who asked us over HTTP to end hears that we will."""
+"""Seconds before an end requested over HTTP, so that the client gets its answer."""
 HEARTBEAT = 5.0
-"""Seconds between signs of life in the leases that this process holds."""
+"""Seconds between renewals of the leases held by this process."""
 _NOT_IGNORED = 1
 """Exit code of `git check-ignore`."""
 
@@ -64,7 +64,7 @@ OPTIONS: dict[str, object] = {
 
 
 def run_proxy(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Exit:
-    """Serve until a signal comes; returns the exit code. `announce`: print where it serves as a line of JSON."""
+    """Serve until a signal comes; returns the exit code. `announce`: print the address as a line of JSON."""
     return asyncio.run(_serve_until_signal(loaded, report, announce=announce))
 
 
@@ -123,7 +123,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
 
 
 def write_totals(totals: Totals, unused: int | None, path: str) -> None:
-    """Write for the command that started us what it all came to; nothing where nobody named a file."""
+    """Write the totals for the command that started this proxy; nothing if no file was named."""
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:
             Path(path).write_text(
@@ -132,7 +132,7 @@ def write_totals(totals: Totals, unused: int | None, path: str) -> None:
 
 
 def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStarted:
-    """Return what is said when the proxy serves."""
+    """Return the start message."""
     settings = loaded.settings
     return ProxyStarted(
         url=f"http://{find_reachable_host(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
@@ -151,7 +151,7 @@ def _list_end_signals() -> list[signal.Signals]:
 async def close_and_report(
     end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Reporter, totals: Totals
 ) -> int | None:
-    """End what is open, store what is left, then say the sum; returns how many recordings were unused, or None."""
+    """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()
     unused, notes = built.proxy.engine.questions.count_unused(), built.proxy.engine.features.list_notes()
     await built.close()  # what is still being stored counts too
@@ -164,7 +164,7 @@ async def close_and_report(
 def on_signals(
     loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], heard: Callable[[], None]
 ) -> Callable[[], None]:
-    """Call `heard` in the loop for each of these signals; returns what ends that."""
+    """Call `heard` in the event loop for each of these signals; returns a function that stops this."""
     try:
         for number in numbers:
             loop.add_signal_handler(number, heard)
@@ -185,7 +185,7 @@ def on_signals(
 
 
 def find_exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses: int) -> tuple[Exit, str]:
-    """Return the exit code, and why, where a proof was asked for; `unused` (None: not known), `losses` unrecorded."""
+    """Return exit code and reason if an option asks for proof; `unused` (None: unknown), `losses` unrecorded."""
     if losses:
         return Exit.ENVIRONMENT, ""
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
@@ -197,7 +197,7 @@ def find_exit_code(settings: Settings, totals: Totals, unused: int | None, *, lo
 
 
 def check_port_free(host: str, port: int) -> None:
-    """Check that we may listen there, before anything is opened. Raises MachineError: taken, or not ours."""
+    """Check that the port can be used, before anything is opened. Raises MachineError: taken, or not permitted."""
     if not port:
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -222,7 +222,7 @@ async def _renew_cassette_leases(proxy: ProxyContext) -> None:
 
 
 def check_client_cert(path: Path) -> None:
-    """Check what upstreams are to be shown. Raises MachineError: no file, no certificate with its key."""
+    """Check the client certificate for upstreams. Raises MachineError: missing, or without its key."""
     files = sorted(path.glob("*.pem")) if path.is_dir() else [path]
     hint = "Give one PEM file with certificate (and its chain) and key without a password, or a folder of HOST.pem."
     if not files:
@@ -241,7 +241,7 @@ class ServedProxy:
     def __init__(
         self, proxy: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
     ) -> None:
-        """Put the addons together; nothing listens yet. `ours` are layer choice and recorder, where not the usual ones.
+        """Install the addons without listening. `ours` are layer choice and recorder, if not the usual ones.
 
         Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
         """
@@ -272,7 +272,7 @@ class ServedProxy:
             proxy.ca, proxy.ca_bundle = str(self.authority.ca_certificate), str(self.authority.ca_bundle)
 
     async def start_listening(self) -> int:
-        """Start to serve and return the port. Raises MachineError: nothing listens."""
+        """Start listening and return the port. Raises MachineError."""
         if not await self._server.setup_servers() or not self._server.listen_addrs():
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
         widen_backlog(self._server)
@@ -285,7 +285,7 @@ class ServedProxy:
         return port
 
     async def stop_serving(self) -> None:
-        """Stop listening, let open answers finish for a while, cut what is left."""
+        """Stop listening, wait a while for open answers, cut the rest."""
         self._proxy.draining = True
         await self._server.servers.update([])
         await self._proxy.wait_until_idle(PATIENCE)
@@ -295,7 +295,7 @@ class ServedProxy:
 
 
 async def cut_connections(server: proxyserver.Proxyserver) -> None:
-    """End every client connection; what was open upstream ends with it, and its hooks run."""
+    """End every client connection, and so its upstream connection; their hooks run."""
     for connection in list(server.connections.values()):
         transport = connection.transports.get(connection.client)
         if transport is not None and transport.handler is not None:

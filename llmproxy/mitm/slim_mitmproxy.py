@@ -1,16 +1,16 @@
-"""mitmproxy without what our own server never uses, which is most of what it imports.
+"""Lighter imports of mitmproxy, without the parts that our own server never uses, which are most of them.
 
-    mitmproxy.addons               its `__init__` imports every addon there is, and with them flask, ldap3 and more
+    mitmproxy.addons               its `__init__` imports every addon, and with them flask, ldap3 and more
     mitmproxy.proxy.layers.quic    QUIC and HTTP/3: aioquic, service_identity, attrs
     ruamel.yaml                    for its configuration file, which we do not read
     pyparsing                      for commands typed into its console: 37 ms of processor, with unittest behind it
 
-The package of addons is put in place with the same path and nothing run: `import mitmproxy.addons.core` then imports
-just that. Whoever asks it for more (`default_addons`) gets the real one, run at that moment; YAML and the parser
-likewise. What is asked for of QUIC is a class without instances, which nobody meets: we listen on TCP alone, where
-mitmproxy makes none of these layers.
+The package of addons is installed with the same path but without running its code: `import mitmproxy.addons.core` then
+imports just that. Access to anything else (`default_addons`) runs the real code at that moment; likewise YAML and the
+parser. Names of QUIC are classes without instances: we listen on TCP only, where mitmproxy creates none of these
+layers.
 
-Where mitmproxy has been imported already, as in ``mitmdump -s``, nothing is changed.
+If mitmproxy is already imported, as in ``mitmdump -s``, nothing is changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ QUIC = ("mitmproxy.proxy.layers.quic", "mitmproxy.proxy.layers.http._http3")
 
 
 class LazyModule(ModuleType):
-    """A module in its place, its own code not run yet."""
+    """An installed module whose code has not run yet."""
 
     def __getattr__(self, name: str) -> object:
-        """Import a submodule, or run the module's code, when somebody asks for what it would have brought."""
+        """Import a submodule, or run the module's code, at the first access to one of its names."""
         if name.startswith("__"):
             raise AttributeError(name)
         if "__path__" in vars(self) and find_spec(f"{self.__name__}.{name}") is not None:
@@ -61,7 +61,7 @@ class QuicModuleStub(ModuleType):
 
 
 def slim_mitmproxy() -> bool:
-    """Make mitmproxy slim, unless it was imported before; tells whether it is. Does nothing without mitmproxy."""
+    """Install the lighter imports unless mitmproxy is imported already; returns whether they are installed."""
     if ADDONS in sys.modules or "mitmproxy.proxy.layers" in sys.modules:
         return isinstance(sys.modules.get(QUIC[0]), QuicModuleStub)
     if not _defer_import(ADDONS):
@@ -77,14 +77,14 @@ def slim_mitmproxy() -> bool:
 
 
 def _unquote_importing_lexer(text: str) -> str:
-    """Stand for the lexer's function of this name until somebody calls it."""
+    """Stand in for the lexer's function of this name until its first call."""
     lexer: Any = sys.modules[LEXER]
     _ = lexer.expr  # the module's own code runs, and defines the real one
     return str(lexer.unquote(text))
 
 
 def _defer_import(name: str) -> bool:
-    """Put a package in its place without running it; False if it is not there."""
+    """Install a package without running it; False if it does not exist."""
     if name in sys.modules:
         return True
     try:

@@ -1,8 +1,7 @@
-"""WebSockets: what an upgrade must be, and how messages are recorded on their way through mitmproxy.
+"""WebSockets: checks of upgrades, and recording of messages relayed by mitmproxy.
 
-mitmproxy relays each message at once and tells us of it; we only write it down, so nothing is delayed. When one side
-begins to close, the layer holds the end back until it is stored here, so that no client sees the end of a conversation
-that was not kept.
+mitmproxy relays each message at once and notifies us; we only record it, so nothing is delayed. When one side begins to
+close, the layer holds the end back until the conversation is stored, so that no client sees the end of an unstored one.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
 
 PIECE = 1 << 20
-"""Bytes of one frame that we send; longer messages are fragmented, for clients with a limit on frames."""
+"""Maximum bytes of a frame that we send; longer messages are fragmented, for clients with a limit on frames."""
 _KEY_MARK = "openai-insecure-api-key."
 
 
 class UpgradeRefused(RefusedError):
-    """426 makes clients that can (Codex) fall back to HTTP at once; other statuses cost them seconds of reconnects."""
+    """A refused upgrade. 426 lets clients such as Codex fall back to HTTP at once; others cost seconds of
+    reconnects.
+    """
 
     code = "llmproxy_websocket"
     status = 426
@@ -42,7 +43,7 @@ class UpgradeMissed(MissError):
 
 
 def check_upgrade(head: Head) -> None:
-    """Refuse what looks like a WebSocket's upgrade and is none. Raises RefusedError."""
+    """Check a WebSocket upgrade. Raises RefusedError: it is invalid."""
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
         msg = f"llmproxy: this is no upgrade to a WebSocket (RFC 6455 section 4.1): {head.method}, version {version}."
@@ -50,14 +51,14 @@ def check_upgrade(head: Head) -> None:
 
 
 def find_subprotocol_key(head: Head) -> str | None:
-    """Return the key that a browser's client hides among the subprotocols, as it cannot set headers."""
+    """Return the API key that a browser client puts into the subprotocols, as it cannot set headers."""
     offered = (header(head.headers, "sec-websocket-protocol") or "").split(",")
     names = (name.strip() for name in offered)
     return next((name.removeprefix(_KEY_MARK) for name in names if name.startswith(_KEY_MARK)), None)
 
 
 def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
-    """Redact a client's message as a request's body: its own credential stands for any caller's."""
+    """Redact a client's message like a request's body: its own credential becomes the placeholder for any caller's."""
     plain, route = data.encode() if isinstance(data, str) else data, exchange.route
     request = Request("POST", route.target, exchange.request.headers, plain)
     body = engine.redactor.request(request, route.provider.credentials).body
@@ -65,7 +66,7 @@ def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str
 
 
 def split_long_message(data: str | bytes) -> list[Event]:
-    """Cut a message into frames of at most PIECE characters or bytes."""
+    """Split a message into frames of at most PIECE characters or bytes."""
     marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
     if isinstance(data, str):
         return [TextMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
@@ -73,7 +74,7 @@ def split_long_message(data: str | bytes) -> list[Event]:
 
 
 def join_message_parts(parts: list[str | bytes]) -> str | bytes:
-    """Put a message together; all its parts are of one kind."""
+    """Join the parts of a message; all are of one kind."""
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))
 
@@ -90,7 +91,7 @@ def is_upgrade(request: http.Request) -> bool:
 
 
 def limit_offered_extensions(request: http.Request) -> None:
-    """Offer upstream only what mitmproxy can take apart: permessage-deflate, without zlib's window of 8 bits."""
+    """Offer upstream only extensions that mitmproxy can decode: permessage-deflate, without an 8-bit window."""
     offers = request.headers.pop("sec-websocket-extensions", "").split(",")
     kept = [
         offer.strip()
@@ -106,13 +107,13 @@ CARRIED = "llmproxy"
 
 
 class WebSocketHooks:
-    """The part of `Recorder` for WebSockets, and what its other part shares with it."""
+    """The part of `Recorder` for WebSockets, and helpers shared with its other part."""
 
     def __init__(self, proxy: ProxyContext) -> None:
         self._proxy = proxy
 
     def _find_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
-        """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
+        """Return the exchange of this flow: its release may be withdrawn (the client left) before the last hook."""
         exchange: Exchange | None = flow.metadata.get(CARRIED)
         return exchange
 
@@ -128,7 +129,7 @@ class WebSocketHooks:
             self._proxy.report_unrecorded(exchange, f"{type(why).__name__}: {why}")
 
     def _on_switch(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
-        """The upstream has switched protocols: write down messages from here on."""
+        """Start recording messages: the upstream has switched protocols."""
         engine, socket = self._proxy.engine, flow.websocket
         if socket is None:
             flow.kill()  # type: ignore[no-untyped-call]
@@ -169,6 +170,6 @@ class WebSocketHooks:
 
 
 def is_unasked_switch(request: http.Request, response: http.Response) -> bool:
-    """Return whether the upstream switches to what nobody asked for, or to what mitmproxy would pass on unseen."""
+    """Return whether the upstream switches to an unrequested protocol, or to one that mitmproxy relays unseen."""
     upgrade = response.headers.get("upgrade", "").lower()
     return response.status_code == SWITCHING and not (is_upgrade(request) and upgrade == "websocket")

@@ -1,9 +1,10 @@
-"""A recorded WebSocket, replayed: here we are the server, and nothing goes upstream.
+"""Replay of a recorded WebSocket: the proxy acts as the server, and nothing goes upstream.
 
-`ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on every event of it comes
-here. wsproto is fed the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and takes frames
-apart. What to say, and whether the client says what it said then, is decided in `core.ws_replay`; this sends it in its
-time. A message that was never recorded closes the socket with 4404 and a reason; an exception of ours with 1011.
+`ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on all its events come
+here. wsproto gets the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and parses frames.
+`core.ws_replay` decides which messages to send, and whether the client's match the recorded ones; this module sends
+them at their times. A message that was never recorded closes the socket with 4404 and a reason; an exception of ours
+with 1011.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 
 MICROSECONDS = 1_000_000
 GRACE = 5.0
-"""Seconds that a client has to answer our closing, then the connection ends (RFC 6455 section 7.1.1)."""
+"""Seconds that a client has to answer our close frame, before the connection ends (RFC 6455 section 7.1.1)."""
 NO_CODE, TOO_BIG, FAILED = 1005, 1009, 1011
 """Close codes of RFC 6455 section 7.4.1."""
 Commands = layer.CommandGenerator[None]
@@ -56,7 +57,7 @@ class ReplayedWebSocket:
     """One replayed WebSocket. Call `accept_upgrade`, then `handle_event` for each event, until `is_closed`."""
 
     def __init__(self, proxy: ProxyContext, context: Context, exchange: Exchange, head: Head) -> None:
-        """Prepare to play what was chosen; raises for a damaged recording, and for a handshake that is none."""
+        """Prepare the chosen recording; raises for a damaged recording, and for an invalid handshake."""
         store = proxy.engine.store
         if exchange.slot is None or store is None:
             raise ValueError("a Socket is for exchanges decided REPLAY")
@@ -95,7 +96,7 @@ class ReplayedWebSocket:
     # --- events ----------------------------------------------------------------------------------------------------
 
     def accept_upgrade(self, more: bytes) -> Commands:
-        """Accept the upgrade and say what the server said by itself; `more` is what came behind the head."""
+        """Accept the upgrade and send the server's first messages; `more` are the bytes after the head."""
         yield commands.SendData(self._client, self._hello)
         try:
             if self._player.server_speaks_first:
@@ -133,7 +134,7 @@ class ReplayedWebSocket:
         return [*kept, (CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
 
     def handle_event(self, event: events.Event) -> Commands:
-        """Take an event of the client's connection; raises nothing."""
+        """Handle an event of the client's connection; raises nothing."""
         try:
             yield from self._handle_open_event(event)
         except Exception as why:  # noqa: BLE001 - said there
@@ -155,7 +156,7 @@ class ReplayedWebSocket:
             yield from self._end_socket()
 
     def receive_bytes(self, data: bytes) -> Commands:
-        """Take bytes of the client's."""
+        """Handle bytes of the client."""
         try:
             self._ws.receive_data(data)
             for said in self._ws.events():
@@ -218,12 +219,12 @@ class ReplayedWebSocket:
             yield from self._send_due()
 
     def _mark_recording_served(self) -> None:
-        """Note the recording as played, once the client has said something: until then another socket may need it."""
+        """Count the recording as used once the client has sent a message: until then another socket may need it."""
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
 
     def _take_other_recording(self, first: str | bytes) -> bool:
-        """Take another recording that begins with this message, not played: sockets come in any order."""
+        """Switch to an unused recording that begins with this message: sockets may open in any order."""
         engine, exchange = self._engine, self._exchange
         session, store = exchange.session, engine.store
         if store is None or exchange.slot is None:
@@ -243,7 +244,7 @@ class ReplayedWebSocket:
     # --- what we say -----------------------------------------------------------------------------------------------
 
     def _queue_due(self, due: list[Due]) -> None:
-        """Queue what is due; never before what is queued already."""
+        """Queue due messages, after those already queued."""
         speed = self._exchange.session.settings.speed
         now = self._engine.clock()
         for after, frame in due:
@@ -251,7 +252,7 @@ class ReplayedWebSocket:
             self._due.append((max(at, self._due[-1][0]) if self._due else at, frame))
 
     def _send_due(self) -> Commands:
-        """Send what is due by now, then sleep until the next."""
+        """Send due messages, then sleep until the next."""
         now, out = self._engine.clock(), b""
         while self._due and self._due[0][0] <= now and self._ws.state is ConnectionState.OPEN:
             _, frame = self._due.popleft()
@@ -276,7 +277,7 @@ class ReplayedWebSocket:
             yield self._wakeup
 
     def _close_missed(self, mismatch: FrameMismatch) -> Commands:
-        """Close with the reason, and journal the whole story."""
+        """Close with the reason of the miss, and write it to the journal."""
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
@@ -292,7 +293,7 @@ class ReplayedWebSocket:
         yield from self._begin_closing_handshake(MISMATCH, engine.redactor.text(miss.reason))
 
     def _begin_closing_handshake(self, code: int, reason: str) -> Commands:
-        """Begin to close; what was queued is not said any more."""
+        """Begin the closing handshake; queued messages are dropped."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
             yield commands.SendData(
@@ -303,7 +304,7 @@ class ReplayedWebSocket:
             yield from self._end_socket()
 
     def _wait_for_end(self) -> Commands:
-        """We have said that it is over; wait a while for the client to say so too."""
+        """Wait a while for the client's close frame after ours."""
         self._deaf = True
         self._ending = self._engine.clock() + GRACE
         self._wakeup = commands.RequestWakeup(GRACE)

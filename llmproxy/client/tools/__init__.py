@@ -1,1 +1,1 @@
-"""Servers of tools: those of an agent that is run (configuration, shim), and ours over recordings."""
+"""MCP servers: those of a run agent (configuration, shim), and our own over recordings."""

@@ -1,14 +1,14 @@
-"""Where known coding agents have their MCP servers, and how one run of theirs gets others.
+"""MCP configurations of known coding agents, and how to replace them for one run.
 
 The user's files are read, and never written:
 
-    claude   ``.mcp.json`` of the folder (servers that were approved),       -> a copy by --mcp-config, and that alone
+    claude   ``.mcp.json`` of the folder (approved servers),                 -> only a copy, by --mcp-config
              ``~/.claude.json``, ``--mcp-config``
     codex    ``$CODEX_HOME/config.toml``                                     -> ``-c mcp_servers.NAME.args=...``
 
-An agent is a row of `AGENTS`. What a file says that nobody understands is left to the agent, which says it better. One
-that a shell's text begins with (``sh -c 'codex exec "hi"'``) is found there, and given words of ours: behind a ``cd``,
-in another home or in a loop nobody knows where the program would look.
+An agent is a row of `AGENTS`. Invalid parts of a file are left to the agent, which reports them better. An agent at the
+beginning of a shell's text (``sh -c 'codex exec "hi"'``) is found too, and gets our arguments; after a ``cd``, with
+another home or in a loop it is unknown where the program would look.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
 
 NONE = "none"
-"""Of --mcp-config: let the agent's servers be."""
+"""Value of --mcp-config that keeps the agent's servers."""
 _CLAUDE = "--mcp-config"
 _STRICT = "--strict-mcp-config"
 _SUBCOMMANDS = frozenset(
     {"mcp", "config", "doctor", "update", "install", "plugin", "auth", "login", "logout", "features"}
 )
-"""Words behind an agent's name with which it does not run."""
+"""Subcommands with which the agent does not run."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
-"""Names that can stand in a dotted key of TOML."""
+"""Pattern of names for a dotted key of TOML."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTools:
-    """An agent's servers, and how its command gets others in their place."""
+    """An agent's servers, and how to replace them in its command."""
 
     config: ToolsConfig
     place: Callable[[Mapping[str, Any], Path], tuple[str, ...]]
-    """Takes the configuration for the run and a folder that lives as long; returns the command."""
+    """Takes the run's configuration and a folder that lives as long; returns the command."""
     notes: tuple[str, ...] = ()
-    """What is to be said of what was found."""
+    """Messages about the servers."""
 
 
 def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    """Return the agent's servers; None if it is not known to have any. Raises SettingsError: not in `asked`."""
+    """Return the agent's servers; None if none are known. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
         insert_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
         try:
@@ -70,7 +70,7 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
 
 
 def _find_agent_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    """Return what a known agent has; one that a shell's text begins with gets its words there."""
+    """Return a known agent's servers; an agent in a shell's text gets its arguments there."""
     if (inside := parse_shell_command(command)) is not None:
         found = _find_agent_tools((inside.program, *inside.words), env, cwd)
         if found is None:
@@ -140,7 +140,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
 
 
 def _split_config_option(command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a command without its option of configurations, and what that names: all words until the next option."""
+    """Return a command without its configuration option, and the option's values: all words until the next option."""
     rest: list[str] = []
     given: list[str] = []
     taking = False
@@ -156,7 +156,7 @@ def _split_config_option(command: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Return what tells whether somebody allowed a server of the folder's file: it came with somebody's repository."""
+    """Return a function that checks whether a server of the folder's file was approved: it may be a stranger's."""
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home(), ".claude"))
     files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]
     said = [local, *map(_read_json, files)]
@@ -218,7 +218,7 @@ def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path)
 
 
 def _build_toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs, as codex takes it: strings of JSON are strings of TOML."""
+    """Yield the differences as codex options: JSON strings are valid TOML strings."""
     for name, server in made.items():
         for key in ("command", "args", "url"):
             if key in server and server[key] != before[name].get(key):
@@ -236,7 +236,7 @@ AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundToo
     "claude": _find_claude_tools,
     "codex": _find_codex_tools,
 }
-"""By program."""
+"""Agents by program."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _RUNS = re.compile(r"-[a-z]*c")
 _ELSEWHERE = r"(?!(?:HOME|CODEX_HOME|CLAUDE_CONFIG_DIR)=)"
@@ -249,18 +249,18 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A program with its words, in a shell's."""
+    """A program with its words inside a shell's command."""
 
     program: str
     words: tuple[str, ...]
-    """Behind it, to the end of the text, no variable expanded."""
+    """Words after it, to the end of the text, with variables unexpanded."""
     _shell: tuple[str, ...]
     _before: str
     _rest: str
     _after: tuple[str, ...]
 
     def add_words(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the shell's command with these words right behind the program."""
+        """Return the shell's command with these words right after the program."""
         text = (
             f"{self._before}{shlex.quote(self.program)}{''.join(f' {shlex.quote(word)}' for word in words)}{self._rest}"
         )
@@ -268,7 +268,7 @@ class ShellCommand:
 
 
 def parse_shell_command(command: Sequence[str]) -> ShellCommand | None:
-    """Return what a shell's text begins with; None for any other command, and for a text that cannot be read."""
+    """Return the first command of a shell's text; None for any other command, or an unreadable text."""
     program = command[0].replace("\\", "/").rpartition("/")[2]
     if program not in _SHELLS or len(command) < 3 or _RUNS.fullmatch(command[1]) is None:
         return None

@@ -1,7 +1,7 @@
-"""An MCP server over recordings, by the official SDK: `mcp_tools` has its tools, this runs the commands that do them.
+"""An MCP server over recordings, on the official SDK: `mcp_server_tools` defines its tools, this runs their commands.
 
-Each call is a process of its own: what it says is what a person would read, a failure is a tool error with that text,
-and nothing of it can reach the stdout that the protocol needs.
+Each call is a process of its own: its output is the text for people, a failure becomes a tool error with that text, and
+nothing of it reaches the protocol's stdout.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from llmproxy.client.tools.mcp_server_tools import (
 from llmproxy.errors import LLMProxyError, MachineError, add_prefix
 
 PATIENCE = 600.0
-"""Seconds that a command may take."""
+"""Timeout of a command in seconds."""
 LONGEST = 60_000
-"""Characters of an answer: a model reads it."""
+"""Maximum characters of an answer, which a model reads."""
 _WIDTH = "200"
 """Columns of tables."""
 
 
 class ToolFailed(LLMProxyError):
-    """What was asked could not be done."""
+    """The request could not be carried out."""
 
 
 class CommandFailed(LLMProxyError):
-    """What a command said that failed; we sign what it says of us, and not what its agent says."""
+    """Output of a failed command; our own messages get our prefix, the agent's do not."""
 
 
 def serve_stdio(serving: ServerOptions) -> None:
-    """Serve on stdin and stdout until the client goes. Raises MachineError."""
+    """Serve on stdin and stdout until the client leaves. Raises MachineError."""
     try:
         from mcp.server.stdio import stdio_server
     except ImportError as error:
@@ -58,7 +58,7 @@ def serve_stdio(serving: ServerOptions) -> None:
 
 
 def _make_server(serving: ServerOptions) -> Any:
-    """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
+    """Create the SDK's server; its first generation takes functions by decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
 
@@ -98,7 +98,7 @@ def _describe_tool(tool: McpTool) -> dict[str, Any]:
 async def answer_tool_call(
     tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: ServerOptions
 ) -> tuple[str, bool]:
-    """Do what is asked: what a model is to read, and whether it failed."""
+    """Run a tool; return the text for the model, and whether it failed."""
     try:
         if (tool := tools.get(name)) is None:
             raise unknown_tool_error(name, serving)
@@ -122,7 +122,7 @@ def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) ->
 
 
 async def run_command(words: Sequence[str]) -> str:
-    """Run a command of ours, into files: a pipe may stay open for ever. Raises ToolFailed, CommandFailed."""
+    """Run a command of ours with output to files: a pipe may stay open for ever. Raises ToolFailed, CommandFailed."""
     env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:

@@ -1,9 +1,7 @@
-"""What `llmproxy mcp serve` offers a coding agent: a row each, a tool with its arguments and the words of the command
-that does it.
+"""The tools of `llmproxy mcp serve`: one row each, with arguments and the command that it runs.
 
-Pure. A tool does what the command of the same name does and says what that says, errors too; so there is one text for
-people and for agents. Arguments that are cassettes or numbers stand behind ``=`` or are checked: none of them can
-become an option.
+Pure. A tool runs the command of the same name and returns its output, errors included; so people and agents get the
+same text. Arguments that are cassettes or numbers come after ``=`` or are checked: none of them can become an option.
 """
 
 from __future__ import annotations
@@ -36,20 +34,20 @@ _OVERRIDES = {
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What was typed when the server was started."""
+    """Options with which the server was started."""
 
     store: str = ""
-    """Path; empty: as the settings say."""
+    """Path; empty: from the settings."""
     cassette: str = ""
-    """The one that is meant where none is named."""
+    """Default cassette."""
     write: bool = False
-    """Whether recordings may be changed."""
+    """Whether tools may change recordings."""
     agent: tuple[str, ...] = ()
-    """The command that is replayed; an agent that asks chooses no command."""
+    """The command to replay; the client cannot choose one."""
     other_store: str = ""
-    """A store that is not served, and whose recordings may be meant."""
+    """A store that is not served, but may hold the recordings that the client looks for."""
     options: tuple[tuple[str, str | None], ...] = ()
-    """How that command is run: flags of `replay`, and the value of each, None for a switch."""
+    """Options of that command: flags of `replay` with values, None for a switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class McpTool:
     description: str
     properties: Mapping[str, Any]
     words: Callable[[Arguments, ServerOptions], Sequence[str]]
-    """The command's words behind ``llmproxy``. Raises SettingsError."""
+    """The command's words after ``llmproxy``. Raises SettingsError."""
     required: tuple[str, ...] = ()
     writes: bool = False
     runs_agent: bool = False
@@ -74,14 +72,14 @@ class McpTool:
 
 
 def _get_asked_cassette(asked: Arguments, serving: ServerOptions) -> str:
-    """Return the cassette that is meant. Raises SettingsError."""
+    """Return the requested cassette. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _refuse_option(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
 def _refuse_option(word: str) -> str:
-    """Return a word that is no option. Raises SettingsError."""
+    """Return a word unless it is an option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
     return word
@@ -173,15 +171,15 @@ TOOLS = (
 )  # fmt: skip
 """In the order of the list."""
 LONGEST_WORD = 100_000
-"""Characters of a text that becomes a word of a command; systems take 131,072 bytes a word."""
+"""Maximum characters of a text in a command; systems allow 131,072 bytes a word."""
 
 LARGEST = (1 << 63) - 1
 SHOWN = 100
-"""Characters of a value that is none."""
+"""Maximum characters shown of an invalid value."""
 
 
 def _can_be_argument(value: object) -> bool:
-    """Return whether a value can be a word of a command: a text, without what no system takes."""
+    """Return whether a value can be a word of a command: a text without characters that systems refuse."""
     return (
         isinstance(value, str)
         and len(value.encode("utf-8", "surrogatepass")) <= LONGEST_WORD
@@ -195,11 +193,11 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict) and all(map(_can_be_argument, (*value, *value.values()))),
     "array": lambda value: isinstance(value, list) and all(map(_can_be_argument, value)),
 }
-"""By the type of a schema: what an argument must be. The members of its objects and arrays are texts."""
+"""Check by schema type. The members of objects and arrays are texts."""
 
 
 def check_arguments(tool: McpTool, asked: Arguments) -> None:
-    """See to it that the arguments are what the schema of the tool says. Raises SettingsError."""
+    """Check arguments against the tool's schema. Raises SettingsError."""
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
         raise SettingsError(f"{takes}; not {unknown[0][:100]!r}.")
@@ -225,7 +223,7 @@ def list_offered_tools(serving: ServerOptions) -> list[McpTool]:
 
 
 def unknown_tool_error(name: str, serving: ServerOptions) -> SettingsError:
-    """Return the error for a tool that is not offered: unknown, or to be allowed when the server is started."""
+    """Return the error for a tool that is not offered: unknown, or not allowed at the server's start."""
     offered = ", ".join(each.name for each in list_offered_tools(serving))
     known = next((each for each in TOOLS if each.name == name), None)
     if known is None:
@@ -236,7 +234,7 @@ def unknown_tool_error(name: str, serving: ServerOptions) -> SettingsError:
 
 
 def build_command(tool: McpTool, asked: Arguments, serving: ServerOptions) -> list[str]:
-    """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
+    """Return the words after ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
     check_arguments(tool, asked)
     words = list(tool.words(asked, serving))

@@ -1,12 +1,11 @@
-"""An agent's MCP configuration for the time of a run: the shim before its servers over stdio, the proxy before those
-over HTTP.
+"""Rewriting of an agent's MCP configuration for a run: stdio servers go through the shim, HTTP servers through the
+proxy.
 
     {"mcpServers": {NAME: {"command", "args", "env"} | {"type": "http", "url", "headers"}}}
 
 VS Code's "servers" likewise.
 
-Pure: what is read is never changed; the caller writes the copy. What cannot be put behind anything stays as it is, and
-is said.
+Pure: the input is never changed; the caller writes the copy. A server that cannot be proxied is kept, with a message.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from llmproxy.errors import SettingsError
 
 _TABLES = ("mcpServers", "servers")
 UPSTREAM = "mcp."
-"""How the names of upstreams begin that are servers of a configuration."""
+"""Prefix of upstream names for a configuration's servers."""
 _REMOTE = frozenset({"http", "streamable-http", "streamableHttp"})
 
 
@@ -33,11 +32,11 @@ _REMOTE = frozenset({"http", "streamable-http", "streamableHttp"})
 class ToolsConfig:
     values: Mapping[str, Any]
     table: str
-    """The member that holds the servers."""
+    """The member with the servers."""
     names: Mapping[str, str]
-    """Under which its servers are recorded, by their own."""
+    """Recorded name by server name."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
-    """What the proxy must know: name -> origin."""
+    """Upstreams for the proxy: name -> origin."""
 
     @property
     def servers(self) -> Mapping[str, Any]:
@@ -45,12 +44,12 @@ class ToolsConfig:
         return found
 
     def list_upstreams(self, url: str) -> dict[str, str]:
-        """Return what the proxy at `url` must know: of itself nothing, or it would ask itself."""
+        """Return the upstreams for the proxy at `url`, without that proxy itself, which would call itself."""
         return {name: origin for name, origin in self.upstreams.items() if not is_proxy_url(origin, url)}
 
 
 def read_config(text: str, name: str) -> ToolsConfig:
-    """Read a configuration; `name` is its file's. Raises SettingsError."""
+    """Parse a configuration; `name` is its file's. Raises SettingsError."""
     hint = 'It looks like {"mcpServers": {"files": {"command": "npx", "args": ["-y", "some-server"]}}}.'
     try:
         values = json.loads(text)
@@ -78,7 +77,7 @@ def _build_config(values: Mapping[str, Any], table: str) -> ToolsConfig:
 
 
 def choose_upstream_names(servers: Iterable[str]) -> dict[str, str]:
-    """Return by server the name it is recorded under: were two equal, one would be answered with the other's words."""
+    """Return the recorded name by server. Names are unique, so that no server gets another's answers."""
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())
     return {
@@ -90,7 +89,7 @@ def choose_upstream_names(servers: Iterable[str]) -> dict[str, str]:
 
 
 def _server_origin(server: object) -> str:
-    """Return where a server over HTTP is; empty for others, and for a URL with a variable or a password."""
+    """Return the origin of a server over HTTP; empty for others, and for a URL with a variable or a password."""
     url = server.get("url") if isinstance(server, dict) else None
     if not isinstance(server, dict) or not isinstance(url, str) or server.get("type", "http") not in _REMOTE:
         return ""
@@ -104,7 +103,9 @@ def _server_origin(server: object) -> str:
 
 
 def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return a run's configuration, and each server's change in words; `shim` are the words that start us."""
+    """Return a run's configuration, and a description of each server's change; `shim` are the words that start the
+    shim.
+    """
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():
@@ -140,7 +141,7 @@ def _rewrite_server(
 
 
 def _explain_unproxied(server: object) -> str:
-    """Describe why a server cannot be put behind anything."""
+    """Describe why a server cannot be proxied."""
     if not isinstance(server, dict) or not ("command" in server or "url" in server):
         return "it has neither `command` nor `url`"
     if "command" in server:

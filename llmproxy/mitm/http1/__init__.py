@@ -1,1 +1,1 @@
-"""HTTP/1 in front of mitmproxy: requests framed by us, hits answered at once, the rest handed over one at a time."""
+"""HTTP/1 in front of mitmproxy: requests are framed here, hits answered at once, the rest forwarded one at a time."""

@@ -1,15 +1,15 @@
-"""In front of a connection's stream: hits are answered where their bytes arrive.
+"""Fast path for hits, in front of a connection's stream: answered as soon as their bytes arrive.
 
 asyncio calls `data_received`; mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event
-through its layers, which costs several times what the answer does. So a plain request that turns out to be a hit is
-answered here and now. Everything else (TLS, CONNECT, chunked bodies, upgrades, odd heads, misses, recording, pacing,
-the control API) is handed over, byte for byte as it came, to the stream and so to `ReplayLayer`; with it the request,
-if it was begun already: nothing is decided twice. The connection comes back here when the layer has taken every byte
-that was handed over and stands between two requests.
+through its layers, which costs several times the work of the answer. So a plain request that is a hit is answered here.
+Everything else (TLS, CONNECT, chunked bodies, upgrades, unusual heads, misses, recording, pacing, the control API) is
+handed over unchanged to the stream and so to `ReplayLayer`, together with the state of a request that has begun:
+nothing is decided twice. The connection returns here when the layer has consumed all its bytes and is between two
+requests.
 
-Nothing is decided here. What was asked before in the same words is answered by the fast path (`core.engine.fast_path`);
-every other request goes the layer's way, `IncomingRequest`, driven from here. An exception here hands over; the layer
-then says what is wrong, or serves.
+Nothing is decided here. A request equal to an earlier one is answered by the engine's fast path
+(`core.engine.fast_path`); every other request goes through `IncomingRequest` like in the layer. After an exception here
+the request is handed over; the layer then reports the error, or serves.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from llmproxy.protocol import CONTROL_PREFIX, Decision
 log = logging.getLogger(__name__)
 
 MAX_HELD = 4 << 20
-"""Bytes of a request that are held here; a longer one is the layer's."""
+"""Maximum bytes of a request buffered here; a longer one goes to the layer."""
 STREAMS = 256
-"""Connections to one upstream for one client: a client of HTTP/2 has at most a hundred streams open."""
+"""Maximum connections to one upstream for one client: an HTTP/2 client has at most a hundred open streams."""
 REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
-"""Bytes of a head that is remembered: at most 4 MiB in all."""
+"""Maximum bytes of a cached head: at most 4 MiB in all."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
 _CREDENTIAL = re.compile(
     rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )"
     rb"([A-Za-z0-9._~\-]{16,})\r\n"
 )
-"""Says who asks and not what: some clients bring another one with each request."""
+"""Header that identifies the caller and not the request: some clients send another one each time."""
 
 
 class Front(asyncio.StreamReaderProtocol):
     incoming = IncomingRequest
-    """What a request is to us; a test puts a broken one in its place."""
+    """Factory of incoming requests; a test passes a broken one."""
 
     def __init__(
         self,
@@ -70,28 +70,28 @@ class Front(asyncio.StreamReaderProtocol):
         serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Wait for the first request; what is not answered here goes to `serve`."""
+        """Wait for the first request; requests not answered here go to `serve`."""
         super().__init__(asyncio.StreamReader(loop=loop), serve, loop=loop)
         self._proxy, self._heads = proxy, heads
         self._held: list[bytes] = []
         self._wanted = 0
-        """Bytes that what is held lacks at least."""
+        """Least number of bytes missing from the buffered request."""
         self._incoming: IncomingRequest | None = None
-        """The request that has begun here, and is not over."""
+        """The request that has begun here and is not finished."""
         self._last: ReceivedHead | None = None
-        """The head that came last."""
+        """The last head."""
         self._handed = 0
         self._full = False
         self._look: asyncio.TimerHandle | None = None
-        """When to look whether what is held still waits."""
+        """Timer that checks whether buffered bytes still wait."""
         self.layer: LayerProgress | None = None
-        """Set by the layer that was put behind; None until something was handed over."""
+        """Set by the layer behind; None until something was handed over."""
         self._here = True
         self.heard = 0.0
-        """When bytes came last, Unix time: the layers hear nothing of those that are answered here."""
+        """Unix time of the last bytes: the layers do not see requests answered here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Be found by the layer."""
+        """Register for the layer."""
         self._out = cast("asyncio.Transport", transport)
         self._place = (transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
         sockets, descriptor = self._proxy.sockets, transport.get_extra_info("socket").fileno()
@@ -101,7 +101,7 @@ class Front(asyncio.StreamReaderProtocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let the layer hear of what is left."""
+        """Pass remaining bytes to the layer."""
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._proxy.fronts.pop(self._place, None)
@@ -110,13 +110,13 @@ class Front(asyncio.StreamReaderProtocol):
             self._look.cancel()
 
     def eof_received(self) -> bool | None:
-        """Let the layer hear of what is left, and of the end."""
+        """Pass remaining bytes and the end to the layer."""
         self._hand_over(b"".join(self._held))
         return super().eof_received()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is asked, or answered."""
+        """Whether no request is in progress."""
         return not self._held and self._incoming is None and self._take_back_if_idle()
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Front(asyncio.StreamReaderProtocol):
         self._out.close()
 
     def pause_writing(self) -> None:
-        """Take nothing from a client that does not read its answers."""
+        """Stop reading from a client that does not read its answers."""
         super().pause_writing()
         if self._here:
             self._full = True
@@ -137,7 +137,7 @@ class Front(asyncio.StreamReaderProtocol):
             self._out.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Answer what can be answered here, hand over the rest."""
+        """Answer hits here, hand over the rest."""
         self.heard = time()
         if not self._here and not self._take_back_if_idle():
             self._handed += len(data)
@@ -166,7 +166,7 @@ class Front(asyncio.StreamReaderProtocol):
         )
 
     def _hand_over_incomplete(self, first: bytes) -> None:
-        """Hand over a part of a request whose rest has not come; what is held now may be another's."""
+        """Hand over an incomplete request; by then the buffer may hold another one."""
         self._look = None
         if not self._held:
             return
@@ -176,14 +176,14 @@ class Front(asyncio.StreamReaderProtocol):
             self._schedule_hand_over()
 
     def _take_back_if_idle(self) -> bool:
-        """Take the connection back if the layer has nothing to do with it any more."""
+        """Take the connection back if the layer is idle."""
         behind = self.layer
         if behind is not None and behind.total_bytes_received == self._handed and behind.is_between_requests:
             self._here = True
         return self._here
 
     def _hand_over(self, data: bytes) -> None:
-        """Hand these bytes, and the request that they begin with, to the layer."""
+        """Hand these bytes, and the request at their beginning, to the layer."""
         self._held, self._here = [], False
         if self._incoming is not None:
             self._proxy.arrived[self._place] = self._incoming
@@ -195,7 +195,7 @@ class Front(asyncio.StreamReaderProtocol):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _serve_complete_requests(self, data: bytes) -> None:
-        """Answer request after request of what is held; what has begun and is not complete stays held."""
+        """Answer the buffered requests in order; an incomplete one stays buffered."""
         while data:
             self._wanted = 0
             last = self._last
@@ -230,13 +230,13 @@ class Front(asyncio.StreamReaderProtocol):
             data = self._hold_remaining_bytes(data, end + length)
 
     def _hold_remaining_bytes(self, data: bytes, end: int) -> bytes:
-        """Return what is left behind a request that was answered; nothing if the connection is closing."""
+        """Return the bytes after an answered request; empty if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest
 
     def _send_fast_hit(self, last: ReceivedHead, body: bytes) -> bool:
-        """Send the recorded answer by the fast path. False, and nothing counted, if the long way must answer."""
+        """Send the recorded answer by the fast path. False, and nothing counted, if the slow path must answer."""
         plain, engine = last.plain, self._proxy.engine
         if plain.place is None:
             return False
@@ -251,7 +251,7 @@ class Front(asyncio.StreamReaderProtocol):
         return True
 
     def _begin_request(self, plain: FastHead) -> bool:
-        """Begin a request whose head is here; False if its body is not to be waited for here."""
+        """Begin a request with a complete head; False if its body is not to be awaited here."""
         engine, head = self._proxy.engine, plain.head
         incoming = self.incoming(self._proxy)
         incoming.head, incoming.client = head, plain.client
@@ -267,7 +267,7 @@ class Front(asyncio.StreamReaderProtocol):
         return exchange.decision is None and not session.settings.speed and not session.needs_whole_calls
 
     def _send_replay(self, body: bytes) -> bool:
-        """Send the recorded answer; False if there is none, or it is not for here."""
+        """Send the recorded answer; False if there is none, or the layer must send it."""
         incoming = self._incoming
         if incoming is None:
             raise AssertionError("no request has arrived")
@@ -296,11 +296,11 @@ class FastHead:
 
     head: Head
     client: ClientHttp
-    """What its client can take."""
+    """Capabilities of its client."""
     credential: bytes = b""
-    """The one that it came with; the hits of other ones may be served as well."""
+    """Credential of its first request; hits with other credentials may be served as well."""
     place: RequestHeadInfo | None = None
-    """Where its last request belonged."""
+    """Place of its last request."""
 
 
 @dataclass(slots=True)
@@ -308,25 +308,25 @@ class ReceivedHead:
     raw: bytes
     plain: FastHead
     end: int
-    """Bytes of the head."""
+    """Length of the head in bytes."""
     length: int
-    """Bytes of the body."""
+    """Length of the body in bytes."""
     which: bytes
     """The head without its body's length and its credential."""
     credential: bytes
-    """Empty where none of an ordinary kind came."""
+    """Empty without a common credential header."""
 
 
 class HeadCache:
-    """Plain heads parsed before, which the front may serve, by their bytes but length and credential."""
+    """Cache of parsed plain heads by their bytes without length and credential."""
 
     def __init__(self, guard: OriginGuard, *, by_credential: bool = False) -> None:
-        """Begin empty; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
+        """Start empty; `guard` recognises web pages, `by_credential` says that credentials distinguish requests."""
         self._guard, self._by_credential = guard, by_credential
         self._known: dict[bytes, FastHead] = {}
 
     def find_head(self, raw: bytes) -> ReceivedHead | None:
-        """Return a head; None if it is not for the front."""
+        """Return a head; None if the layer must serve it."""
         found = _LENGTH.search(raw)
         if found is None:
             return None
@@ -345,7 +345,7 @@ class HeadCache:
         return ReceivedHead(raw, plain, len(raw), int(found[1]), which, credential)
 
     def reparse_head(self, known: ReceivedHead) -> ReceivedHead:
-        """Return the head with what was read of its own bytes; others differ from its credential now."""
+        """Parse the head's own bytes: the cached one may differ in its credential."""
         plain = self._parse_plain(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
@@ -368,9 +368,9 @@ class HeadCache:
 def is_servable_by_front(head: Head) -> bool:
     """Return whether a request may be served by the front.
 
-    In origin form, its body announced once by length, nothing asked of the hop.
+    In origin form, with one Content-Length and no hop-by-hop requests.
 
-    What a web page asks is the layer's: its answer says that the page may read it.
+    A web page's request goes to the layer, whose answer lets the page read it.
     """
     return (
         head.length is not None

@@ -1,9 +1,9 @@
-"""What is recorded or passed.
+"""Forwarding of requests to be recorded or passed through.
 
-The request's exact bytes are fed to ONE persistent HTTP layer of mitmproxy's, whose commands pass through.
+The request's exact bytes are fed to one persistent HTTP layer of mitmproxy's, whose commands pass through.
 
-When that has no stream left, the connection stands before its next request. Held back until it is stored is what tells
-the client that its answer is whole; its error page is replaced by an error of ours.
+When that layer has no open stream, the connection is between two requests. The end of an answer is held back until it
+is stored, which tells the client that its answer is complete; mitmproxy's error page is replaced by an error of ours.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from llmproxy.mitm.http1.request_handling import AnsweringLayer, ClientConnectio
 from llmproxy.protocol import Decision
 
 LONGEST_MARK = 64
-"""Bytes of a placeholder that two pieces of a body may share."""
+"""Maximum bytes of a placeholder that two pieces of a body may share."""
 _TAGS = re.compile(rb"<[^>]*>")
 
 
 class NotRelayed(RefusedError):
-    """A head that we take and mitmproxy does not; nothing was sent."""
+    """mitmproxy rejects a head that we accept; nothing was sent."""
 
     code = "llmproxy_not_passed_on"
 
 
 class RequestForwarder:
-    """The requests of one connection that go upstream, one at a time."""
+    """Forwards the requests of one connection, one at a time."""
 
     def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: AnsweringLayer) -> None:
-        """Hand on nothing yet; `mode` is mitmproxy's for what is."""
+        """Start without a request; `mode` is mitmproxy's."""
         self._here, self._mode, self._layer = here, mode, layer
         self._forwarder: layers.HttpLayer | None = None
         self._held: deque[commands.ConnectionCommand] = deque()
@@ -48,25 +48,25 @@ class RequestForwarder:
         self.prepare_for_next()
 
     def prepare_for_next(self) -> None:
-        """Stand before the next request."""
+        """Reset the state for the next request."""
         self.uploading = False
-        """Its body passes as it arrives."""
+        """Whether its body is forwarded as it arrives."""
         self._overflow = False
         self._kept = bytearray()
-        """What came of a body since it seemed to hold a placeholder: it waits until the whole was looked at."""
+        """Body bytes since a possible placeholder: held back until the whole was checked."""
         self.withheld = False
-        """What comes from upstream is not for the client: an injected fault is done to it first."""
+        """Whether the answer is withheld from the client, for an injected fault."""
 
     @property
     def has_switched(self) -> bool:
-        """Whether a WebSocket goes through: the client has heard that the upstream switched protocols."""
+        """Whether a WebSocket is open: the client has got the 101 answer."""
         exchange = self._here.incoming.exchange
         status = exchange.recording.status if exchange else 0
         return self._here.is_forwarding and self._here.incoming.answering and status == SWITCHING
 
     @property
     def _is_open_websocket_cut(self) -> bool:
-        """Whether a WebSocket goes through of which one side has gone without a word."""
+        """Whether a WebSocket is open of which one side was lost without a close frame."""
         exchange = self._here.incoming.exchange
         recording = exchange.recording if exchange else None
         return isinstance(recording, FrameRecording) and recording.is_breaking()
@@ -74,13 +74,13 @@ class RequestForwarder:
     # --- the request -----------------------------------------------------------------------------------------------
 
     def forward_stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
-        """Release the exchange and hand on its request as it comes. `overflow`: it cannot be matched."""
+        """Release the exchange and forward its request as it arrives. `overflow`: too large to match."""
         self._overflow = overflow
         yield from self.forward(raw, uploading=True)
         yield from self.forward_body()
 
     def forward(self, raw: bytes | bytearray, *, uploading: bool = False) -> Commands:
-        """Release the exchange and hand on a whole request; `uploading`: its beginning, and the rest as it comes."""
+        """Release the exchange and forward a complete request; `uploading`: the first part of its body."""
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None:
             raise AssertionError("nothing to release")
@@ -94,7 +94,7 @@ class RequestForwarder:
         yield from self.on_event(events.DataReceived(here.client, bytes(raw)))
 
     def forward_body(self) -> Commands:
-        """Pass the body on as it arrives; keep a copy for the key, up to the limit."""
+        """Forward body bytes as they arrive; keep a copy for the key, up to the limit."""
         here, incoming = self._here, self._here.incoming
         most = here.proxy.engine.config.max_request
         raw, decoded, over = here.reader.take_body()
@@ -129,7 +129,7 @@ class RequestForwarder:
     # --- the answer ------------------------------------------------------------------------------------------------
 
     def on_event(self, event: events.Event) -> Commands:
-        """Let mitmproxy work."""
+        """Pass an event to mitmproxy."""
         if self._forwarder is None:
             raise AssertionError("nothing to hand on to")
         try:
@@ -142,13 +142,13 @@ class RequestForwarder:
         yield from self._end_forwarding()
 
     def _end_dropping_trailers(self, forwarder: layers.HttpLayer) -> Commands:
-        """End the answer where its body ended; that upstream connection cannot be used again."""
+        """End the answer at the end of its body; that upstream connection is not reusable."""
         for number, stream in list(forwarder.streams.items()):
             self._spent = stream.flow.server_conn
             yield from forwarder.event_to_child(stream, ResponseEndOfMessage(number))
 
     def _pass_commands(self, made: Commands) -> Commands:
-        """Pass mitmproxy's commands on; replace its own error page by ours."""
+        """Pass mitmproxy's commands on, with its own error page replaced by ours."""
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
@@ -183,7 +183,7 @@ class RequestForwarder:
             yield self._held.popleft()
 
     def _find_early_failure(self, command: commands.Command) -> LLMProxyError | None:
-        """Return why the forwarded request failed, if the client has not heard anything yet."""
+        """Return why the request failed, if the client has not got any bytes yet."""
         exchange, answering = self._here.incoming.exchange, self._here.incoming.answering
         if exchange is None or answering or exchange.error is not None:
             return None if exchange is None or answering else exchange.error
@@ -196,7 +196,7 @@ class RequestForwarder:
         return exchange.error
 
     def _end_forwarding(self) -> Commands:
-        """When the forwarded request is over, stand before the next one."""
+        """Prepare for the next request when the forwarded one is over."""
         here = self._here
         if self.has_switched:
             yield from self._pass_websocket()
@@ -219,7 +219,7 @@ class RequestForwarder:
         yield from self._layer.await_next_request()
 
     def _pass_websocket(self) -> Commands:
-        """Pass on what the client sent while the WebSocket opened; its end is heard once it is stored."""
+        """Pass on bytes sent while the WebSocket opened; its end is passed on once it is stored."""
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:

@@ -1,15 +1,16 @@
-"""The replay layer: it stays in front of a client's connection for its whole life.
+"""The replay layer, in front of a client's connection for its whole life.
 
-It sees the client's raw bytes, frames every request itself (`framing`), has it decided (`incoming_request`) and obeys:
+It receives the client's raw bytes, frames every request itself (`http1_parser`), has it decided (`request_handling`)
+and carries out the decision:
 
-    REPLAY          the recorded chunks are sent from here, in their time (`stream_sender`); no hook of mitmproxy runs
+    REPLAY          the recorded chunks are sent from here, at their times (`stream_sender`); mitmproxy has no part
     REFUSE          an error in the provider's own envelope
-    RECORD, PASS    the request's exact bytes are handed on (`forwarding`), one request at a time; then the layer takes
+    RECORD, PASS    the request's exact bytes are forwarded (`forwarding`), one request at a time; then the layer takes
                     the connection back
 
-So a hit after a miss on one keep-alive connection is still exact and fast. Here is only what follows what, by the state
-that the connection is in (`LayerState`). An exception anywhere ends here, with a 500 that no client retries:
-mitmproxy would log it and leave the client hanging.
+So a hit after a miss on one keep-alive connection is still exact and fast. This module only defines the order of steps
+by the connection's state (`LayerState`). It turns any exception into a 500 that no client retries: mitmproxy would log
+it and leave the client hanging.
 """
 
 from __future__ import annotations
@@ -58,45 +59,45 @@ from llmproxy.ui.responses import PageAnswer, build_headers
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 1 << 20
-"""Bytes that a client may send ahead of the request being answered."""
+"""Maximum bytes that a client may send ahead of the request being answered."""
 LINGER = 2.0
-"""Seconds; closing with unread bytes would make the client's system throw away the answer (RST)."""
+"""Seconds; closing with unread bytes would make the client's system discard the answer (RST)."""
 
 
 PATIENCE = 2.0
-"""Seconds that a question about a session waits for the session's open calls to end."""
+"""Seconds that a control request about a session waits for the session's open calls."""
 LONGEST_TOOL_CALL = 1 << 30
-"""Bytes of a call of a shim's: the longest line that it passes on (`client.tools.mcp_shim`), as JSON."""
+"""Maximum bytes of a shim's call: the longest line that it passes on (`client.tools.mcp_shim`), as JSON."""
 _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
 
 
 @dataclass
 class ToolStoringAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """An answer is being stored, and whoever told it waits for that (`Recorder.tool_storing_awaited`)."""
+    """An answer is being stored, and the shim that reported it waits (`Recorder.tool_storing_awaited`)."""
 
     stored: asyncio.Future[str]
 
 
 def is_shim_call(head: Head) -> bool:
-    """Return whether a request is a call of a shim before a server of tools."""
+    """Return whether a request comes from an MCP shim."""
     return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
 
 
 class OwnRequestAnswerer:
-    """What one connection asks us, one question at a time."""
+    """Answers one connection's requests to the proxy itself, one at a time."""
 
     def __init__(self, here: ClientConnectionState, layer: ReplayLayer) -> None:
         self._here, self._layer = here, layer
         self.prepare_for_next()
 
     def prepare_for_next(self) -> None:
-        """Stand before the next question."""
+        """Reset the state for the next request."""
         self._asked: float | None = None
         self._viewed: Future[PageAnswer] | None = None
-        """What our page in a browser is answered."""
+        """Pending answer of the viewer."""
 
     def answer_request(self, head: Head, body: bytes) -> Commands:
-        """Answer, now or when what has to be waited for is over."""
+        """Answer, now or after a wait."""
         here, proxy = self._here, self._here.proxy
         local = is_loopback(here.client.peername[0]) and not proxy.exposed
         scheme = "https" if here.client.tls_established else "http"
@@ -131,13 +132,13 @@ class OwnRequestAnswerer:
         yield self._here.wake_after(LOOK)
 
     def on_shim_connection_end(self) -> None:
-        """Handle the end of the connection; where it is idle, and we end it, its shim goes on with another one."""
+        """Handle the end of a shim's connection; if we closed an idle one, its shim reconnects."""
         here = self._here
         if here.client.state is ConnectionState.CAN_WRITE and here.proxy.lines is not None:
             here.proxy.lines.on_connection_end(here.client.id)
 
     def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
-        """Answer our page in a browser, when its thread has the answer."""
+        """Answer the viewer's page when its thread has the answer."""
         waited = self._viewed is not None
         self._viewed = self._viewed or self._here.proxy.answer_viewer(asked)
         if not self._viewed.done():
@@ -152,7 +153,7 @@ class OwnRequestAnswerer:
 
 
 class BodyTooLarge(RefusedError):
-    """A request body over the limit cannot be matched against recordings."""
+    """A request body over the limit cannot be matched with recordings."""
 
     code = "llmproxy_request_too_large"
     status = 413
@@ -160,7 +161,7 @@ class BodyTooLarge(RefusedError):
 
 @dataclass(frozen=True)
 class LayerParts:
-    """What a layer is put together of; a test puts a broken one in its place."""
+    """Classes of a layer's parts; a test passes a broken one."""
 
     incoming: type[IncomingRequest] = IncomingRequest
     sender: type[StreamSender] = StreamSender
@@ -181,7 +182,7 @@ class ReplayLayer(layer.Layer):
         self._socket: ReplayedWebSocket | None = None
         self._front: ConnectionFront | None = None
         self._ended = False
-        """The client sends no more, and waits for its answer."""
+        """Whether the client has half-closed and waits for its answer."""
 
     @cached_property
     def _sender(self) -> StreamSender:
@@ -192,14 +193,14 @@ class ReplayLayer(layer.Layer):
         return self.parts.forwarding(self._here, self._mode, self)
 
     def _await_request(self) -> None:
-        """Stand before the next request."""
+        """Reset the state for the next request."""
         self._here.incoming = self.parts.incoming(self._proxy)
         self._own.prepare_for_next()
         if self._here.forwarded:
             self._forwarding.prepare_for_next()
 
     def attach_to_front(self, front: ConnectionFront | None) -> None:
-        """Serve what the front hands over."""
+        """Serve requests handed over by the front."""
         self._front = front
         if front is not None:
             front.layer = self
@@ -211,7 +212,7 @@ class ReplayLayer(layer.Layer):
 
     @property
     def is_between_requests(self) -> bool:
-        """Whether everything that came is answered."""
+        """Whether all received requests are answered."""
         here = self._here
         reading = here.state is LayerState.READING and here.incoming.head is None
         return reading and not here.reader.count_waiting and self._socket is None
@@ -275,7 +276,7 @@ class ReplayLayer(layer.Layer):
                 yield from self._on_client_left()
 
     def _is_client_waiting(self) -> bool:
-        """Whether a client that sends no more still waits for the answer to what it has sent."""
+        """Whether a half-closed client still waits for an answer."""
         client, here = self.context.client, self._here
         if here.state is LayerState.REPLAYING and self._sender.is_interactive:
             return False  # a stream without an end of its own: who closes it has gone
@@ -286,7 +287,7 @@ class ReplayLayer(layer.Layer):
         return asked and is_there and not is_peer_gone(client.peername, client.sockname)
 
     def _on_client_left(self) -> Commands:
-        """End a replay whose client is gone; the occurrence stays used."""
+        """End the replay of a disconnected client; the occurrence stays used."""
         exchange = self._here.incoming.exchange
         if exchange is not None:
             answered = self._here.state is LayerState.REPLAYING
@@ -295,7 +296,7 @@ class ReplayLayer(layer.Layer):
         yield from self._close_client()
 
     def _close_client(self) -> Commands:
-        """Close the client's connection; what is released stays so until its hooks came, or the disconnection."""
+        """Close the client's connection; a release lasts until its hooks have run, or the disconnection."""
         self._here.state = LayerState.CLOSED
         self._sender.drop_answer()
         yield commands.CloseConnection(self.context.client)
@@ -303,7 +304,7 @@ class ReplayLayer(layer.Layer):
     # --- reading a request -----------------------------------------------------------------------------------------
 
     def serve_received(self) -> Commands:
-        """Serve what has arrived, request after request, until something has to be waited for."""
+        """Serve the received requests in order, until one has to wait."""
         here = self._here
         while here.state is LayerState.READING:
             if here.incoming.head is None:
@@ -332,7 +333,7 @@ class ReplayLayer(layer.Layer):
                 return
 
     def _on_time_limit(self) -> Commands:
-        """Refuse a head that has not ended, or a body without bytes; what began since has its own limit."""
+        """Refuse an incomplete head, or a stalled body; a request begun since has a limit of its own."""
         here = self._here
         here.limit, (heads, seen) = None, here.limited
         reading = here.state is LayerState.READING
@@ -346,19 +347,19 @@ class ReplayLayer(layer.Layer):
             yield from here.start_time_limit(self._proxy.head_patience)
 
     def _get_body_limit(self, head: Head) -> int:
-        """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
+        """Return the maximum bytes of a request; a shim's may hold a whole answer of an MCP server."""
         peer, proxy = self.context.client.peername[0], self._proxy
         own = is_shim_call(head) and is_loopback(peer) and not proxy.exposed
         return max(proxy.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _send_continue(self, head: Head) -> Commands:
-        """Send `100 Continue` to a client that waits for it; once."""
+        """Send `100 Continue` once to a client that waits for it."""
         if head.expects and not self._here.incoming.continued:
             self._here.incoming.continued = True
             yield self._here.build_send_command(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _on_head(self, head: Head) -> Commands:
-        """The head is here: find out where the request belongs."""
+        """Route a request when its head is complete."""
         here = self._here
         here.incoming.head = head
         if self._proxy.draining:
@@ -375,7 +376,7 @@ class ReplayLayer(layer.Layer):
             yield from self._forwarding.forward_stream(head.raw)
 
     def _continue_begun_request(self) -> None:
-        """Go on with the request that the front has begun, if the bytes that it handed over begin with one."""
+        """Continue a request begun by the front, if the handed-over bytes begin with one."""
         client = self.context.client
         begun = None if self._front is None else self._proxy.arrived.pop((client.peername, client.sockname), None)
         if isinstance(begun, IncomingRequest):
@@ -413,7 +414,7 @@ class ReplayLayer(layer.Layer):
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
 
     def _refuse_or_pass_too_large(self) -> Commands:
-        """More than can be matched: `auto` lets it through unrecorded and says so, everything else refuses."""
+        """Handle a body too large to match: `auto` passes it through unrecorded with a note, others refuse."""
         incoming, limit = self._here.incoming, self._proxy.engine.config.max_request
         head, exchange = incoming.head, incoming.exchange
         doubtful = may_hold_redaction(incoming.body)
@@ -441,7 +442,7 @@ class ReplayLayer(layer.Layer):
             yield from self._send_due(self._sender.send_recorded(laid))
 
     def send_made_answer(self) -> Commands:
-        """Let the client see what an interceptor made in place of its answer."""
+        """Send the answer that an interceptor created."""
         incoming = self._here.incoming
         if incoming.exchange is None:
             raise AssertionError("nothing was made")
@@ -449,7 +450,7 @@ class ReplayLayer(layer.Layer):
         yield from self._send_due(self._sender.send_made_answer(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
-        """Yield the connection to a recorded WebSocket, for good."""
+        """Hand the connection to a recorded WebSocket, permanently."""
         if head.upgrade != "websocket":
             refused = UpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)
@@ -459,7 +460,7 @@ class ReplayLayer(layer.Layer):
         yield from socket.accept_upgrade(self._here.reader.take_rest())
 
     def _send_due(self, sending: Ending) -> Commands:
-        """Send what is due; when all is sent, the request is over."""
+        """Send the due bytes; end the request after the last."""
         if (yield from sending):
             yield from self._end_replay()
 
@@ -506,7 +507,7 @@ class ReplayLayer(layer.Layer):
             yield from self.send_whole_answer(data, close=close, lingering=close)
 
     def _answer_exception(self) -> Commands:
-        """Answer an exception of ours: 500 if nothing was sent yet; then the connection ends."""
+        """Answer an exception of ours: 500 if nothing was sent yet; then close."""
         if self._here.state is LayerState.CLOSED:
             return
         if self._here.state is LayerState.LINGERING:  # it was said already, and nothing can be sent any more
@@ -525,7 +526,7 @@ class ReplayLayer(layer.Layer):
             yield from self._close_client()
 
     def send_whole_answer(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
-        """Send a whole answer and stand before the next request, or close; `lingering`: it may still send."""
+        """Send a complete answer and await the next request, or close; `lingering`: the client may still send."""
         here = self._here
         here.state = LayerState.READING
         self._await_request()
@@ -539,7 +540,7 @@ class ReplayLayer(layer.Layer):
             yield from self._close_client()
 
     def await_next_request(self) -> Commands:
-        """Stand before the next request, and serve what has arrived of it."""
+        """Reset for the next request, and serve the received part of it."""
         self._here.state = LayerState.READING
         self._await_request()
         yield from self.serve_received()

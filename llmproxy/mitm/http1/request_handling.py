@@ -1,13 +1,13 @@
-"""One request on its way in: admitted, placed, counted, identified, and its recorded answer laid out.
+"""Handling of one incoming request: admission, routing, counting, identification, and the plan of its recorded answer.
 
-The one way of every request that is not asked in the same words as one before (those: `core.engine.fast_path`). It
-knows no layer and no socket: who has the bytes drives it. That is the layer (`replay_layer`); and where a plain
-request arrives whole, what stands before the stream (`http1.fast_path`), which saves mitmproxy's steps and no question.
-What the front cannot end it hands on as it is, and the layer goes on with it.
+All requests that are not equal to an earlier one take this path (those that are: `core.engine.fast_path`). It knows no
+layer and no socket: the caller has the bytes. That is the layer (`replay_layer`), or for a plain request that arrives
+whole the front (`http1.fast_path`), which saves mitmproxy's steps and none of ours. A request that the front cannot
+finish is handed to the layer with its state.
 
-    check_and_place_request(...)    the head is here
-    decide_request(body)            the body is here: decided, once
-    plan_answer()                   decided REPLAY: what is sent, and when; counts as served, once
+    check_and_place_request(...)    the head is complete
+    decide_request(body)            the body is complete: decided, once
+    plan_answer()                   decided REPLAY: bytes and their times; counts as served, once
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]
-"""Scheme, host and port of the server that a client means."""
+"""Scheme, host and port of the server addressed by a client."""
 _PORT = re.compile(r":[^:\]]*$")
 
 
@@ -49,26 +49,26 @@ class IncomingRequest:
         self.proxy = proxy
         self.head: Head | None = None
         self.client = ClientHttp()
-        """What its client can take."""
+        """Capabilities of its client."""
         self.exchange: Exchange | None = None
         self.raw, self.body = bytearray(), bytearray()
-        """What came of its body: as it came where it is chunked (else empty), and decoded."""
+        """Received bytes of its body: raw if chunked (else empty), and decoded."""
         self.refusal: LLMProxyError | None = None
-        """Said when the body was read, so that the connection can go on."""
+        """Refusal to send after the body was read, so that the connection can be reused."""
         self.family: Family = "openai"
         self.grants: Headers = ()
         self.preflight: Headers | None = None
-        """What a web page's question whether it may ask is answered; None for every other request."""
+        """Answer to a web page's CORS preflight; None for every other request."""
         self.continued = False
-        """Its client was told to send the body."""
+        """Whether `100 Continue` was sent."""
         self.answering = False
-        """Its client has heard something of the answer."""
+        """Whether bytes of the answer were sent."""
         self.laid: SendingPlan | None = None
 
     # --- the head is here ------------------------------------------------------------------------------------------
 
     def check_and_place_request(self, head: Head, client: Client, origin: Origin | None) -> None:
-        """Find a request's place or `refusal`; `origin`: an intercepted client's server. Again: uncounted."""
+        """Find a request's place or `refusal`; `origin`: an intercepted client's server. May be called again."""
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
         proxy = self.proxy
@@ -88,7 +88,7 @@ class IncomingRequest:
             self.refusal = error
 
     def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
-        """Count the request where it belongs. Raises LLMProxyError: its session cannot be."""
+        """Count the request in its session. Raises LLMProxyError: the session cannot be opened."""
         self.exchange = exchange = self.proxy.engine.begin(place)
         exchange.answer.grants = self.grants
         self.proxy.record_begin(exchange)
@@ -96,18 +96,18 @@ class IncomingRequest:
 
     @property
     def may_stream_body(self) -> bool:
-        """Whether its body may go upstream as it comes: decided at the head."""
+        """Whether its body may be forwarded as it arrives: decided at the head."""
         exchange = self.exchange
         if self.refusal is not None or exchange is None or exchange.request.body is not None:
             return False
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
     def _check_origin(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
-        """Distinguish web pages from clients, before anything is looked up or counted.
+        """Check requests of web pages, before anything is looked up or counted.
 
-        True if this is a preflight, which we answer.
+        True for a preflight, which we answer.
 
-        Raises RefusedError: nobody allowed this page, or the request is for another name.
+        Raises RefusedError: the page is not allowed, or the request is for another host name.
         """
         guard = self.proxy.guard
         try:
@@ -123,7 +123,7 @@ class IncomingRequest:
     # --- the body is here ------------------------------------------------------------------------------------------
 
     def decide_request(self, body: bytes) -> Exchange:
-        """Decide what becomes of the request, once; a store that turns out to be damaged is a refusal."""
+        """Decide about the request, once; a store found to be damaged leads to a refusal."""
         exchange = self.exchange
         if exchange is None:
             raise AssertionError("no request has arrived")
@@ -139,7 +139,7 @@ class IncomingRequest:
     # --- decided REPLAY --------------------------------------------------------------------------------------------
 
     def plan_recorded_answer(self) -> SendingPlan:
-        """Lay out the recorded answer for its client; from here on it counts as served."""
+        """Plan the recorded answer for its client; from here on it counts as served."""
         if self.exchange is None:
             raise AssertionError("no request has arrived")
         if self.laid is None:
@@ -147,7 +147,7 @@ class IncomingRequest:
         return self.laid
 
     def plan_interactive_answer(self) -> tuple[Playback, HeadPlan] | None:
-        """Lay out how an answer begins that must wait for its client; None for every other. After `plan_answer`."""
+        """Plan the beginning of an answer that waits for its client; None for others. After `plan_answer`."""
         if self.exchange is None:
             return None
         return self.proxy.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))
@@ -157,12 +157,12 @@ class IncomingRequest:
 
 
 def get_undelayed_answer(laid: SendingPlan) -> bytes | None:
-    """Return an answer that is sent now and whole; None if it takes its time."""
+    """Return an answer to be sent whole at once; None if it has delays."""
     return laid.pieces[0][1] if len(laid.pieces) == 1 and laid.pieces[0][0] == 0 else None
 
 
 def check_servable(head: Head) -> None:
-    """Refuse what is not served, by name. Raises RefusedError: a tunnel, or what claims to be a WebSocket."""
+    """Refuse unsupported requests. Raises RefusedError: a tunnel, or an invalid WebSocket upgrade."""
     if head.method == "CONNECT":
         msg = f"llmproxy: this proxy does not tunnel to {head.target[:80]}; it is reached by base URL."
         raise RefusedError(msg, hint="Set OPENAI_BASE_URL=http://HOST:PORT/v1 (and so on) instead of HTTPS_PROXY.")
@@ -186,7 +186,7 @@ def split_absolute_target(head: Head) -> tuple[str, Origin | None]:
 
 
 def is_page_request(head: Head) -> bool:
-    """Return whether a person opens the proxy's address in a browser."""
+    """Return whether a browser opens the proxy's address."""
     asks = is_shown_as_page(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks
 
@@ -196,45 +196,43 @@ Commands = layer.CommandGenerator[None]
 
 @dataclass
 class RequestPreparedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The secrets of a large body are taken out on a thread, and the request waits (`Recorder.request_prepared`)."""
+    """A large body is redacted on a thread, and the request waits (`Recorder.request_prepared`)."""
 
     asked: tuple[Exchange, bytes]
-    """With its body."""
+    """The request with its body."""
 
 
 @dataclass
 class StoreServerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The store's server is away, and the request waits for it (`Recorder.store_server_awaited`)."""
+    """The store's server is unreachable, and the request waits for it (`Recorder.store_server_awaited`)."""
 
     exchange: Exchange
 
 
 @dataclass
 class SharedAnswerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The answer to another request is this one's, too, and it waits for that (`Recorder.shared_answer_awaited`)."""
+    """The request shares the answer of another one, and waits for it (`Recorder.shared_answer_awaited`)."""
 
     exchange: Exchange
 
 
 Ending = layer.CommandGenerator[bool]
-"""Commands, and then whether what was begun is over."""
+"""Commands, followed by whether the request is finished."""
 
 LOOK = 0.01
-"""Seconds between two looks at what has to be waited for."""
+"""Seconds between two polls of an awaited condition."""
 
 
 class LayerState(Enum):
-    """What the connection is doing."""
+    """State of a connection."""
 
     READING = auto()
     REPLAYING = auto()
     ASKED = auto()
-    """A question about a session waits until the session's open calls have ended."""
+    """A control request about a session waits for the session's open calls."""
     FORWARDING = auto()
     LINGERING = auto()
-    """The answer is sent and nothing more is served, but what the client still sends is read, so that the answer
-    reaches it.
-    """
+    """The answer is sent and nothing more is served, but the client's bytes are read, so that the answer reaches it."""
     CLOSED = auto()
 
 
@@ -243,37 +241,37 @@ class ClientConnectionState:
     context: Context
     proxy: ProxyContext
     incoming: IncomingRequest
-    """The request that is being read, answered or passed on; between two of them one without a head."""
+    """The request being read, answered or forwarded; between two requests one without a head."""
     reader: RequestReader = field(default_factory=RequestReader)
     state: LayerState = LayerState.READING
     forwarded: bool = False
-    """Something was handed on over this connection."""
+    """Whether anything was forwarded over this connection."""
     close_after: bool = False
-    """Close the connection when the answer is sent."""
+    """Whether to close the connection after the answer."""
     limit: commands.RequestWakeup | None = None
-    """Asked for when a request has begun and is not whole, one at a time."""
+    """Timer for an incomplete request, one at a time."""
     limited: tuple[int, int] = (0, 0)
-    """Heads that were taken, and bytes that had come, when it was."""
+    """Heads parsed and bytes received when the timer was set."""
     seen: int = 0
     """Bytes of the client that have reached the layer."""
     wakeup: commands.RequestWakeup | None = None
-    """What is waited for, in the state that it stands in."""
+    """The awaited wakeup of the current state."""
 
     @property
     def client(self) -> Client:
-        """The client's end."""
+        """The client's side."""
         return self.context.client
 
     @property
     def is_forwarding(self) -> bool:
-        """Whether a request is on its way to its provider."""
+        """Whether a request is being forwarded to its provider."""
         return self.state is LayerState.FORWARDING
 
     def build_send_command(self, data: bytes) -> commands.SendData:
         return commands.SendData(self.context.client, data)
 
     def wake_after(self, seconds: float) -> commands.RequestWakeup:
-        """Schedule that this state goes on in so many seconds."""
+        """Schedule a wakeup of this state after this many seconds."""
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup
 
@@ -284,9 +282,9 @@ class ClientConnectionState:
             yield RequestPreparedHook((exchange, body))
 
     def wait_for_decision(self, body: bytes) -> layer.CommandGenerator[Exchange]:
-        """Have a request decided whose body is here; what the store's server must say is waited for.
+        """Have a complete request decided, after waiting for the store's server if needed.
 
-        Raises LLMProxyError: why it cannot be decided.
+        Raises LLMProxyError with the reason why it cannot be decided.
         """
         yield from self.wait_for_redaction(body)
         try:
@@ -302,20 +300,20 @@ class ClientConnectionState:
         return exchange
 
     def start_time_limit(self, seconds: float) -> Commands:
-        """Look at a begun request when its time is over; a body's limit gives way to a head's."""
+        """Set a timer for an incomplete request; a body's limit is replaced by a head's."""
         if self.limit is None or seconds < self.limit.delay:
             self.limit, self.limited = commands.RequestWakeup(seconds), (self.reader.heads, self.seen)
             yield self.limit
 
 
 class AnsweringLayer(Protocol):
-    """The layer, as what goes upstream sees it."""
+    """The layer's interface for forwarding."""
 
     def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
         """Answer the request with an error in its provider's envelope."""
 
     def send_made_answer(self) -> Commands:
-        """Let the client see what an interceptor made in place of its answer."""
+        """Send the answer that an interceptor created."""
 
     def await_next_request(self) -> Commands:
-        """Stand before the next request, and serve what has arrived of it."""
+        """Reset for the next request, and serve the received part of it."""

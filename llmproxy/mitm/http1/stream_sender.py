@@ -1,8 +1,6 @@
-"""An answer that takes its time.
+"""Sender of answers with delays: chunks at recorded times, MCP answers that wait for their client, injected faults.
 
-Pieces in the recorded times, an answer of MCP that waits for its client, and what an injected fault leaves.
-
-Each method says what is to be sent now and asks to be woken for the rest; it returns True when all of it is sent.
+Each method returns the bytes to send now and asks to be woken for the rest; it returns True when all of it is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ MICROSECONDS = 1_000_000
 
 
 class StreamSender:
-    """The answer that one connection is sending."""
+    """Sends the current answer of one connection."""
 
     def __init__(self, here: ClientConnectionState) -> None:
         self._here = here
@@ -29,26 +27,26 @@ class StreamSender:
         self._opened: tuple[Playback, HeadPlan] | None = None
         self._began = 0.0
         self.crash_after = False
-        """End the connection with a reset when the answer is sent."""
+        """Whether to reset the connection after the answer."""
 
     @property
     def is_interactive(self) -> bool:
-        """Whether this is an answer without an end of its own: whoever closes it has gone."""
+        """Whether the answer has no end of its own and lasts until the client closes it."""
         return self._opened is not None
 
     def drop_answer(self) -> None:
-        """Send nothing more."""
+        """Drop the rest of the answer."""
         self._pieces.clear()
         self._turns.clear()
         self._opened = None
 
     def send_recorded(self, laid: SendingPlan) -> Ending:
-        """Send a recorded answer in its time."""
+        """Send a recorded answer at its recorded times."""
         self._here.close_after = laid.close
         return (yield from self._begin_answer(laid))
 
     def send_made_answer(self, exchange: Exchange, *, withheld: bool) -> Ending:
-        """Send what an interceptor made of an answer; `withheld`: of one that an upstream gave."""
+        """Send an answer that an interceptor created; `withheld`: from an upstream's."""
         here, proxy = self._here, self._here.proxy
         incoming = here.incoming
         laid = proxy.engine.plan_made(exchange, incoming.client, extra=incoming.grants)
@@ -59,7 +57,7 @@ class StreamSender:
         return (yield from self._begin_answer(laid))
 
     def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
-        """Begin an answer that goes on when its client has done what the recorded one did."""
+        """Begin an answer that continues when its client repeats the recorded client's steps."""
         if talk.turns is None:
             raise AssertionError("nothing to wait for")
         here = self._here
@@ -69,7 +67,7 @@ class StreamSender:
         return (yield from self._continue_interactive_answer(talk, opened))
 
     def continue_sending(self) -> Ending:
-        """Its time has come: send what may be sent by now."""
+        """Send the bytes that are due after a wakeup."""
         if self._opened is not None:
             return (yield from self._continue_interactive_answer(*self._opened))
         if self._here.state is LayerState.REPLAYING:
@@ -83,7 +81,9 @@ class StreamSender:
         return (yield from self._send_due())
 
     def _send_due(self) -> Ending:
-        """Send what is due, in its place among answers, then sleep; counted from the start: delays do not add up."""
+        """Send due bytes in the order of concurrent answers, then sleep; delays count from the start and do not add
+        up.
+        """
         passed = (self._here.proxy.engine.clock() - self._began) * MICROSECONDS
         due, wait = b"", 0.0
         while self._pieces:
@@ -103,7 +103,7 @@ class StreamSender:
 
     @property
     def _is_timed(self) -> bool:
-        """Whether pieces come in their time; at full speed they have one only for their place in the order."""
+        """Whether chunks have times; at full speed they only keep their order among answers."""
         exchange = self._here.incoming.exchange
         return exchange is None or not exchange.answer.held or exchange.session.settings.speed > 0
 
@@ -115,7 +115,7 @@ class StreamSender:
         return here.proxy.engine.wait_before(exchange, offset, ends, has_read_and_is_idle)
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
-        """Send what may be sent by now, and look again soon."""
+        """Send what may be sent by now, and check again soon."""
         due = b""
         wait = 0.0
         while self._turns and (ready := talk.check_ready(self._turns[0])):

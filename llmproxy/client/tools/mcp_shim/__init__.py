@@ -1,1 +1,3 @@
-"""`llmproxy mcp -- server args...`: the shim in the place of a server of tools over stdio. Light: its clients wait."""
+"""`llmproxy mcp -- server args...`: the shim that replaces an MCP server over stdio. Its imports are light: clients
+wait.
+"""

@@ -1,8 +1,7 @@
-"""The shim as a command: its words read, who decides found, its client served.
+"""The shim's command: parses its arguments, chooses the backend and serves the client.
 
-A client of tools waits for every server that it starts. So these words are read here, without the command line's
-library and the settings, which take longer to import than all that the shim does; what is not plainly right is left to
-the command line, which says what is wrong.
+A client waits for every MCP server that it starts. So the arguments are parsed here, without typer and the settings,
+whose import takes longer than all the shim's work; anything unusual is left to the command line, which reports errors.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
 SHORTEST_SECRET = 8
-"""Characters of a value that is worth hiding."""
+"""Least characters of a value that is treated as a secret."""
 
 
 class ShimOptions(NamedTuple):
     command: tuple[str, ...]
-    """The server's."""
+    """The server's command."""
     name: str = ""
     proxy: str = ""
     session: str = ""
@@ -44,7 +43,7 @@ _OPTIONS = {f"--{name}": name for name in ShimOptions._fields[1:]}
 
 
 def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
-    """Read the words behind ``llmproxy mcp``; None unless they are plainly our options, ``--`` and a command."""
+    """Parse the words after ``llmproxy mcp``; None unless they are just our options, ``--`` and a command."""
     found: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at] != "--":
@@ -61,7 +60,7 @@ def parse_shim_words(words: Sequence[str]) -> ShimOptions | None:
 
 
 def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
-    """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
+    """Serve the client on stdin and stdout until it leaves; return the exit code. Raises LLMProxyError."""
     from llmproxy.client.tools.mcp_shim.server_pipes import make_line_writer
     from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 
@@ -109,12 +108,12 @@ _RUNNERS = frozenset({
     "docker", "podman",
     "run", "exec", "dlx", "tool", "env", "sh", "bash", "cmd",
 })  # fmt: skip
-"""Programs, and their commands, that only start what is meant."""
+"""Programs, and their subcommands, that only run another program."""
 _VERSION = re.compile(r"@[\w.^~-]+$")
 
 
 def choose_server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
-    """Return the name of a server started by `command`, the same wherever `places` (cwd, home, tmp) are."""
+    """Return a name for the server of `command`, independent of `places` (cwd, home, tmp)."""
     words = [word for word in command if not word.startswith("-")]
     meant = next((word for word in words if _program_name(word) not in _RUNNERS), words[0] if words else "server")
     shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _program_name(meant)).strip("-.") or "server"
@@ -122,13 +121,13 @@ def choose_server_name(command: Sequence[str], places: Mapping[str, str]) -> str
 
 
 def _program_name(word: str) -> str:
-    """Return what a path or a package is called: ``@scope/server-files@1.2`` is server-files."""
+    """Return the base name of a path or package: ``@scope/server-files@1.2`` gives server-files."""
     bare = word.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return re.sub(r"\.exe$", "", _VERSION.sub("", bare), flags=re.IGNORECASE) or bare
 
 
 def _digest_command(command: Sequence[str], places: Mapping[str, str]) -> str:
-    """Return what tells a command from others, the program's own path and the folders of the run left out."""
+    """Return a digest that distinguishes commands, without the program's path and the run's folders."""
     longest_first = sorted(
         ((path, name) for name, path in places.items() if len(path) > 1), key=lambda pair: -len(pair[0])
     )

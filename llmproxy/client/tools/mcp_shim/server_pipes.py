@@ -1,9 +1,9 @@
 """The two ends of the stdio proxy: the real server as a child, and the client that reads our stdout.
 
-A server's end comes with ours, whatever ends us. The client gets whole lines, each when it can be heard: a recorded
-answer is there at once, its progress too, and the SDK for Node drops a call's progress if the call's result comes in
-the same read (it hears notifications a step later than answers). So a notification that is followed by something else
-goes out alone, and the rest when the client has read it.
+A server ends with us, however we end. The client gets whole lines, with pauses where it needs them: a recorded answer
+is available at once, with its progress notifications, and the SDK for Node drops a call's progress if the result
+arrives in the same read (it handles notifications a step later than answers). So a notification that is followed by
+something else is sent alone, and the rest when the client has read it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from llmproxy.errors import MachineError
 
 READ = 1 << 16
 LONGEST_LINE = 1 << 29
-"""Bytes of a line after which nobody waits for its end."""
+"""Maximum bytes of a line."""
 PATIENCE = 2.0
-"""Seconds that a server may take to end by itself when its input ends."""
+"""Seconds that a server may take to exit when its input ends."""
 _PR_SET_PDEATHSIG = 1
 _NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
 LOOK = 0.0003
-"""Seconds between two looks whether the client has read."""
+"""Seconds between two checks whether the client has read."""
 READING = 0.5
-"""Seconds that a client may take to read, before it gets the rest all the same."""
+"""Maximum seconds to wait until the client has read."""
 BLIND = 0.005
-"""Seconds that are waited where nobody can look."""
+"""Seconds to wait where reading cannot be observed."""
 
 
 class LineTooLong(MachineError): ...
 
 
 def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Yield lines as they come, each with its end; what is left at the end, without one, last. Raises LineTooLong."""
+    """Yield lines as they arrive, with their line ends; an incomplete last line too. Raises LineTooLong."""
     parts: list[bytes] = []
     size = 0
     while data := read(READ):
@@ -75,7 +75,7 @@ class ToolServer:
             raise MachineError(f"{command[0]} cannot be started: {error.strerror or error}") from error
 
     def write(self, line: bytes) -> bool:
-        """Send a line; False if nobody reads any more."""
+        """Send a line; False if the server has closed its input."""
         if self._child.stdin is None:
             return False
         view = memoryview(line)
@@ -93,7 +93,7 @@ class ToolServer:
         return read_lines(lambda size: os.read(out, size))
 
     def end(self, *, at_once: bool = False) -> int:
-        """Let it end, and see to it; return its exit code."""
+        """Let it exit, or kill it; return its exit code."""
         if self._child.stdin is not None:
             with suppress(OSError):
                 self._child.stdin.close()
@@ -107,7 +107,7 @@ class ToolServer:
         return self._child.wait()
 
     def close(self) -> None:
-        """Close what it spoke through; nobody reads it any more."""
+        """Close its pipes."""
         if self._child.stdout is not None:
             self._child.stdout.close()
 
@@ -119,7 +119,7 @@ class ToolServer:
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """Return what a child calls so that it is ended when we are killed."""
+    """Return a function for the child that makes it end when we are killed."""
     prctl = ctypes.CDLL(None).prctl
 
     def die() -> None:
@@ -129,7 +129,7 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 def split_at_notification_ends(data: bytes) -> list[bytes]:
-    """Cut lines behind the last notification of a row that something else follows."""
+    """Split lines after the last of consecutive notifications that something else follows."""
     if _NOTIFICATION.search(data) is None:
         return [data]
     parts = [b""]
@@ -144,7 +144,7 @@ def split_at_notification_ends(data: bytes) -> list[bytes]:
 
 
 def make_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes], None]:
-    """Return what writes whole lines to a descriptor from any thread; a client that is gone is no error."""
+    """Return a thread-safe function that writes whole lines to a descriptor; a closed client is no error."""
     guard = threading.Lock()
     last = b""
 
@@ -166,7 +166,7 @@ def make_line_writer(fd: int = 1, patience: float = READING) -> Callable[[bytes]
 
 
 def wait_until_read(fd: int, patience: float) -> None:
-    """Wait until the other side has read what was written, or has had its time."""
+    """Wait until the other side has read all bytes, or READING has passed."""
     for _ in range(int(patience / LOOK)):
         if (left := _count_unread(fd)) is None:
             sleep(BLIND)
@@ -177,7 +177,7 @@ def wait_until_read(fd: int, patience: float) -> None:
 
 
 def _count_unread(fd: int) -> int | None:
-    """Return how much waits to be read; None where nobody can tell."""
+    """Return the number of unread bytes; None if unknown."""
     try:
         from fcntl import ioctl
         from termios import FIONREAD, TIOCOUTQ

@@ -1,7 +1,6 @@
-"""Who decides for the shim: the proxy that runs, asked over its control API, or an engine of our own on the store.
+"""Backends of the shim: a running proxy by its control API, or an engine in this process on the store.
 
-Both take the lines of one client and keep what a server answers; `core.control.stdio_tool_host` says what the calls
-mean.
+Both take the lines of one client and record the server's answers; `core.control.stdio_tool_host` defines the calls.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ TIMEOUT = 60.0
 
 class ShimBackend(Protocol):
     def on_line(self, line: bytes) -> ToolLineOutcome:
-        """Decide what becomes of a line of the client's. Raises LLMProxyError."""
+        """Decide about a line from the client. Raises LLMProxyError."""
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Handle the answer to a forwarded message, until cancelled if `left`. Raises LLMProxyError: not kept."""
+        """Record the answer to a forwarded message, as cancelled if `left`. Raises LLMProxyError: not kept."""
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Handle that it did not answer."""
+        """Handle a server that did not answer."""
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        """Handle that the client has gone, and what the server said unasked."""
+        """Handle the client's end, and unrequested messages of the server."""
 
 
 class ProxyShimBackend:
-    """A proxy that runs. One call at a time, on one connection that stays open: when it ends, so have we."""
+    """A running proxy. One call at a time, on one open connection, whose end ends the session."""
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
-        """Speak for one client of `server`; `secrets` are values that must not be kept."""
+        """Serve one client of `server`; `secrets` are values that must not be stored."""
         parts = urlsplit(url)
         self._url = url
         self._place = parts.hostname or "127.0.0.1", parts.port or 80
@@ -79,7 +78,7 @@ class ProxyShimBackend:
         self._get_connection().close()
 
     def _get_connection(self) -> HTTPConnection:
-        """Return the connection; http.client opens it anew, as the proxy closes it after hours without a call."""
+        """Return the connection; http.client reopens it if the proxy closed it after hours without a call."""
         from http.client import HTTPConnection
 
         connection = self._http = self._http or HTTPConnection(*self._place, timeout=TIMEOUT)
@@ -88,7 +87,7 @@ class ProxyShimBackend:
         return connection
 
     def _post_event(self, what: Mapping[str, object]) -> dict[str, Any]:
-        """Make one call, once: half an answer is an error, and nobody asks again. Raises MachineError."""
+        """Send one call, without retry: half an answer is an error. Raises MachineError."""
         from http.client import HTTPException
 
         connection = self._get_connection()
@@ -113,29 +112,29 @@ def _lines_to_json(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
 
 
 class _InProcessContext:
-    """Carries out what the engine decides, at once."""
+    """Carries out the engine's decisions at once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def record_begin(self, exchange: Exchange) -> None:
-        """Note nothing: there is no other who could wait for it."""
+        """Do nothing: no other client can wait for it."""
 
     def report_exchange_end(self, exchange: Exchange, status: int) -> None:
         self._engine.outcome(exchange, status)
 
     def store_later(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store an answer; and report it. Raises LLMProxyError."""
+        """Store an answer and report it. Raises LLMProxyError."""
         if exchange.decision is Decision.RECORD:
             self._engine.store_answer(exchange, proper=proper)
         self._engine.outcome(exchange, exchange.recording.status)
 
 
 class EngineShimBackend:
-    """An engine of our own on the store, for one client of one server; no proxy runs."""
+    """An engine in this process, for one client of one server, without a proxy."""
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
-        """Open store and session; `secrets` are values that must not be kept. Raises LLMProxyError."""
+        """Open store and session; `secrets` are values that must not be stored. Raises LLMProxyError."""
         from llmproxy.advice import StartCommand
         from llmproxy.client.gather_run_variables import gather_run_variables
         from llmproxy.core.bindings import check_run_variable

@@ -1,12 +1,11 @@
-"""The stdio proxy: a client of tools on our stdin and stdout, a host that decides, and the real server, if needed at
-all.
+"""The stdio proxy between a client on stdin and stdout, a backend that decides, and the real server if needed.
 
-    client -> line -> host.on_line -> out                 a recording, or a miss, told to the client; no server runs
+    client -> line -> host.on_line -> out                 a recording, or a miss, sent to the client; no server runs
                                 -> forward -> server      its lines go to the client as they come, and to the host
 
-What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after
-the other. A server that ends is an error to whoever waits, as is a host that is gone: then nothing more is served, and
-the server is ended.
+Lines that are no messages (a server that logs to stdout) are passed through and not recorded; a batch is handled as its
+messages in order. If the server ends, waiting clients get an error. If the backend is lost, so do they: nothing more is
+served, and the server is stopped.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from llmproxy.errors import Exit, LLMProxyError, remove_prefix
 from llmproxy.protocol import ToolLineOutcome
 
 GREETING = 30.0
-"""Seconds that a server may take to answer a greeting that its client sent long ago."""
+"""Seconds that a server may take to answer a handshake that its client sent long ago."""
 MOST_UNASKED = 64 << 20
-"""Bytes of what a server says unasked that are kept."""
+"""Maximum recorded bytes of a server's unrequested messages."""
 MICROSECONDS = 1_000_000
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 ENDED = -32021
-"""Our code for a server that ended before it answered."""
+"""Our error code for a server that ended before it answered."""
 BOM = b"\xef\xbb\xbf"
 TWO_OF_ONE_ID = "two requests had the same id, and nobody knows which of them was answered"
 _SPACE = re.compile(r"[\s,]*")
@@ -55,7 +54,7 @@ class StdioProxy:
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], host: ShimBackend, write: Callable[[bytes], None]
     ) -> None:
-        """Stand before the server that `command` starts in `env`; `write` sends to the client, from any thread."""
+        """`command` starts the server in `env`; `write` sends to the client, from any thread."""
         self._command, self._env, self._host = command, env, host
         self._write_whole = write
         self._guard, self._asking = threading.Lock(), threading.Lock()
@@ -63,7 +62,7 @@ class StdioProxy:
         self._reader: threading.Thread | None = None
         self._pending: dict[str, _PendingRequest] = {}
         self._doubtful: set[str] = set()
-        """Ids that were used twice: a server may answer the first call under one, so what comes under it is lost."""
+        """Ids used twice: an answer may belong to the first call of an id, so it is not recorded."""
         self._unasked: list[tuple[int, bytes]] = []
         self._unasked_bytes = 0
         self._last = 0
@@ -74,14 +73,14 @@ class StdioProxy:
         self._gone = False
         self._late: list[threading.Timer] = []
         self._next: threading.Timer | None = None
-        """Asks for what waits for its turn; `_asking` guards it."""
+        """Timer that polls for waiting answers; guarded by `_asking`."""
         self.failed = ""
-        """Why nothing more is served: the host is gone."""
+        """Reason why nothing more is served: the backend is lost."""
 
     # --- the client ------------------------------------------------------------------------------------------------
 
     def serve(self, read: Callable[[int], bytes]) -> int:
-        """Serve until the client goes; return the exit code."""
+        """Serve until the client leaves; return the exit code."""
         code = 0
         try:
             for line in read_lines(read):
@@ -134,7 +133,7 @@ class StdioProxy:
             self._forward_line(heard.forward, message, bare)
 
     def _write_and_schedule_poll(self, heard: ToolLineOutcome) -> None:
-        """Write what may be told by now, before the host is asked again, and ask for the rest in its time."""
+        """Write the due lines before the next call of the backend, and schedule a poll for the rest."""
         if heard.out and not heard.late:
             self._write_whole(heard.out)
         if heard.again and self._next is None:
@@ -183,7 +182,7 @@ class StdioProxy:
             self._fail_pending(self._dead or "the server reads no more")
 
     def _start_server(self, message: dict[str, Any]) -> bool:
-        """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
+        """Start the server if it is not running; a late start repeats the handshake of the recording's client."""
         if self._dead:
             return False
         if self._server is not None:
@@ -209,7 +208,7 @@ class StdioProxy:
     # --- the server ------------------------------------------------------------------------------------------------
 
     def _read_server(self, server: ToolServer) -> None:
-        """Pass on what the server says, and keep it, until it ends."""
+        """Forward and record the server's lines until it ends."""
         try:
             for line in server.read_lines():
                 self._on_server_line(line)
@@ -250,19 +249,19 @@ class StdioProxy:
             self._write_whole(build_error_line(pending.message, f"llmproxy: {self.failed}"))
 
     def _report_unrecorded(self, pending: _PendingRequest) -> bool:
-        """Keep nothing of a request, and say so: its client hears an answer all the same. False: the host is gone."""
+        """Report a request as unrecorded; its client still gets an answer. False: the backend is lost."""
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
         return self._try_backend_call(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _record_outcome(self, pending: _PendingRequest, *, left: bool = False) -> bool:
-        """Keep what answered a request, or that it is lost where that is unknown. False: the host is gone."""
+        """Record a request's answer, or its loss. False: the backend is lost."""
         if get_message_id(pending.message) in self._doubtful:
             return self._report_unrecorded(pending)
         return self._try_backend_call(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:
-        """Put a message to the request that it belongs to; return that request if it is answered now."""
+        """Assign a message to its request; return that request if it is complete."""
         if answered is not None:
             pending = self._pending.pop(answered, None)
             if pending is not None:
@@ -297,7 +296,7 @@ class StdioProxy:
             self._try_backend_call(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
 
     def _try_backend_call(self, tell: Callable[[], None]) -> bool:
-        """Return the host something; False: it is gone, or could not keep that, and serves nothing more."""
+        """Call the backend; False: it is lost or could not record, and serves nothing more."""
         if not self.failed:
             try:
                 with self._asking:
@@ -336,18 +335,18 @@ class StdioProxy:
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
-    """Return the message that a line is; None for a log line, half a message, bytes that are no UTF-8."""
+    """Return the message on a line; None for a log line, half a message, invalid UTF-8."""
     value = parse_json(line)
     return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
 
 
 def get_message_id(message: dict[str, Any]) -> str | None:
-    """Return the id of a message, by which 1 and "1" differ; None without one."""
+    """Return the id of a message, typed so that 1 and "1" differ; None without one."""
     return json.dumps(message["id"]) if message.get("id") is not None else None
 
 
 def get_progress_token(message: dict[str, Any]) -> str | None:
-    """Return the progress token that a request gives, or that a progress notification is for."""
+    """Return the progress token of a request or a progress notification."""
     params = message.get("params")
     if not isinstance(params, dict):
         return None
@@ -357,7 +356,7 @@ def get_progress_token(message: dict[str, Any]) -> str | None:
 
 
 def build_error_line(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
-    """Return the line that answers a request with an error of ours; of a tool's call one that its model reads."""
+    """Return the error line for a request; for a tool call a result that its model reads."""
     said: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
     if message.get("method") == "tools/call":
         said["result"] = {"content": [{"type": "text", "text": text}], "isError": True}
@@ -384,7 +383,7 @@ def split_batch(line: bytes) -> list[bytes]:
 
 
 def find_raw_id(line: bytes) -> Any:
-    """Return the id of a line that is no message, even one nested too deep to be read; None where it has none."""
+    """Return the id in an unparsable line, even one nested too deep; None without one."""
     try:
         value = json.loads(line)
         return value.get("id") if isinstance(value, dict) else None
