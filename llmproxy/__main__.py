@@ -8,7 +8,7 @@ import sys
 
 
 def run() -> int:
-    """Run the command line; an interrupt while it is still being imported ends as quietly as one later."""
+    """Run the command line; an interrupt during its imports exits as quietly as a later one."""
     # nothing imported is garbage: to look for some took a tenth of `--help`, and 25 ms of the shim's start
     gc.disable()
     try:
@@ -24,7 +24,7 @@ def run() -> int:
 
 
 def _serve_mcp_shim(words: list[str]) -> int | None:
-    """Serve as the shim before a server of tools, whose client waits; None if the command line is to read the words."""
+    """Run the MCP shim if the arguments ask for it, without further imports; None: parse the command line instead."""
     from llmproxy.client.tools.mcp_shim.command import parse_shim_words, run_shim
     from llmproxy.errors import print_final_error
 

@@ -1,16 +1,16 @@
-"""Commands that a text advises: typed as they stand they do what the text says.
+"""Commands suggested in messages: each works when typed exactly as printed.
 
-    format_command("show 12", store)       a command that looks into the store that the advice is about
-    StartCommand(...).command("record", cassette)  what was typed to start this proxy, with another mode or cassette
-    requirement("proxy")                    this package, as pip, uv and pipx take it
-    install_command("postgres")             what brings an extra into the environment that runs this
+    format_command("show 12", store)       a command on the store that the message is about
+    StartCommand(...).command("record", cassette)  the command that started this proxy, with another mode or cassette
+    requirement("proxy")                    this package as pip, uv and pipx take it
+    install_command("postgres")             the command that adds an extra to the current environment
 
-No other text of the product names a command that reads or makes recordings: tests/test_advice.py reads every string and
-knows the few that need nothing. `core` makes no `StartCommand`: whoever starts it hands one in.
+No other text of the product names a command that reads or writes recordings: tests/test_advice.py reads every string
+and lists the few exceptions. `core` creates no `StartCommand`: the code that starts the proxy passes one in.
 
-What is installed must be there. On an index this package is `llmproxy-replay`. What was installed from a clone, a wheel
-or a repository is named with that place (PEP 508's ` @ `), read from what the installer noted (PEP 610): the advice
-works before a first release, and gives the same version.
+Install commands must work. On an index this package is `llmproxy-replay`. A package installed from a clone, a wheel or
+a repository is named with that place (PEP 508's ` @ `), read from the installer's record (PEP 610): the command works
+before a first release, and installs the same version.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from llmproxy.server_store_path import show_store
 
 NAME = "llmproxy-replay"
 LONGEST = 700
-"""Characters of all options; a command that would be cut somewhere is worse than one that says that it is not whole."""
+"""Maximum characters of all options. A longer command is shown with a note that it is incomplete, never cut."""
 _MODE = "{mode}"
 _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})
-"""Options of the proxy that runs, which another one beside it does not share."""
+"""Options of the running proxy that a second proxy on the same machine cannot share."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartCommand:
-    """What was typed to start the proxy, without mode, cassette and store, which each advice says itself."""
+    """The command that started the proxy, without mode, cassette and store, which each suggestion sets."""
 
     start: str = "llmproxy start"
-    """The command: ``llmproxy run --intercept``, ``mitmdump -s ...``; with ``{mode}`` in it a test runner's, whole."""
+    """The command: ``llmproxy run --intercept``, ``mitmdump -s ...``; a test runner's whole command with ``{mode}``."""
     rest: str = ""
-    """What stands behind the options: `` -- COMMAND``."""
+    """Arguments after the options: `` -- COMMAND``."""
     options: tuple[tuple[str, str | bool], ...] = ()
-    """Name as in `Settings`, and value; a repeated option once for each value."""
+    """Name as in `Settings`, and value; a repeated option has one entry for each value."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Of the environment: base URLs that were set where the proxy was started."""
+    """Environment variables with base URLs, as set where the proxy was started."""
     page: str = field(default="", compare=False)
-    """Address of the page of a proxy that goes on when its client has ended; empty where there is none."""
+    """Address of the viewer of a proxy that keeps running after its client; empty if there is none."""
 
     @property
     def is_run(self) -> bool:
-        """Whether the proxy is started for one command, and not by hand."""
+        """Whether the proxy was started for one command, and not by hand."""
         return bool(self.rest)
 
     @property
@@ -65,7 +65,7 @@ class StartCommand:
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
-        """Return the command, empty `mode`: its own; `upstreams` are a session's, unknown to the proxy itself."""
+        """Return the command; an empty `mode` keeps its own; `upstreams` belong to a session, not to the proxy."""
         if self.is_test_runner:  # its plugin knows cassette, store and upstreams; what it takes is the mode
             return self.start.replace(_MODE, mode)
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
@@ -79,13 +79,13 @@ class StartCommand:
         return " ".join(filter(None, words)) + self.rest
 
     def for_other(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
-        """Return how another command, which has a proxy of its own, is started with the same options."""
+        """Return the start of another command that runs its own proxy with the same options."""
         if self.is_test_runner:
             return StartCommand(start, rest)
         return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
 
     def without_tools(self) -> StartCommand | None:
-        """Return how the same is started without servers of tools; None if not by `run`, or if it said which."""
+        """Return the command without MCP servers; None if `run` did not start it, or the option was given."""
         if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
             return None
         return replace(self, options=(*self.options, ("mcp_config", "none")))
@@ -98,24 +98,24 @@ class StartCommand:
 
 
 def _without_password(url: str) -> str:
-    """Return a base URL fit to be printed: typed as it stands, one with a password fails instead of leaking."""
+    """Return a base URL for printing: a password is replaced so that the typed command fails instead of leaking."""
     _, at, host = urlsplit(url).netloc.rpartition("@")
     return url.replace(urlsplit(url).netloc, f"USER:PASSWORD@{host}", 1) if at else url
 
 
 def format_command(command: str, store: str | Path) -> str:
-    """Return the line that runs `command` (``show 12``) on a store."""
+    """Return the line that runs a command such as ``show 12`` on a store."""
     return f"llmproxy {command}{format_store_option(store)}"
 
 
 def format_store_option(store: str | Path) -> str:
-    """Return `` --store PATH``; nothing for the default one, however it is written."""
+    """Return `` --store PATH``; empty for the default store, however its path is written."""
     said = show_store(store)
     return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quote_word(said)}"
 
 
 def quote_word(text: str) -> str:
-    """Return one word of a shell, without what would move a terminal's cursor."""
+    """Quote a word for a shell, without characters that move a terminal's cursor."""
     return shlex.quote(printable(text))
 
 
@@ -123,7 +123,7 @@ def quote_word(text: str) -> str:
 
 
 def requirement(*extras: str) -> str:
-    """Return what an installer takes for this package with these extras, `llmproxy-replay[proxy]`; to be quoted."""
+    """Return this package with extras as installers take it, `llmproxy-replay[proxy]`; the caller quotes it."""
     return build_url_requirement(_read_direct_url_json(), *extras)
 
 
@@ -138,11 +138,11 @@ EXTRAS = {
     "mcp": "mcp",
     "ray": "ray",
 }
-"""Module -> the extra that brings it."""
+"""Module -> the extra that installs it."""
 
 
 def install_command(extra: str) -> str:
-    """Return what brings an extra into this environment, beside those that it has."""
+    """Return the command that adds an extra to this environment and keeps the installed ones."""
     from importlib import metadata
 
     there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
@@ -155,7 +155,7 @@ def install_command(extra: str) -> str:
 
 
 def choose_install_command(package: str, prefix: Path, installer: str, noted: str) -> str:
-    """Return the same for an environment at `prefix`, made by `installer` (pip, uv); `noted`: its `direct_url.json`."""
+    """Return the command for an environment at `prefix` with `installer` (pip, uv) and its `direct_url.json`."""
     parts, told = prefix.parts, json.loads(noted or "{}")
     if {"uv", "tools"} <= set(parts):
         return f"uv tool install --force '{package}'"
@@ -168,7 +168,7 @@ def choose_install_command(package: str, prefix: Path, installer: str, noted: st
 
 
 def explain_missing(error: BaseException) -> MachineError | None:
-    """Return what to say of a module that one of our extras brings; None for any other error."""
+    """Return the message for a missing module of one of our extras; None for any other error."""
     module = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if (extra := EXTRAS.get(module)) is None:
         return None
@@ -176,18 +176,18 @@ def explain_missing(error: BaseException) -> MachineError | None:
 
 
 def describe_upgrade() -> str:
-    """Describe how a newer one is had."""
+    """Describe how to install a newer version."""
     return describe_upgrade_by_direct_url(_read_direct_url_json())
 
 
 def build_url_requirement(noted: str, *extras: str) -> str:
-    """Return the same for what an installer noted in `direct_url.json`; empty where it came from an index."""
+    """Return the requirement that the installer recorded in `direct_url.json`; empty for an index."""
     named = f"{NAME}[{','.join(extras)}]" if extras else NAME
     return f"{named} @ {where}" if (where := parse_install_url(noted)) else named
 
 
 def describe_upgrade_by_direct_url(noted: str) -> str:
-    """Describe how one that is newer than what was noted is had."""
+    """Describe how to install a version newer than the one that the installer recorded."""
     if not parse_install_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
     typed = (
@@ -197,7 +197,7 @@ def describe_upgrade_by_direct_url(noted: str) -> str:
 
 
 def parse_install_url(noted: str) -> str:
-    """Return the URL that installs it again; empty for none, a file that is gone, or one with a password."""
+    """Return the URL that reinstalls the package; empty without one, for a missing file or with a password."""
     try:
         told = json.loads(noted or "{}")
         url, source = str(told.get("url", "")), told.get("vcs_info") or {}

@@ -1,8 +1,8 @@
-"""Counts, money, durations, times and texts of others in the one form in which a terminal shows them
-(`ui/static/format.js` is its twin in a browser).
+"""The one format in which a terminal shows counts, money, durations, times and foreign texts (`ui/static/format.js` is
+its twin in a browser).
 
-What is unknown is said, and never 0. Times are the machine's own unless a zone is given: one clock for the live line
-and every table.
+Unknown values are shown as unknown, never as 0. Times are in the machine's time zone unless one is given, so that the
+live lines and every table agree.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
 SHOWN = 4
-"""Names that stand in a line."""
+"""Maximum names shown on a line."""
 
 
 def number(value: int | None) -> str:
-    """Return ``12,345``; ``?`` for what is unknown."""
+    """Return ``12,345``; ``?`` for None."""
     return "?" if value is None else f"{value:,}"
 
 
@@ -25,7 +25,7 @@ def format_count(many: int, one: str, plural: str = "") -> str:
 
 
 def name_some(names: Iterable[str], between: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the rest."""
     all_ = [*names]
     more = f" and {len(all_) - SHOWN} more" if len(all_) > SHOWN else ""
     return f"{between.join(all_[:SHOWN])}{more}"
@@ -47,26 +47,26 @@ def mean_known[Number: (float, Decimal)](values: Sequence[Number | None]) -> Num
 
 
 def align_rows(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return rows as lines with their cells below each other, without columns that are empty; `right`: at the right."""
+    """Return rows as lines with aligned cells, without empty columns; `right` lists right-aligned columns."""
     columns = [(">" if n in right else "<", max(map(len, cells))) for n, cells in enumerate(zip(*rows, strict=True))]
     cells = [[f"{cell:{side}{size}}" for cell, (side, size) in zip(row, columns, strict=True) if size] for row in rows]
     return ["  ".join(row).rstrip() for row in cells]
 
 
 def format_tokens_in_out(read: int | None, written: int | None) -> str:
-    """Return tokens as ``412>38``, with ``?`` for what is unknown; nothing if both are."""
+    """Return tokens as ``412>38``, with ``?`` for unknown; empty if both are unknown."""
     return "" if read is None and written is None else f"{number(read)}>{number(written)}"
 
 
 def dollars(cost: Decimal | float) -> str:
-    """Return dollars to a cent, below one to a hundredth of it, finer where that reads 0; never with an exponent."""
+    """Return dollars to a cent from 1 on, else to a hundredth of a cent, or two digits if smaller; no exponent."""
     if cost == 0 or cost >= 1:
         return f"${cost:,.2f}" if cost else "$0"
     return f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${Decimal(f'{cost:.1e}'):f}"
 
 
 def duration(ms: float | None) -> str:
-    """Return a duration, given in milliseconds, with the digits that say something; nothing if it is not known."""
+    """Return a duration, given in milliseconds, rounded to significant digits; empty for None."""
     if ms is None:
         return ""
     if round(ms) < 1000:
@@ -88,7 +88,7 @@ def format_clock(unix: float, zone: tzinfo | None = None) -> str:
 
 
 def when(unix: float, zone: tzinfo | None = None) -> str:
-    """Return day and time of a Unix time; empty for 0 (a file did not say), the number where no calendar has it."""
+    """Return date and time of a Unix time; empty for 0 (missing in the file), the number if it is out of range."""
     try:
         return f"{_to_local_time(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The nearest of the words that are known to one that is not: every "did you mean" is made here."""
+"""Suggestions for misspelt words: the one source of every "did you mean"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 
 CLOSE = 0.6
-"""How alike two words must be, from 0 to 1 (`difflib`); short words with one slip are at 0.8."""
+"""Least similarity of two words, from 0 to 1 (`difflib`); short words with one typing error are at 0.8."""
 
 
 def nearest_word(word: str, known: Iterable[str], close: float = CLOSE) -> str | None:
@@ -21,7 +21,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def suggest_name(word: str, known: Iterable[str], *, listing: bool = True) -> str:
-    """Return ``did you mean `x`?``, else what is known, as a hint; or "", also where that is not to be listed."""
+    """Return ``did you mean `x`?``, else the list of known names as a hint; empty if the list is not wanted."""
     names = list(known)
     folded = {_fold_word(name): name for name in names}
     near = nearest_word(_fold_word(word), folded, 0.7)
@@ -37,7 +37,7 @@ def _fold_word(word: str) -> str:
 
 
 def _name_lookalikes(word: str) -> str:
-    """Name the characters that nobody types on purpose; they look like others, or like nothing."""
+    """Name invisible characters and characters that look like others."""
     odd = [
         f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"
         for each in word

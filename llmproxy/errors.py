@@ -1,23 +1,16 @@
-"""Every error that a user can meet, its code, the HTTP status it answers with and the exit code it ends with.
+"""Every error shown to users, with its code, HTTP status and exit code.
 
-LLMProxyError
-├── SettingsError        a flag, variable or file says something we do not understand
-├── MachineError         the machine will not let us: port taken, extra missing, no such file
-├── CassetteError        a recording cannot be used
-│   ├── CassetteNotFound (also FileNotFoundError)
-│   ├── CassetteCorrupt  (also ValueError)
-│   ├── CassetteNewer    written by a newer llmproxy
-│   ├── CassetteBusy     another session records it, or the file is locked
-│   └── StoreReadOnly    the store cannot be written to
-├── SuiteError           a YAML suite says something that cannot be meant
-├── AgentError           the agent under test was reached, and crashed, hung or answered nonsense
-├── AgentUnreachable     the agent under test was never reached
-├── MissError            the request was never recorded, and the mode refuses to go upstream
-├── RefusedError         the request will not be served: host, size, framing
-├── UpstreamError        the provider could not be reached or broke off
-└── RecordingError       an answer could not be stored
+LLMProxyError ├── SettingsError        a flag, variable or file has an invalid value ├── MachineError         the
+machine prevents it: port taken, extra missing, no such file ├── CassetteError        a recording cannot be used │   ├──
+CassetteNotFound (also FileNotFoundError) │   ├── CassetteCorrupt  (also ValueError) │   ├── CassetteNewer    written by
+a newer llmproxy │   ├── CassetteBusy     another session records it, or the file is locked │   └── StoreReadOnly    the
+store cannot be written to ├── SuiteError           a YAML suite is invalid ├── AgentError           the agent under
+test was reached, and crashed, hung or answered nonsense ├── AgentUnreachable     the agent under test was never reached
+├── MissError            the request was never recorded, and the mode refuses to go upstream ├── RefusedError
+the request will not be served: host, size, framing ├── UpstreamError        the provider could not be reached or closed
+the connection └── RecordingError       an answer could not be stored
 
-A message says what happened, with which values, and what to type next. Programmer mistakes stay ValueError and
+A message names what happened, the values involved, and the next command to type. Programming errors stay ValueError and
 TypeError.
 """
 
@@ -33,7 +26,7 @@ _PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{1,2}[^\s/:@'\"]*:)[^\s/@'\"]
 
 
 class Exit(IntEnum):
-    """Exit codes, one table. Several at once: USAGE > ENVIRONMENT > MISS > FAILED > CARRIED > CHANGED > NOTHING."""
+    """Exit codes. If several apply: USAGE > ENVIRONMENT > MISS > FAILED > CARRIED > CHANGED > NOTHING."""
 
     OK = 0
     FAILED = 1
@@ -42,55 +35,55 @@ class Exit(IntEnum):
     MISS = 4
     NOTHING = 5
     CHANGED = 6
-    """Requests are not as they were recorded (`llmproxy changes`)."""
+    """Requests differ from their recordings (`llmproxy changes`)."""
     CARRIED = 7
     """An answer was carried, and --fail-on-carried forbids it."""
     DRIFTED = 8
-    """`drift`: recorded requests are answered otherwise now."""
+    """`drift`: answers to recorded requests have changed."""
     UNTOLD = 9
-    """`drift`: too few answers came to tell."""
+    """`drift`: too few answers for a verdict."""
     STALE = 10
     """A recording older than --max-age was replayed, and --fail-on-stale forbids it."""
     INTERRUPTED = 130
 
 
 ENDED_BY_USER = (128 + 2, 128 + 15)
-"""Codes with which a shell says that SIGINT or SIGTERM ended a command."""
+"""Exit codes of a shell for a command that SIGINT or SIGTERM ended."""
 OURS = "llmproxy: "
-"""How what we say begins where others speak too: in a client's exception, in pytest's report, in a terminal."""
+"""Prefix of our messages in the output of others: a client's exception, pytest's report, a terminal."""
 
 
 def add_prefix(text: object) -> str:
-    """Return a text that says whose it is, once: what the proxy said over HTTP says so already."""
+    """Add the prefix once: a message that came from the proxy over HTTP already has it."""
     said = str(text)
     return said if said.startswith(OURS) else OURS + said
 
 
 def remove_prefix(text: object) -> str:
-    """Return the same without whose it is: for what stands inside of another message."""
+    """Remove the prefix, for a text inside another message."""
     return str(text).removeprefix(OURS)
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with everything that does not print (controls, bidi marks, surrogates) escaped."""
+    """Return `text` on one line, with everything unprintable (controls, bidi marks, surrogates) escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def without_passwords(text: str) -> str:
-    """Return a text in which no URL has a password; one that was taken for a path may have lost a slash."""
+    """Return a text without the passwords of its URLs; a URL parsed as a path may have lost a slash."""
     return _PASSWORD.sub(r"\1***@", text)
 
 
 class LLMProxyError(Exception):
-    """Base of all errors that are meant for the user."""
+    """Base of all errors shown to users."""
 
     code = "llmproxy_error"
     status = 500
     exit_code = Exit.FAILED
     stderr = ""
-    """The end of what an agent's command wrote there; its message holds it, too."""
+    """End of the stderr of an agent's command; the message includes it."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -103,7 +96,7 @@ class LLMProxyError(Exception):
 
 
 class SettingsError(LLMProxyError):
-    """A flag, variable or file says something that we do not understand."""
+    """A flag, variable or file has an invalid value."""
 
     code = "llmproxy_settings"
     status = 400
@@ -111,7 +104,7 @@ class SettingsError(LLMProxyError):
 
 
 class MachineError(LLMProxyError):
-    """The machine will not let us: a port is taken, an extra is missing."""
+    """The machine prevents it: a port is taken, an extra is missing."""
 
     code = "llmproxy_environment"
     exit_code = Exit.ENVIRONMENT
@@ -141,7 +134,7 @@ class CassetteNewer(CassetteError):
 
 
 class CassetteBusy(CassetteError):
-    """Another session records this cassette, or another program holds the file."""
+    """Another session records this cassette, or another program locks the file."""
 
     code = "llmproxy_cassette_busy"
     status = 409
@@ -152,7 +145,7 @@ class StoreReadOnly(CassetteError):
 
 
 class SuiteError(LLMProxyError):
-    """A YAML suite says what cannot be meant: unknown keys, undeclared names, patterns that do not compile."""
+    """A YAML suite is invalid: unknown keys, undeclared names, patterns that do not compile."""
 
     code = "llmproxy_suite"
     exit_code = Exit.USAGE
@@ -175,7 +168,7 @@ class MissError(LLMProxyError):
     """The request was never recorded, and the mode refuses to go upstream."""
 
     nearest: int | None = None
-    """The recording that it is most like, where there is one."""
+    """Interaction id of the nearest recording, if there is one."""
     code = "llmproxy_cache_miss"
     status = 404
     exit_code = Exit.MISS
@@ -189,7 +182,7 @@ class RefusedError(LLMProxyError):
 
 
 class UpstreamError(LLMProxyError):
-    """The provider could not be reached, or broke off."""
+    """The provider could not be reached, or closed the connection."""
 
     code = "llmproxy_upstream"
     status = 502
@@ -203,11 +196,11 @@ class RecordingError(LLMProxyError):
 
 
 _LONGEST_NAME = 200
-"""Characters of a file's name that are shown."""
+"""Maximum characters shown of a file name."""
 
 
 def print_final_error(error: Exception, *, debug: bool) -> Exit:
-    """Print an error for people, after its traceback if asked for, and return the exit code. Nothing else does."""
+    """Print an error, after its traceback if requested, and return the exit code. The only such function."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, LLMProxyError):

@@ -1,4 +1,4 @@
-"""Files that somebody names: read up to a bound (`/dev/zero` is refused as too large), and replaced as a whole."""
+"""Reading of user-named files up to a size limit (`/dev/zero` is refused as too large), and atomic replacement."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import IO, Any
 
 DATA = Path(__file__).parent / "data"
-"""Where what ships with us lies, by its path: `importlib.resources` brings zipfile and tempfile, 8 ms of each start."""
+"""Path of the package's data files: `importlib.resources` imports zipfile and tempfile, 8 ms of each start."""
 LARGEST = 1 << 28
-"""Bytes of a file that is read whole."""
+"""Maximum bytes of a file that is read whole."""
 
 
 def read_bounded_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """Return a file's bytes. Raises OSError, also for one of more than `most` bytes or without an end."""
+    """Return a file's bytes. Raises OSError, also for a file of more than `most` bytes or without an end."""
     with path.open("rb") as file:
         found = path.stat()
         regular = stat.S_ISREG(found.st_mode)
@@ -28,13 +28,13 @@ def read_bounded_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_bounded_text(path: Path, most: int = LARGEST) -> str:
-    """Return a file's text, of UTF-8 with or without a byte order mark. Raises OSError, UnicodeDecodeError."""
+    """Return a file's text, UTF-8 with or without a byte order mark. Raises OSError, UnicodeDecodeError."""
     return read_bounded_bytes(path, most).decode("utf-8-sig")
 
 
 @contextmanager
 def replace_file(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
-    """Yield a file of UTF-8, which is at `path`, on disk, once the block ends well, else nowhere. Raises OSError."""
+    """Yield a UTF-8 file that replaces `path`, synced to disk, if the block succeeds; else nothing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     known = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
@@ -53,7 +53,7 @@ def replace_file(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, as `object_pairs_hook`. Raises ValueError: of two equal names one would win unseen."""
+    """Build a JSON object, as `object_pairs_hook`. Raises ValueError for duplicate names."""
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:
@@ -63,7 +63,7 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def make_ignored(folder: Path) -> Path:
-    """Make a folder of what nobody commits, which ignores itself in Git; returns it. Raises OSError."""
+    """Create a folder with a .gitignore that excludes all of it, and return it. Raises OSError."""
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():

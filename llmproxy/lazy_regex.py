@@ -1,8 +1,7 @@
-"""Expressions that are compiled when they are first asked.
+"""Regular expressions that are compiled at their first use.
 
-Of some 230 at the top of our modules a start asks a dozen; to compile all of them was a tenth of what it takes until
-the proxy serves (55 ms of processor of 560, by `re._compiler.compile`), and more of the shim's and of the pytest
-plugin's.
+A start uses about a dozen of the 230 module-level expressions; compiling all took a tenth of the time until the proxy
+serves (55 ms of processor of 560, in `re._compiler.compile`), and more of the start of the shim and the pytest plugin.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, overload
 
 
 class _LazyPattern:
-    """What `re.compile` returns, from the first question on without a step between: methods are the compiled one's."""
+    """A stand-in for a compiled pattern. Its first use replaces its methods with those of the compiled one."""
 
     def __init__(self, text: Any, flags: int) -> None:
         self._asked = text, flags
@@ -35,15 +34,15 @@ def late(text: str | Callable[[], str], flags: int = 0) -> re.Pattern[str]: ...
 @overload
 def late(text: bytes | Callable[[], bytes], flags: int = 0) -> re.Pattern[bytes]: ...
 def late(text: Any, flags: int = 0) -> Any:
-    """Return an expression by its methods; `text` may be a function. Not for ``re.sub(expression, ...)``."""
+    """Return a lazily compiled expression; `text` may be a function. Not for ``re.sub(expression, ...)``."""
     return _LazyPattern(text, flags)
 
 
 class RustPattern:
-    """An expression in Rust's syntax; `holds` tells whether it matches somewhere in ASCII bytes.
+    """An expression in Rust's syntax; `holds` returns whether it matches anywhere in ASCII bytes.
 
-    One pass, however many words are asked: a megabyte takes a millisecond and a half, and 15 us where a literal text
-    has to occur; `bytes.find` of one word takes 450 us.
+    One pass for any number of words: 1.5 ms for a megabyte, and 15 us if a literal text is required; `bytes.find` of
+    one word takes 450 us.
     """
 
     holds: Callable[[bytes], bool]

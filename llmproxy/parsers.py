@@ -1,8 +1,8 @@
-"""Converters: what somebody typed, in a file, a variable or a flag, becomes a value.
+"""Converters from text in a file, a variable or a flag to a value.
 
-Each takes the text (or what TOML made of it) and returns the value, or raises ValueError with a sentence that repeats
-what was typed and says what would be allowed. Most are a row: `one_of` a table, `text_matching` a pattern, `list_of`
-words, `table_of` pairs. `settings` attaches them to its fields and adds where the text came from.
+Each takes the text (or the TOML value) and returns the value, or raises ValueError with a sentence that repeats the
+input and lists the valid ones. Most are one call: `one_of` a table, `text_matching` a pattern, `list_of` words,
+`table_of` pairs. `settings` attaches them to its fields and adds the source of the text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownTool, Update
 
 ANY_PROVIDER = "*"
-"""Each provider of models, for itself."""
+"""Stands for each provider of models separately."""
 _POWERS = {"": 0, "b": 0, "k": 10, "kb": 10, "kib": 10, "m": 20, "mb": 20, "mib": 20, "g": 30, "gb": 30, "gib": 30}
-"""Powers of two, by the unit of a size."""
+"""Powers of two by unit of size."""
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _MOST_CALLS = 1_000_000
@@ -31,11 +31,11 @@ LONGEST_WAIT = 3600
 _LAST_PORT = 65535
 _PROVIDER = r"[a-z0-9][a-z0-9._:-]*"
 _RESERVED = {"s", "_llmproxy"}
-"""First path segments with a meaning of their own: no upstream can have such a name."""
+"""Reserved first path segments: no upstream may have such a name."""
 
 
 def in_words(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: ``a, b and c``."""
+    """Return names as listed in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
@@ -44,7 +44,7 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
-    """Return a converter of words of a table; their case does not matter."""
+    """Return a converter of the words of a table, ignoring case."""
 
     def convert(value: object) -> T:
         word = str(value).strip().lower()
@@ -56,14 +56,14 @@ def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
 
 
 def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
-    """Return a converter of an enumeration's values, and of further names for them."""
+    """Return a converter of an enumeration's values and of aliases for them."""
     return one_of({each.value: each for each in kind} | more)
 
 
 def text_matching[T](
     pattern: str, said: str, make: Callable[[re.Match[str]], T | None], *, of: type = object
 ) -> Callable[[object], T]:
-    """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` checks kinds."""
+    """Return a converter of texts that match a pattern; `make` may still return None for an invalid one."""
     compiled = re.compile(pattern, re.ASCII | re.IGNORECASE)
 
     def convert(value: object) -> T:
@@ -77,19 +77,19 @@ def text_matching[T](
 
 
 def optional_of[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
-    """Return a converter that leaves None as it is; an empty text is none."""
+    """Return a converter that keeps None; an empty text is None."""
     return lambda value: None if value in (None, "") else convert(value)
 
 
 def list_of[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
-    """Return a converter of lists; in the environment their parts stand between commas or white space."""
+    """Return a converter of lists; in the environment, commas or white space separate the items."""
     return lambda value: tuple(convert(word) for word in _split_words(value))
 
 
 def table_of(
     name: Callable[[object], str], convert: Callable[[object], str], part: Callable[[str], tuple[str, str]]
 ) -> Callable[[object], dict[str, str]]:
-    """Return a converter of tables, or of words that `part` parts into name and value."""
+    """Return a converter of tables, or of words that `part` splits into name and value."""
 
     def convert_all(value: object) -> dict[str, str]:
         pairs = value.items() if isinstance(value, Mapping) else [part(word) for word in _split_words(value)]
@@ -135,12 +135,12 @@ read_name = text_matching(
     lambda found: found[0] if found.string.isprintable() else None,
     of=str,
 )
-"""SDKs cut a URL off at ``#``, so that sessions would mix."""
+"""Read a name. SDKs cut a URL at ``#``, which would merge sessions."""
 read_host = text_matching(r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str)
 
 
 def read_speed(value: object) -> float:
-    """Read a speed; a bool is a number to Python, but nobody means it as one."""
+    """Read a speed. A bool is refused, though Python accepts it as a number."""
     with suppress(ValueError):
         if 0 <= (number := float(str(value))) < float("inf"):
             return number
@@ -148,7 +148,7 @@ def read_speed(value: object) -> float:
 
 
 def read_wait(value: object) -> float:
-    """Read how long to wait, seconds."""
+    """Read a waiting time in seconds."""
     with suppress(ValueError):
         if not isinstance(value, bool) and 0 <= (seconds := float(str(value))) <= LONGEST_WAIT:
             return seconds
@@ -185,7 +185,7 @@ def read_optional_path(value: object) -> Path | None:
 
 
 def read_path(value: object) -> Path:
-    """Read a path. A URL is none, also one that lost a slash as a `Path`; it is not repeated: passwords."""
+    """Read a path. A URL is refused, also with a slash lost, and not repeated: it may hold a password."""
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")
     found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
@@ -198,7 +198,7 @@ def read_path(value: object) -> Path:
 
 
 def _read_host(word: str, *, patterns: bool = True) -> str:
-    """Read a host without port: what it is compared with has none."""
+    """Read a host without port: the compared value has none."""
     name, beginning = word.strip().lower(), "*." if patterns else ""
     bare = name.removeprefix(beginning)
     with suppress(ValueError):
@@ -219,27 +219,27 @@ def _read_origin(word: str) -> str:
 
 
 read_hosts = list_of(lambda word: word if word == "*" else _read_host(word))
-"""``*.example.com`` is every name below that one, ``*`` is every host."""
+"""Read host patterns: ``*.example.com`` matches every name below that one, ``*`` every host."""
 read_names = list_of(lambda word: _read_host(word, patterns=False).removesuffix("."))
-"""Names of hosts, none of them a pattern."""
+"""Read host names without patterns."""
 read_origins = list_of(_read_origin)
-"""Origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
+"""Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
 
 
 def read_channels(value: object) -> tuple[Channel, ...]:
-    """Read channels, each once: several as a list, or with commas."""
+    """Read channels without duplicates, from a list or separated by commas."""
     words = [part for word in _split_words(value) for part in word.split(",") if part]
     return tuple(dict.fromkeys(map(member_of(Channel), words)))
 
 
 def read_name_patterns(value: object) -> tuple[str, ...]:
-    """Read patterns of names; in the environment they stand between commas, since one may hold a space."""
+    """Read name patterns; in the environment only commas separate them, since a pattern may hold a space."""
     words = value.split(",") if isinstance(value, str) else _split_words(value)
     return tuple(word.strip() for word in words if word.strip())
 
 
 def host_matches(patterns: Iterable[str], host: str) -> bool:
-    """Return whether a host (lower case, without port) is one of those that a list of hosts holds."""
+    """Return whether a host (lower case, without port) matches an item of a host list."""
     return any(
         each in (host, "*") or (each.startswith("*.") and host.endswith(each[1:]) and len(host) > len(each[1:]))
         for each in patterns
@@ -269,7 +269,7 @@ def _split_upstream(word: str) -> tuple[str, str]:
 
 
 def _quote_unless_secret(text: str) -> str:
-    """Quote what was typed, unless a user or a query in it may hold a password: errors end up in logs."""
+    """Quote the input unless its user or query part may hold a password: errors end up in logs."""
     return "the URL (not repeated: it may hold a secret)" if set(text) & set("?#@") else repr(text)
 
 
@@ -299,7 +299,7 @@ def _read_call_rate(value: object) -> str:
 
 
 def parse_call_rate(rate: str) -> tuple[int, float]:
-    """Return what a rate says: ``60/min`` -> (60, 60.0). Raises ValueError."""
+    """Return calls and seconds of a rate: ``60/min`` -> (60, 60.0). Raises ValueError."""
     calls, _, unit = rate.partition("/")
     if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:
         raise ValueError(f"{rate!r} is not a rate: CALLS/s, CALLS/min or CALLS/h, as in 60/min or openai=60/min")
@@ -310,7 +310,7 @@ _read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=
 
 
 def read_stub_table(value: object) -> dict[str, str]:
-    """Return host and path -> kind of answer; typed as ``HOST/PATH=KIND``."""
+    """Read host and path -> kind of stub; typed as ``HOST/PATH=KIND``."""
     made = _read_stubs(value)
     if wild := [place for place, kind in made.items() if kind == "issuer" and "*" in place]:
         raise ValueError(f"{wild[0]!r} is no issuer: that is one URL without https://, as in auth.example.com/tools")
@@ -318,9 +318,9 @@ def read_stub_table(value: object) -> dict[str, str]:
 
 
 read_upstreams = table_of(_upstream_name, _read_url, _split_upstream)
-"""Name -> base URL; typed as ``NAME=URL``."""
+"""Read name -> base URL; typed as ``NAME=URL``."""
 read_rates = table_of(_rate_name, _read_call_rate, _split_call_rate)
-"""Name of a provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
+"""Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
 
 
 def read_table(value: object) -> object:

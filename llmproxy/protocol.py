@@ -1,4 +1,4 @@
-"""Names that more than one part, or more than one process, must spell alike: modes, decisions, headers, paths."""
+"""Names shared by several parts or processes: modes, decisions, headers, paths."""
 
 from __future__ import annotations
 
@@ -13,69 +13,69 @@ class Decision(StrEnum):
     PASS = "PASS"  # noqa: S105 - a name, no password
     REFUSE = "REFUSE"
     FAULT = "FAULT"
-    """An injected fault stands in for the answer: nobody was asked, and nothing is counted as played."""
+    """An injected fault replaces the answer: nothing is sent upstream, and no recording is counted as used."""
 
 
 class PlayScope(Enum):
-    """Which recordings a mode answers with."""
+    """The recordings that a mode may replay."""
 
     NOTHING = auto()
     GOOD = auto()
-    """Whole and good answers, and those that clients left again, each once: a bad day is not frozen."""
+    """Complete, successful answers, and answers that clients abandoned again, each once: failures are not kept."""
     ALL = auto()
-    """Everything in its turn, failures and cut answers too; after the last, what `Exhausted` says."""
+    """All recordings in their order, including failures and cut answers; after the last one `Exhausted` applies."""
 
 
 class ToolLineOutcome(NamedTuple):
-    """What becomes of a line that a client says to a server of tools over stdio."""
+    """The outcome of a line that a client sends to an MCP server over stdio."""
 
     out: bytes = b""
-    """For the client."""
+    """Lines to send to the client."""
     forward: int | None = None
-    """The line goes to the server, and its answer is told under this number."""
+    """Number under which the server's answer is reported; the line is forwarded to the server."""
     late: float = 0
-    """Seconds after which `out` goes out, while everything else goes on."""
+    """Seconds of delay before `out` is sent; other lines are not delayed."""
     gone: bool = False
-    """An injected fault: the server ends, as far as its client can see."""
+    """Whether an injected fault makes the server appear to exit."""
     again: float = 0
-    """Seconds after which an empty line asks for what waits for its turn; 0 where nothing does."""
+    """Seconds until an empty line polls for waiting answers; 0 if none wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModePolicy:
-    """What a mode does. Nobody asks which mode it is: everybody asks its policy."""
+    """The behaviour of a mode. Code checks the policy, never the mode's name."""
 
     does: str
-    """What `--help` says of it, after its name."""
+    """Description in `--help`, after the mode's name."""
     plays: PlayScope = PlayScope.NOTHING
     on_miss: Decision
-    """What becomes of a request without a recording that may be played."""
+    """Decision for a request without a recording that may be replayed."""
     writes: bool = False
-    """It adds to the store."""
+    """Whether it writes to the store."""
     alone: bool = False
-    """Nobody else may record the cassette meanwhile, and it shall be whole: what cannot be recorded is refused."""
+    """Whether it holds the cassette's lease and requires it to be complete: what cannot be recorded is refused."""
     anew: bool = False
-    """What it records takes the place of the key's older recordings."""
+    """Whether new recordings supersede older ones of the same key."""
     reaches_network: bool = True
-    """Keys are needed, money may be spent, and a proxy that was started without it must allow it (`--allow-live`)."""
+    """Whether it needs keys and may spend money; another mode's proxy needs `--allow-live` for it."""
     vcr: str = ""
     """VCR's name for it, accepted as an alias."""
     complete: ModePolicy | None = None
-    """What it does instead over a cassette that was complete when the session opened."""
+    """Policy that applies to a cassette that was complete when the session opened."""
 
     @property
     def uses_store(self) -> bool:
-        """Whether it looks recordings up, or makes some."""
+        """Whether it looks up or adds recordings."""
         return self.plays is not PlayScope.NOTHING or self.writes
 
 
 class Mode(StrEnum):
-    """What a session does with a hit and with a miss: a row each, and nothing of a mode stands anywhere else."""
+    """The modes with their policies, one row each; no other place defines a mode's behaviour."""
 
     policy: ModePolicy
 
     def __new__(cls, name: str, policy: ModePolicy) -> Self:
-        """Make a member that is its name, and knows its policy."""
+        """Create a member whose value is its name, with its policy."""
         mode = str.__new__(cls, name)
         mode._value_, mode.policy = name, policy
         return mode
@@ -124,11 +124,11 @@ class Mode(StrEnum):
 VCR_MODES = {mode.policy.vcr: mode for mode in Mode if mode.policy.vcr}
 """VCR's names, accepted as aliases."""
 OFFLINE = frozenset(mode for mode in Mode if not mode.policy.reaches_network)
-"""Modes in which nothing leaves the machine; to be asked with a mode or its name."""
+"""Modes in which nothing leaves the machine; contains both the members and their names."""
 
 
 class Exhausted(StrEnum):
-    """What answers the request after a key's last recording."""
+    """The answer to a request after the last recording of its key."""
 
     LAST = "last"
     CYCLE = "cycle"
@@ -136,59 +136,59 @@ class Exhausted(StrEnum):
 
 
 class Update(StrEnum):
-    """What becomes of recordings that are there already (``LLMPROXY_UPDATE``)."""
+    """Treatment of existing recordings (``LLMPROXY_UPDATE``)."""
 
     NONE = "none"
     TRIAL = "trial"
-    """Nothing; what has changed is noted, and served on trial."""
+    """Keep recordings; note changed requests and replay their recordings on trial."""
     CHANGED = "changed"
-    """What has changed is asked anew, and takes the place of what was recorded, at the end and at once."""
+    """Send changed requests upstream; at the end the new recordings replace the old ones in one transaction."""
     ALL = "all"
-    """Everything, likewise."""
+    """Send all requests upstream and replace likewise."""
 
 
 class BindScope(StrEnum):
-    """What may be bound between a recorded run and this one (``--bind``)."""
+    """The values that may be bound between a recorded run and this one (``--bind``)."""
 
     ALL = "all"
     PATHS = "paths"
-    """cwd, home and tmp; no slots."""
+    """cwd, home and tmp; no volatile fields."""
     NONE = "none"
-    """Only equal requests are hits, and every answer is the recorded one."""
+    """Nothing: only equal requests are hits, and every answer is replayed unchanged."""
 
 
 class Channel(StrEnum):
     LLM = "llm"
     MCP = "mcp"
-    """A server of tools, in the Model Context Protocol."""
+    """A server of the Model Context Protocol."""
     HTTP = "http"
-    """Any other service that ``--record-host`` names."""
+    """Any other service named by ``--record-host``."""
 
 
 class UnknownTool(StrEnum):
-    """What becomes of a tool's call that no recording answers, while the model is live (``--unknown-tool``)."""
+    """Treatment of a tool call without a recording while the model is live (``--unknown-tool``)."""
 
     ERROR = "error"
-    """The model reads that it failed."""
+    """The model gets an error result."""
     FAIL = "fail"
-    """The same, and the run has failed: it counts as a miss."""
+    """The model gets an error result, and the run fails: the call counts as a miss."""
     LIVE = "live"
-    """It goes to the real tool, and is recorded."""
+    """The call goes to the real tool, and is recorded."""
 
 
 AGENT = "agent"
-"""The party of every call that does not say otherwise."""
+"""Default party of a call."""
 
 DEFAULT_SESSION = "default"
 
 
 def join_name(cassette: str, sample: int) -> str:
-    """Return how a sample of a cassette is named: ``weather``, ``weather~2``."""
+    """Return the name of a cassette's sample: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 
 
 DEFAULT_ORDER_WAIT = 3.0
-"""Seconds that an answer waits for a concurrent call that was recorded before it and has not come."""
+"""Seconds that an answer waits for a concurrent call that preceded it in the recording."""
 
 # Request headers of ours; stripped before anything goes upstream, never part of a key.
 SESSION_HEADER = "x-llmproxy-session"
@@ -196,54 +196,54 @@ PARTY_HEADER = "x-llmproxy-party"
 TOKEN_HEADER = "x-llmproxy-token"  # noqa: S105 - a name, no password
 OUR_HEADERS_PREFIX = "x-llmproxy-"
 AFTER_HEADER = "x-llmproxy-after"
-"""Of a stored request that was asked several times at once: what its thread had asked before, or ``nothing``."""
+"""Header of a stored concurrent request: the previous request of its thread, or ``nothing``."""
 THREAD_FIELD = "x-claude-code-agent-id"
-"""By which Claude Code names a sub-agent."""
+"""Field in which Claude Code names a sub-agent."""
 
 # Response headers of ours.
 CACHE_HEADER = "x-llmproxy-cache"
 """``hit``, ``miss``, ``recorded``, ``passed`` or ``fault``."""
 BOUND_HEADER = "x-llmproxy-bound"
-"""Of a bound hit: the names of what was bound."""
+"""Header of a bound hit: the names of the bound variables and fields."""
 CARRIED_HEADER = "x-llmproxy-carried"
-"""Of a carried answer: the names of the changes under which it was given."""
+"""Header of a carried answer: the names of the accepted changes."""
 KEY_HEADER = "x-llmproxy-key"
 SHOWN_KEY = 15
-"""Characters of a key that a miss names."""
+"""Characters of a key that a miss shows."""
 FAULT_HEADER = "x-llmproxy-fault"
-"""Of an answer that an injected fault broke: its kind."""
+"""Header of an answer with an injected fault: the kind of the fault."""
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 
 STDIO_PREFIX = "stdio:"
-"""How the names of servers of tools begin that speak over stdio, ``stdio:server-filesystem-1a2b3c4d``."""
+"""Prefix of the names of MCP servers over stdio, ``stdio:server-filesystem-1a2b3c4d``."""
 STDIO_URL = "http://stdio.invalid"
-"""Where such a server seems to be: nowhere."""
+"""Placeholder URL of a server over stdio."""
 URL_VARIABLE = "LLMPROXY_URL"
-"""Of the environment of a run's child: where the proxy is."""
+"""Variable with the proxy's URL in the environment of a run's child."""
 UPDATE_VARIABLE = "LLMPROXY_UPDATE"
-"""Which recordings a proxy replaces."""
+"""Variable that selects the recordings to replace (`Update`)."""
 CHOSEN_RECORDING = "recording-"
-"""How a name among the changes begins that stands for a recording to be asked anew; its number follows."""
+"""Prefix of a change name for a recording to record again; its id follows."""
 PLACEHOLDER_KEY = "llmproxy-placeholder"
-"""What stands for a key in replay, where no key is needed but SDKs refuse to start without one."""
+"""API key set in replay, where none is needed but SDKs refuse to start without one."""
 DUMMY = "LLMPROXYDUMMY"
-"""What stands in every credential that a stub hands out; nothing that holds it is sent anywhere."""
+"""Marker in every credential that a stub returns; no request that contains it is sent upstream."""
 API_KEYS = "api_keys"
-"""The run variable that names the variables of keys that were set; "none" for none."""
+"""The run variable with the names of the API key variables that were set; "none" if none was."""
 RUN_VARIABLE = "LLMPROXY_RUN"
-"""The session of a run, for its children."""
+"""Variable with a run's session, for its children."""
 
 SESSION_PREFIX = "/s/"
 CONTROL_PREFIX = "/_llmproxy/"
 UI_PREFIX = "/_llmproxy/ui/"
 
 PACER_VARIABLE = "LLMPROXY_PACER"
-"""Whom a proxy of a cluster asks when a call may go, ``PORT/SECRET`` on this machine: it says a line ``SECRET MODEL
-PROVIDER``, MODEL 1 or 0, and reads a line with the seconds to wait. Without it a proxy counts for itself."""
+"""Address of a cluster's rate limiter, ``PORT/SECRET`` on this machine. The proxy sends a line ``SECRET MODEL
+PROVIDER``, MODEL 1 or 0, and reads a line with the seconds to wait. Without it a proxy limits its own calls only."""
 SUMMARY_VARIABLE = "LLMPROXY_SUMMARY"
-"""Path of a file: where a proxy that a command of ours started writes at its end what it came to, as JSON."""
+"""Path of the file to which a proxy started by one of our commands writes its totals as JSON at exit."""
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
-"""What started the proxy, such as ``llmproxy run``, for advice; a runner's whole command, with ``{mode}``."""
+"""Command that started the proxy, such as ``llmproxy run``, for suggestions; a test runner's with ``{mode}``."""
 
 # What a client that is intercepted reads.
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
@@ -251,20 +251,20 @@ BUNDLES = (
     "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "CODEX_CA_CERTIFICATE", "GIT_SSL_CAINFO",
     "PIP_CERT", "DENO_CERT", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
 )  # fmt: skip
-"""Each replaces what its program trusts, so it must name everything, not our certificate alone."""
+"""Variables that replace a program's trusted certificates, so the file must hold all of them, not only ours."""
 NODE_CA = "NODE_EXTRA_CA_CERTS"
-"""Adds to what Node trusts, so it names our certificate alone."""
+"""Variable that adds to Node's trusted certificates; its file holds only ours."""
 NODE_PROXY = "NODE_USE_ENV_PROXY"
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 DEFAULT_STORE = "llmproxy.db"
 TESTS_STORE = ".llmproxy/llmproxy.db"
-"""Of suites, unless the settings say otherwise."""
+"""Default store of suites."""
 LAST_REPORT = ".llmproxy/last-report.jsonl"
-"""What the last `llmproxy test` of a folder told, or tells while it runs, in the form of `--report jsonl=FILE`."""
+"""Events of a folder's last or current `llmproxy test`, in the format of `--report jsonl=FILE`."""
 
 TRANSIENT = frozenset({408, 409, 425, 429})
-"""Statuses that may differ a moment later; with every 5xx. Recorded, replayed in turn, never a hit in `auto`."""
+"""Statuses of temporary failures, in addition to every 5xx: recorded and replayed in order, never a hit in `auto`."""
 AUTHENTICATION = frozenset({401, 403})
-"""A bad key stays a bad key: recorded and replayed in turn, never a hit in `auto`."""
+"""Statuses of a bad key: recorded and replayed in order, never a hit in `auto`."""

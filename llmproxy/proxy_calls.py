@@ -1,10 +1,10 @@
-"""What became of calls: one record of each call through a proxy, and one counter that adds them up.
+"""Records of the calls through a proxy, and the one counter that adds them up.
 
-The engine makes a `Call` when an answer has ended; journal, console, control API, viewer and clients read it.
-`Totals` counts calls: of a whole proxy, and of each session. Money and tokens of a call that was answered from a
-recording are saved, those of one that went to its provider are spent. A price or a usage that nobody knows is counted
-as unknown, never as 0. A call that went to the provider counts as live even if nothing came of it (the client left, the
-answer could not be stored); as recorded it counts only when it is in the store.
+The engine creates a `Call` when an answer has ended; journal, console, control API, viewer and clients read it.
+`Totals` counts the calls of a whole proxy and of each session. Money and tokens of a replayed call are saved, those of
+a call to the provider are spent. An unknown price or usage is counted as unknown, never as 0. A call to the provider
+counts as live even if it failed (the client left, the answer could not be stored); it counts as recorded only when it
+is in the store.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from llmproxy.errors import Exit, UpstreamError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
 
 KEPT_MISSES = 20
-"""Texts of misses that a counter keeps; the journal has them all."""
+"""Maximum miss texts that a counter keeps; the journal has all of them."""
 _TOLD = (
     "seq", "at", "ms", "first_ms", "party", "status", "miss", "key", "occurrence", "provider", "operation", "model",
     "interaction", "attempt", "fault",
 )  # fmt: skip
-"""Members of a call's JSON form that are its fields as they are."""
+"""Fields of a call that its JSON form contains unchanged."""
 
 
 class Call(NamedTuple):
-    """One ended call: a tuple costs a quarter of a frozen dataclass. What `fields_without_timing` lacks stands last."""
+    """One ended call. A tuple costs a quarter of a frozen dataclass; `fields_without_timing` drops the last fields."""
 
     decision: Decision
     method: str = ""
     target: str = ""
-    """Path and query as the provider would see them, redacted."""
+    """Path and query as the provider would receive them, redacted."""
     status: int = 0
-    """HTTP status that the client got; 0 if the connection ended before one was sent."""
+    """HTTP status sent to the client; 0 if the connection ended before."""
     session: str = DEFAULT_SESSION
     party: str = AGENT
     """``agent``, ``user``, ``judge``, ``judge.2``."""
@@ -45,47 +45,47 @@ class Call(NamedTuple):
     operation: str = ""
     model: str | None = None
     channel: Channel = Channel.LLM
-    """Whether it asked a model, a tool's server or another service."""
+    """Kind of the called service: a model, an MCP server or another service."""
     input: int | None = None
     """Prompt tokens; None if unknown."""
     output: int | None = None
     """Generated tokens; None if unknown."""
     cost: Decimal | None = None
-    """US dollars that the provider asks for these tokens; None when its price or the usage is unknown."""
+    """US dollars by the provider's price list; None if the price or the usage is unknown."""
     key: str | None = None
-    """None where no key was derived: the control API, refused framing, a body over the limit."""
+    """None if no key was derived: the control API, refused framing, a body over the limit."""
     interaction: int | None = None
-    """Row that was served or written."""
+    """Interaction id that was replayed or recorded."""
     nearest: int | None = None
-    """After a miss: the row of the recording that is nearest to what was asked."""
+    """Interaction id of the nearest recording after a miss."""
     note: str = ""
-    """A few words where the line alone misleads: ``incomplete``, ``not recorded: disk full``; why it was refused."""
+    """A few words that qualify the line: ``incomplete``, ``not recorded: disk full``; the reason of a refusal."""
     attempt: int | None = None
-    """How often its client had sent the request before, as it says itself; None if it does not."""
+    """Number of the client's earlier attempts by its own header; None without one."""
     bound: tuple[str, ...] = ()
     """Of a bound hit: the names of the variables and volatile fields whose values differ from the recording's."""
     carried: tuple[str, ...] = ()
-    """Of a carried answer: the names of the changes under which it was given, though its request has changed."""
+    """Names of the accepted changes of a carried answer."""
     stale: bool = False
-    """Whether it is a hit that is older than `--max-age`."""
+    """Whether it is a hit on a recording older than `--max-age`."""
     stub: str = ""
-    """Of an auxiliary call that no recording answered: the name of its row (`core.providers.stubs`)."""
+    """Name of the stub (`core.providers.stubs`) that answered an auxiliary call without a recording."""
     asked: str = ""
-    """Beginning of the last prompt, redacted; of a hit as it was recorded. Empty where it is not known."""
+    """Beginning of the last prompt, redacted; of a hit, as recorded. Empty if unknown."""
     answered: str = ""
-    """Beginning of the answer, likewise; the tools that it calls where it says nothing."""
+    """Beginning of the answer, likewise; its tool calls if it has no text."""
     miss: bool = False
-    """Whether the request was looked up and not found. It is refused, or in `auto` and `once` recorded."""
+    """Whether the lookup found no recording. The request is refused, or recorded in `auto` and `once`."""
     lost: bool = False
-    """Whether the answer should have been recorded and could not be."""
+    """Whether the answer could not be recorded."""
     failed: bool = False
-    """Of a hit: whether the answer had failed, or was cut, when it was recorded."""
+    """Whether a hit's recorded answer is a failure or cut."""
     dealt: bool = False
-    """Of a hit: whether an equal request at the same time had another answer, and only the order of arrival chose."""
+    """Whether a concurrent equal request got another answer, so that only the order of arrival decided."""
     fault: str | None = None
-    """Kind of the injected fault that it met; None for nearly every call."""
+    """Kind of the injected fault; None without one."""
     recording: Mapping[str, Any] | None = None
-    """Request and answer as a line of the JSON-lines export, where a proxy was asked for it (`trace.reading`)."""
+    """Request and answer as a line of the JSON-lines export, if the proxy was asked for it (`trace.reading`)."""
     at: float = 0.0
     """Unix time of arrival, seconds."""
     ms: float = 0.0
@@ -93,34 +93,34 @@ class Call(NamedTuple):
     first_ms: float | None = None
     """Milliseconds to the first byte of the answer's body."""
     occurrence: int | None = None
-    """Which arrival of its key in the session this was, from 1."""
+    """Number of this request among those of its key in the session, from 1."""
     seq: int = 0
-    """Number of the call in its session, from 1 in order of arrival; 0 for what belongs to none."""
+    """Number of the call in its session, from 1 in order of arrival; 0 outside of sessions."""
 
     def __repr__(self) -> str:
-        """Show what is not as usual; a recording is long."""
+        """Show fields that differ from their defaults, without the long recording."""
         named = [(name, value) for name, value in zip(self._fields, self, strict=True) if name != "recording"]
         shown = [f"{name}={value!r}" for name, value in named if value != self._field_defaults.get(name, "")]
         return f"Call({', '.join(shown)})"
 
     @property
     def fields_without_timing(self) -> tuple[Any, ...]:
-        """All of it but when it came and which it was."""
+        """All fields except times and numbers."""
         return self[:-5]
 
     @property
     def unreached(self) -> bool:
-        """Whether its provider could not be reached, or broke off before it answered; `note` says which and why."""
+        """Whether the provider could not be reached, or closed before answering; `note` has the reason."""
         return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
 
     @property
     def would_be_billed(self) -> bool:
-        """Whether its answer had cost something: listing models and failures are free."""
+        """Whether the provider bills such a call: failures and lists of models are free."""
         used = self.input is not None or self.output is not None
         return used or (self.model is not None and self.method == "POST" and self.status < 400)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, as the control API gives them."""
+        """Return plain JSON values, as in the control API."""
         return {
             **{name: getattr(self, name) for name in _TOLD},
             "decision": self.decision.value,
@@ -134,7 +134,7 @@ class Call(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read the JSON form; what a proxy of another version does not say is unknown."""
+        """Read the JSON form; members missing from a proxy of another version are unknown."""
         given: dict[str, Any] = {name: value.get(name) for name in _TOLD}
         given |= {name: float(given[name] or 0) for name in ("at", "ms")}
         given |= {name: int(given[name] or 0) for name in ("seq", "status")}
@@ -151,7 +151,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Use:
-    """Calls, tokens and money, added up."""
+    """Totals of calls, tokens and money."""
 
     calls: int = 0
     input: int = 0
@@ -159,11 +159,11 @@ class Use:
     cost: Decimal | None = None
     """US dollars; None while no price is known."""
     unpriced: int = 0
-    """Calls whose price or usage is unknown: `cost` lacks them. What is free is not among them."""
+    """Calls with unknown price or usage, which `cost` lacks. Free calls are not among them."""
 
     @property
     def whole_cost(self) -> Decimal | None:
-        """US dollars of all calls; None where that of one is unknown."""
+        """US dollars of all calls; None if the price of one is unknown."""
         return None if self.unpriced else self.cost
 
     def add(self, call: Call) -> None:
@@ -182,7 +182,7 @@ class Use:
             self.cost = (self.cost or Decimal(0)) + other.cost
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; money is a number, as every client compares it."""
+        """Return plain JSON values; money is a number, so that clients can compare it."""
         return asdict(self) | {"cost": None if self.cost is None else float(self.cost)}
 
     @classmethod
@@ -203,49 +203,49 @@ _NAMES = ("bound_names", "carried_names", "stub_names")
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """What calls come to. Not safe for several threads."""
+    """Totals of calls. Not thread-safe."""
 
     hits: int = 0
     misses: int = 0
-    """Requests that were refused because they were never recorded."""
+    """Requests refused because they were never recorded."""
     bound: int = 0
-    """Hits of which something was bound: the recording in this run's words, not byte for byte."""
+    """Hits with bound values: the recording in this run's values, not byte for byte."""
     bound_names: tuple[str, ...] = ()
-    """What was bound in them."""
+    """Names of the bound variables and fields."""
     carried: int = 0
-    """Hits that were given although their requests have changed: neither exact nor bound."""
+    """Hits on recordings whose requests have changed: neither exact nor bound."""
     carried_names: tuple[str, ...] = ()
-    """The changes under which they were."""
+    """Names of the accepted changes."""
     stale: int = 0
-    """Hits that are older than `--max-age`."""
+    """Hits on recordings older than `--max-age`."""
     stubs: int = 0
-    """Auxiliary calls, such as sign-ins, that were answered without a recording: neither hits nor misses."""
+    """Auxiliary calls, such as sign-ins, answered without a recording: neither hits nor misses."""
     stub_names: tuple[str, ...] = ()
     recorded: int = 0
     passed: int = 0
     refused: int = 0
-    """Requests that were refused for another reason than a miss: host, size, framing."""
+    """Requests refused for another reason than a miss: host, size, framing."""
     failed: int = 0
-    """Answers that should have been recorded and were lost."""
+    """Answers that could not be recorded."""
     served_failures: int = 0
-    """Hits whose answer had failed, or was cut, when it was recorded."""
+    """Hits whose recorded answer is a failure or cut."""
     dealt: int = 0
-    """Hits that equal requests at the same time got in the order of their arrival, though the answers differ."""
+    """Hits of concurrent equal requests with different answers, assigned in order of arrival."""
     injected: int = 0
-    """Calls that met an injected fault."""
+    """Calls with an injected fault."""
     live_calls: int = 0
-    """Calls that went to their provider."""
+    """Calls sent to their provider."""
     saved: Use = field(default_factory=Use)
     """Calls answered from recordings."""
     spent: Use = field(default_factory=Use)
-    """Calls that went to the provider."""
+    """Calls sent to the provider."""
     parties: dict[str, Use] = field(default_factory=dict)
-    """Both, by who called."""
+    """Saved and spent by party."""
     miss_texts: list[str] = field(default_factory=list)
-    """What clients were told of the first misses."""
+    """Texts that clients got for the first misses."""
 
     def add(self, call: Call, miss_text: str = "") -> None:
-        """Count a call; `miss_text` is what the client of a miss was told."""
+        """Count a call; `miss_text` is the text that the client of a miss got."""
         self.failed += call.lost
         if call.stub:
             self.stubs += 1
@@ -292,7 +292,7 @@ class Totals:
 
     @property
     def calls(self) -> int:
-        """Requests that came, whatever became of them."""
+        """All requests that arrived."""
         return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.injected
 
     @property
@@ -309,7 +309,7 @@ class Totals:
         return sum(use.unpriced for use in self.parties.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, as the control API gives them."""
+        """Return plain JSON values, as in the control API."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         rare = {name: counts.pop(name) for name in _RARE}
         return {
@@ -328,7 +328,7 @@ class Totals:
 
     @staticmethod
     def parse_fields(value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that the JSON form gives, by name; what it does not say is none."""
+        """Return the fields of the JSON form by name; missing members are left out."""
         return {
             **{name: int(value.get(name) or 0) for name in _COUNTS},
             **{names: tuple(map(str, value.get(names) or ())) for names in _NAMES},
@@ -346,7 +346,7 @@ def _union(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
 
 
 def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
-    """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` makes names fit for where they go."""
+    """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` formats names for the output."""
     bound = f"{totals.bound:,} bound: {shown(', '.join(sorted(totals.bound_names)))}" if totals.bound else ""
     carried = f"{totals.carried:,} carried under {shown(name_some(totals.carried_names))}" if totals.carried else ""
     stale = f"{totals.stale:,} older than its max age" if totals.stale else ""
@@ -355,15 +355,15 @@ def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
 
 
 def describe_stubs(totals: Totals) -> str:
-    """Return ``2 without a recording (google-oauth, models)``; empty where there is none."""
+    """Return ``2 without a recording (google-oauth, models)``; empty if there is none."""
     return f"{totals.stubs:,} without a recording ({', '.join(totals.stub_names)})" if totals.stubs else ""
 
 
 def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool) -> tuple[str, ...]:
-    """Return why a run that is to prove something does not, in words; empty if it does, or need not.
+    """Return the reasons why a run does not prove what its options require; empty if there are none.
 
-    `fail_on_miss`: nothing was refused because it was not recorded, and the proxy was `used`. `strict`: the same, and
-    every recording was used (`unused` counts those that were not; None if that is not known), and every hit was exact.
+    `fail_on_miss`: nothing was refused as unrecorded, and the proxy was `used`. `strict`: in addition, every recording
+    was used (`unused` counts the others; None if unknown), and every hit was exact.
     """
     if not (fail_on_miss or strict):
         return ()
@@ -380,7 +380,7 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
 
 
 def find_violated_option(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
-    """Return the exit code of an option that forbids what a run came to, and why; `carried`, `stale`: given."""
+    """Return exit code and reason of an option that a run violated; `carried`, `stale`: options set."""
     if carried and totals.carried:
         return Exit.CARRIED, explain_exit(Exit.CARRIED, "--fail-on-carried", describe_hits(totals))
     if stale and totals.stale:
@@ -401,15 +401,15 @@ def _read_money(value: object) -> Decimal | None:
 
 
 KEPT = 5000
-"""Calls; about 400 bytes each."""
+"""Maximum calls kept; about 400 bytes each."""
 
 
 class CallLog:
-    """Remembers calls by number; for one thread."""
+    """Log of the last calls by number, for one thread."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Calls so far."""
+        """Number of calls so far."""
         self._last: deque[Call] = deque(maxlen=KEPT)
 
     def record(self, call: Call) -> None:
@@ -417,7 +417,7 @@ class CallLog:
         self._last.append(call)
 
     def since(self, number: int, most: int) -> list[tuple[int, Call]]:
-        """Return what came after the `number`-th, numbered; of more than `most` the last ones."""
+        """Return the calls after number `number` with their numbers; at most the last `most`."""
         count = min(self.count - number, most, len(self._last)) if number < self.count else 0
         first = self.count - count + 1
         return list(enumerate(islice(self._last, len(self._last) - count, None), first))

@@ -1,14 +1,13 @@
-"""A store on a server, as everybody but the store itself knows it: a path on this machine, under which a copy of it
-lies.
+"""A store on a server, represented everywhere outside the store itself by the path of its local copy.
 
-    path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
+    path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path, registered here
     find_store_server(path)                                                -> Server, None for a file
-    show_store(path)                                               what is printed: the URL without a password, or the
+    show_store(path)                                               text to print: the URL without a password, or the
                                                                    path
 
-Whoever opens that path with `core.store.file.store` has the server's store; who opens it as a file has what was read of
-it last. So nobody between the command line and the store needs to know that there are servers, and no message can hold
-a password.
+Opening that path with `core.store.file.store` opens the server's store; opening it as a file reads the last copied
+state. So code between the command line and the store needs no knowledge of servers, and no message can contain a
+password.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from llmproxy.errors import SettingsError
 
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
-"""Members of a URL's query that may be shown; `password` is one as well, and others name files."""
+"""Members of a URL's query that may be shown; others may be passwords or file names."""
 _known: dict[Path, StoreServer] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class StoreServer:
     url: str = field(repr=False)
-    """As libpq takes it; may hold a password."""
+    """URL in libpq's format; may contain a password."""
     shown: str
-    """The same without what is secret."""
+    """The URL without secrets."""
     copy: Path
-    """What of it was read lies there, as a store of this machine."""
+    """Path of the local copy, a store in a file."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not stand in any message."""
+        """Texts that no message may contain."""
         parts = urlsplit(self.url)
         given = [parts.password or "", *(value for name, value in parse_qsl(parts.query) if "password" in name)]
         return tuple(dict.fromkeys(each for text in given for each in (text, unquote(text)) if each))
@@ -49,7 +48,7 @@ def is_server(typed: str) -> bool:
 
 
 def without_secrets(url: str) -> str:
-    """Return the URL of a server as it may be shown. Raises ValueError, the URL not repeated."""
+    """Return a server's URL for display. Raises ValueError without repeating the URL."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -66,7 +65,7 @@ def without_secrets(url: str) -> str:
 
 
 def register_server(url: str, env: Mapping[str, str]) -> Path:
-    """Return, and note, where a server's copy lies; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError, no URL."""
+    """Register a server and return its copy's path; `env`: XDG_CACHE_HOME, else ~/.cache. Raises ValueError."""
     said = without_secrets(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
     copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
@@ -75,7 +74,7 @@ def register_server(url: str, env: Mapping[str, str]) -> Path:
 
 
 def find_store_server(path: Path | str) -> StoreServer | None:
-    """Return the server whose copy lies at a path; None for nobody's copy, or a server unknown to this process."""
+    """Return the server whose copy is at a path; None for a file or a server that is not registered."""
     return _known.get(Path(path))
 
 
@@ -85,13 +84,13 @@ def show_store(path: Path | str) -> str:
 
 
 def make_copy_folder(path: Path) -> None:
-    """Make the folder of a server's copy and its journal; a file's folder is its user's. Raises OSError."""
+    """Create the folder of a server's copy and journal; no folder is created for a file. Raises OSError."""
     if find_store_server(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def refuse_server(option: str, path: Path) -> None:
-    """Raise SettingsError for what only a store in a file can do, where the store is a server's."""
+    """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
     if find_store_server(path) is not None:
         raise SettingsError(
             f"{option} needs a store in a file; this one is {show_store(path)}.",
@@ -100,5 +99,5 @@ def refuse_server(option: str, path: Path) -> None:
 
 
 def store_exists(path: Path) -> bool:
-    """Return whether there is a store that can be opened; of a server's that is known when it is asked."""
+    """Return whether there is a store to open; always true for a server's, which is not contacted."""
     return find_store_server(path) is not None or path.exists()

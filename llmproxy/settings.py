@@ -1,16 +1,16 @@
-"""Every option of llmproxy, declared once.
+"""All options of llmproxy, each declared once.
 
-A field of :class:`Settings` is an option: its annotation says what it may be, its description is the help text, and
-its name gives the flag (``--miss-status``), the environment variable (``LLMPROXY_MISS_STATUS``) and the key in
-``[tool.llmproxy]`` of pyproject.toml (``miss-status``). The command line, ``llmproxy settings`` and the table in
-docs/options.md are derived from :func:`options`.
+A field of :class:`Settings` is an option: its annotation is the type, its description the help text, and its name gives
+the flag (``--miss-status``), the environment variable (``LLMPROXY_MISS_STATUS``) and the key in ``[tool.llmproxy]`` of
+pyproject.toml (``miss-status``). The command line, ``llmproxy settings`` and the table in docs/options.md are derived
+from :func:`options`.
 
-Precedence: default < pyproject.toml < environment < flag. :func:`load` gathers the four and remembers where each
-value came from. What it does not understand it refuses, naming the value, its source and what would be allowed.
+Precedence: default < pyproject.toml < environment < flag. :func:`load` merges the four and keeps the source of each
+value. It refuses an invalid value with its source and the valid ones.
 
-Making a ``Settings`` by hand reads nothing but its arguments. This module is the floor of the package beside
-`errors` and `protocol`. Every command begins here, and a client of tools waits for the shim that does: so its values
-are plain dataclasses with the readers of `parsers` (pydantic's import and schema took 0.1 s of a start).
+Creating a ``Settings`` directly reads nothing but its arguments. With `errors` and `protocol` this module is the lowest
+layer of the package. Every command imports it, and an MCP client waits for the shim to start: so its values are plain
+dataclasses with the converters of `parsers` (pydantic's import and schema took 0.1 s of a start).
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(
     r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
 )
-"""Variables with our prefix that are no options: debugging, what `run` and suites give children, the tests' own."""
+"""Variables with our prefix that are no options: debugging, variables for children of `run` and suites, tests."""
 NOT_SETTINGS = frozenset({"suite"})
-"""Tables below ours that are no options of the proxy: what suites without an agent or a store use."""
+"""Tables below ours that are no options of the proxy but defaults of suites."""
 SCRUBBED = "<scrubbed>"
-"""What a scrub puts there unless it says."""
+"""Default replacement of a scrub rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyScrubRule:
-    """Replace what a pattern finds in the texts of a request, before its key is derived."""
+    """Replacement of a pattern's matches in the texts of a request before its key is derived."""
 
     pattern: str
     """A regular expression of Python's `re`."""
@@ -68,17 +68,17 @@ class KeyScrubRule:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """The user's own rules for what makes two requests the same (``[tool.llmproxy.normalize]``)."""
+    """The user's rules for which requests are the same (``[tool.llmproxy.normalize]``)."""
 
     ignore: tuple[str, ...] = ()
-    """JSON paths that are left out of the key."""
+    """JSON paths left out of the key."""
     scrub: tuple[KeyScrubRule, ...] = ()
     packs: tuple[str, ...] = ()
     """Names of rule sets that llmproxy brings along; `core.keys.user_rules` knows them."""
 
 
 def read_normalize(value: object) -> Normalize:
-    """Read the user's rules. Raises ValueError, which says where in the table."""
+    """Read the user's rules. Raises ValueError with the place in the table."""
     table = value if isinstance(value, Normalize) else parsers.read_table(value)
     if isinstance(table, Normalize):
         return table
@@ -106,7 +106,7 @@ def _read_key_scrub_rule(value: object, where: str) -> KeyScrubRule:
 
 
 def _check_members(value: object, kind: type[Normalize | KeyScrubRule], where: str) -> Mapping[str, object]:
-    """Return a table whose names are all known."""
+    """Return a table after checking its names."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
@@ -134,30 +134,30 @@ def _check_text(value: object, where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, as everything derived from it sees it."""
+    """One option, as read by everything derived from it."""
 
     read: Callable[[Any], Any]
-    """Makes the value of what was typed; raises ValueError."""
+    """Converter of the typed value; raises ValueError."""
     help: str
     default: object
     metavar: str = ""
-    """What stands behind the flag."""
+    """Text after the flag in help."""
     repeat: bool = False
     has_flag: bool = True
     secret: bool = False
-    """Its value is never shown."""
+    """Whether its value is never shown."""
     again: bool = True
-    """Whether a command typed again repeats it: mode, cassette and store it says itself, others concern one run."""
+    """Whether a suggested command repeats it: mode, cassette and store are set anew, others concern one run."""
     of_session: bool = False
-    """Whether it makes sense with a proxy that runs already."""
+    """Whether it applies to a proxy that is already running."""
     of_live: bool = False
-    """Whether it is about live channels."""
+    """Whether it concerns live channels."""
     name: str = ""
-    """The field of `Settings`, ``miss_status``."""
+    """Field of `Settings`, ``miss_status``."""
 
     @property
     def key(self) -> str:
-        """Its name in pyproject.toml, ``miss-status`` (``miss_status`` is understood as well)."""
+        """Name in pyproject.toml, ``miss-status`` (``miss_status`` is accepted too)."""
         return self.name.replace("_", "-")
 
     @property
@@ -167,7 +167,7 @@ class Option:
 
     @property
     def env(self) -> str:
-        """Its variable, ``LLMPROXY_MISS_STATUS``."""
+        """Environment variable, ``LLMPROXY_MISS_STATUS``."""
         return ENV_PREFIX + self.name.upper()
 
     @property
@@ -183,7 +183,7 @@ def _declare_option(
     description: str,
     **more: Any,
 ) -> Any:
-    """Declare an option: who reads it, how it looks, its default, what it is for."""
+    """Declare an option: converter, display, default, help."""
     row = Option(read, description, default, metavar, **more)
     return field(default_factory=lambda: default, metadata={"option": row})
 
@@ -193,7 +193,7 @@ _VCR = parsers.in_words([name for name, mode in VCR_MODES.items() if name != mod
 
 @dataclass(frozen=True)
 class Settings:
-    """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
+    """Settings of one proxy run. The defaults spend no money and listen on this machine only."""
 
     mode: Mode = _declare_option(
         parsers.read_mode,
@@ -497,7 +497,7 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        """Read what was given. Raises ValueError."""
+        """Convert the given values. Raises ValueError."""
         for each in fields(self):
             object.__setattr__(self, each.name, each.metadata["option"].read(getattr(self, each.name)))
         if self.quiet and self.verbose:
@@ -505,7 +505,7 @@ class Settings:
 
     @property
     def intercepts(self) -> bool:
-        """Whether clients may use the proxy as their HTTPS_PROXY: as asked, or as other hosts are recorded."""
+        """Whether clients may use the proxy as HTTPS_PROXY: if requested, or if other hosts are recorded."""
         return self.forward or bool(self.record_host)
 
 
@@ -513,12 +513,12 @@ FORMS: Mapping[str, Option] = {each.name: replace(each.metadata["option"], name=
 
 
 def list_options() -> tuple[Option, ...]:
-    """Return all options in the order of their declaration."""
+    """Return all options in declaration order."""
     return tuple(FORMS.values())
 
 
 class Origin(StrEnum):
-    """What kind of place a value came from."""
+    """Kind of source of a value."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -530,11 +530,11 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value came from; in words by `str`."""
+    """Source of a value; `str` describes it."""
 
     origin: Origin = Origin.DEFAULT
     name: str = ""
-    """The file, the variable, the flag; several where a table came together."""
+    """The file, variable or flag; several for a merged table."""
 
     def __str__(self) -> str:
         named = self.origin in (Origin.FILE, Origin.PROGRAM)
@@ -542,7 +542,7 @@ class Source:
 
     @property
     def is_sdk_variable(self) -> bool:
-        """Whether it is a variable of somebody else's: a provider's, which SDKs read."""
+        """Whether it is a variable that providers' SDKs read, not one of ours."""
         return self.origin is Origin.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
 
     def was_typed(self, *, environment: bool) -> bool:
@@ -552,7 +552,7 @@ class Source:
 
 
 def find_reachable_host(host: str) -> str:
-    """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
+    """Return the host that clients use for a proxy listening at `host`, such as loopback for 0.0.0.0."""
     # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
     # their browsers.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
@@ -560,7 +560,7 @@ def find_reachable_host(host: str) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as a user of this folder would type it."""
+    """Return a path as typed in the current folder."""
     if (server := find_store_server(path)) is not None:
         return server.shown
     here = Path.cwd()
@@ -568,18 +568,18 @@ def shown_path(path: Path) -> str:
 
 
 def shareable_path(path: Path) -> str:
-    """Return a path for a file that leaves the machine: one not below this folder without its folders."""
+    """Return a path for a file that leaves the machine: only the name of a path outside this folder."""
     said = shown_path(path)
     return path.name if Path(said).is_absolute() else said
 
 
 def _spell_pairs(value: Mapping[str, str]) -> list[str]:
-    """Return the parts of a table as they are typed."""
+    """Return the items of a table as typed."""
     return [said if name == parsers.ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
 
 
 def _spell_value(value: object) -> str:
-    """Return a value as it is typed: paths as from here, numbers without needless zeros."""
+    """Return a value as typed: paths relative to here, numbers without needless zeros."""
     if isinstance(value, Path):
         return shown_path(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -587,29 +587,26 @@ def _spell_value(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and for each where its value came from."""
+    """Settings with the source of each value."""
 
     settings: Settings
     sources: Mapping[str, Source]
-    """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``; each
-    ``upstream.NAME``.
-    """
+    """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``; also for each
+    ``upstream.NAME``."""
 
     @property
     def upstreams(self) -> tuple[tuple[str, str, Source], ...]:
-        """Every upstream that somebody set: name, base URL, source."""
+        """Each configured upstream: name, base URL, source."""
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
 
     def is_default(self, name: str) -> bool:
-        """Return whether nobody set an option."""
+        """Return whether an option has its default value."""
         return self.sources[name].origin is Origin.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
-        """Return the options that were typed as flags, and in `environment`: name and value, a repeated one once for
-        each value.
+        """Return name and value of options given as flags, or in `environment`; once for each value of a list.
 
-        Mode, cassette and store are left out, since who types a command again says them; so is what concerns one run,
-        and the token.
+        Without mode, cassette and store, which a suggested command sets itself, options of one run, and the token.
         """
         given: list[tuple[str, str | bool]] = []
         for option in list_options():
@@ -628,7 +625,7 @@ class Loaded:
         return tuple(given)
 
     def add_unset_upstreams(self, found: Mapping[str, tuple[str, Source]]) -> Loaded:
-        """Add upstreams that nobody set by option: name -> (base URL, source)."""
+        """Add upstreams that no option has set: name -> (base URL, source)."""
         new = {name: pair for name, pair in found.items() if name not in self.settings.upstream}
         if not new:
             return self
@@ -646,7 +643,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _GivenValue:
-    """A value that somebody gave, where, and the folder that a relative path in it starts from."""
+    """A given value, its source, and the base folder of a relative path."""
 
     value: Any
     source: Source
@@ -654,14 +651,14 @@ class _GivenValue:
 
 
 def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Loaded:
-    """Gather all settings.
+    """Merge all settings.
 
     Args:
         flags: Values by option name; None and an empty list mean that the flag was not given.
-        env: The whole environment; only names with our prefix are looked at, and an empty value is none.
-        cwd: Where the search for pyproject.toml starts, upward, and where relative paths of flags begin.
+        env: The whole environment; only names with our prefix are read, and an empty value counts as unset.
+        cwd: Start of the upward search for pyproject.toml, and base of relative paths in flags.
 
-    Raises SettingsError: A name or value that we do not understand.
+    Raises SettingsError: A name or value is invalid.
     """
     layers = [_read_file(cwd), _read_env(env, cwd), _read_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
@@ -686,7 +683,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
 
 
 def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, str]) -> Any:
-    """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
+    """Check one value, so that an error can name its source; return the value for `Settings`."""
     what = "A store is a file, or postgresql://USER@HOST/DATABASE. " if name == "store" else ""
     hint = f"{what}It was set by {given.source}."
     try:
@@ -700,7 +697,7 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
 
 
 def _check_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
-    """Return the option's name, or refuse it with the nearest one."""
+    """Return the option's name. Raises SettingsError with the nearest name."""
     if name in FORMS:
         return name
     hint = "`llmproxy settings` lists all options."
@@ -727,14 +724,14 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
 
 
 def _read_file(cwd: Path) -> dict[str, _GivenValue]:
-    """Read the nearest pyproject.toml at or above a folder that has a table of ours."""
+    """Read the nearest pyproject.toml at or above a folder with a table of ours."""
     for table, folder in find_project_tables(cwd):
         return _read_table(table, folder)
     return {}
 
 
 def find_project_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Path]]:
-    """Yield each ``[tool.llmproxy]`` of a pyproject.toml at or above a folder, with its folder, the nearest first."""
+    """Yield each ``[tool.llmproxy]`` of a pyproject.toml at or above a folder, with its folder, nearest first."""
     for folder in (cwd, *cwd.parents):
         table = _tool_table(folder / "pyproject.toml")
         if table is not None:
@@ -755,7 +752,7 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
 
 
 def _tool_table(path: Path) -> Mapping[str, object] | None:
-    """Return ``[tool.llmproxy]`` of a file, or None if there is no such file or table."""
+    """Return ``[tool.llmproxy]`` of a file; None if the file or the table is missing."""
     try:
         tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
     except FileNotFoundError:
@@ -770,7 +767,7 @@ def _tool_table(path: Path) -> Mapping[str, object] | None:
 
 
 HIDDEN = "(set)"
-"""What is shown of a secret."""
+"""Text shown instead of a secret."""
 
 
 def format_value(value: object) -> str:
@@ -790,7 +787,7 @@ def format_value(value: object) -> str:
 
 
 def _spell_rules(rules: Normalize) -> dict[str, object]:
-    """Return the user's rules as they are typed, without what is as by default."""
+    """Return the user's rules as typed, without defaults."""
     scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in rules.scrub]
     return {
         name: value for name, value in (("ignore", rules.ignore), ("scrub", scrubs), ("packs", rules.packs)) if value

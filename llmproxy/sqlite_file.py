@@ -1,16 +1,16 @@
-"""SQLite files: the one place that opens them, for the store, the journal and the cache of scenarios alike.
+"""The one place that opens SQLite files: the store, the journal and the cache of scenarios.
 
-    read_state(path)               what lies there, nothing changed      -> FileState
+    read_state(path)               state of the file, read without changes -> FileState
     open_connection(path, query)   a connection, counted until it is closed
-    copy_raw(source, target)       the bytes of a file that only a copy of can be read
-    translate_error(error, path)   what SQLite says, in our errors
+    copy_raw(source, target)       a copy of the bytes, for a file that SQLite cannot read in place
+    translate_error(error, path)   our error for an error of SQLite
 
-The rule behind it: a POSIX lock belongs to a process and a file. Whoever closes *any* descriptor of a file gives up
-every lock that his process holds on it, SQLite's too. Another process then finds nobody at work, folds the write-ahead
-log in and removes it, and the living writer commits to a file without a name: acknowledged, and gone
-(https://www.sqlite.org/howtocorrupt.html, 2.2). SQLite knows its own descriptors and keeps them until their last lock
-is given back. So we look at databases through SQLite alone, and the one function that must read raw bytes
-(`copy_raw`) keeps its descriptor until the last connection of this process to that file is closed.
+The rule behind it: a POSIX lock belongs to a process and a file. Closing *any* descriptor of a file releases every lock
+that the process holds on it, SQLite's too. Another process then sees no writer, checkpoints and removes the write-ahead
+log, and the live writer commits to an unlinked file: acknowledged, and lost (https://www.sqlite.org/howtocorrupt.html,
+2.2). SQLite tracks its own descriptors and keeps them until their last lock is released. So databases are read through
+SQLite alone, and the one function that must read raw bytes (`copy_raw`) keeps its descriptor until the last connection
+of this process to that file is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 
 Identity = tuple[int, int]
-"""Device and inode: of one file, whatever it is called."""
+"""Device and inode, which identify a file under any name."""
 
 # https://www.sqlite.org/rescode.html, primary codes
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -41,19 +41,19 @@ _HEADER = 100
 counter."""
 _WAL_MODE = b"\2\2"
 _COMMIT_SECONDS = 5.0
-"""How long somebody else's commit is waited for before a file is called damaged."""
+"""Seconds to wait for another process's commit before a file counts as damaged."""
 READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
 
 
 class FileState(Enum):
-    """What lies at a path."""
+    """State of the file at a path."""
 
     ABSENT = auto()
     FOLDER = auto()
     EMPTY = auto()
-    """No bytes, or nothing committed yet: what SQLite leaves until the first write."""
+    """No bytes, or no commit yet: SQLite's state before the first write."""
     ROLLBACK = auto()
-    """A database at rest, or one written in rollback mode."""
+    """A closed database, or one in rollback mode."""
     WAL = auto()
     """A database in write-ahead mode: being written, left by a crash, or copied without its companions."""
     FOREIGN = auto()
@@ -66,35 +66,35 @@ class FileState(Enum):
 _guard = threading.Lock()
 _connected: Counter[Identity] = Counter()
 _parked: dict[Identity, list[int]] = {}
-"""Raw descriptors of files that this process has open through SQLite: closing one now would give the locks up."""
+"""Raw descriptors of files with open SQLite connections in this process: closing one would release their locks."""
 
 
 class FileConn(sqlite3.Connection):
-    """A connection that knows which file it has open."""
+    """A connection that knows its file."""
 
     path: Path | None = None
-    """Absolute, symbolic links followed: the files beside it are there."""
+    """Absolute path without symbolic links, as SQLite's companion files use it."""
     identity: Identity | None = None
     _log: Path | None = None
-    """Of a connection in write-ahead mode."""
+    """Identity of the write-ahead log, in that mode."""
     _log_identity: Identity | None = None
     _raw: int | None = None
-    """A descriptor of a file that we write, to look at its header."""
+    """Descriptor of a writable file, for reading its header."""
     _size = 0
     _counter = 0
     _cut = False
 
     def watch_for_overwrite(self) -> None:
-        """Look at the file's size and change counter from now on (`is_overwritten`)."""
+        """Start watching the file's size and change counter (`is_overwritten`)."""
         if self.path is not None and hasattr(os, "pread"):
             self._raw = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             self.is_overwritten()
 
     def is_overwritten(self) -> bool:
-        """Return whether somebody cut the file, or wrote over it, while we have it open; once it is so it stays so.
+        """Return whether the open file was truncated or overwritten; once true it stays true.
 
-        Nobody may switch a database out of write-ahead mode, or count its changes down, beside us. A smaller file may
-        be another process's VACUUM: then it is whole. A `pread` and a `stat`.
+        While we have it open, nobody may leave write-ahead mode or decrease the change counter. A smaller file may be
+        the result of another process's VACUUM, which is valid. Costs a `pread` and a `stat`.
         """
         if self._raw is None or self._cut or self.path is None:
             return self._cut
@@ -107,9 +107,9 @@ class FileConn(sqlite3.Connection):
         return self._cut
 
     def write_ahead(self) -> None:
-        """Switch the database to write-ahead mode and make the files of that mode, so that others see us at work.
+        """Switch to write-ahead mode and create its files, so that other processes see an active writer.
 
-        Left as it is if somebody reads just now: without, everything works as well, only with more waiting.
+        The mode is kept if another process is reading: rollback mode works as well, with more waiting.
         """
         try:
             self.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -119,17 +119,16 @@ class FileConn(sqlite3.Connection):
         self.remember_log_identity()
 
     def remember_log_identity(self) -> None:
-        """Remember the write-ahead log, if there is one, so that `is_current` misses it when it is gone."""
+        """Store the identity of the write-ahead log, if any, so that `is_current` notices its removal."""
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
         if self.path is not None and self.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             self._log = sidecar_path(self.path, "-wal")
             self._log_identity = get_file_identity(self._log)
 
     def is_current(self) -> bool:
-        """Return whether the file under the path is still the one that is open, and its write-ahead log the one written
-        to.
+        """Return whether the path still names the open file and its write-ahead log.
 
-        A file that was removed or replaced takes every commit and loses it with the last descriptor. Two calls of
+        A removed or replaced file accepts every commit and loses it with the last descriptor. Costs two calls of
         `stat`.
         """
         if self.path is None or get_file_identity(self.path) != self.identity:
@@ -137,7 +136,7 @@ class FileConn(sqlite3.Connection):
         return self._log is None or get_file_identity(self._log) == self._log_identity
 
     def close(self) -> None:
-        """Close it; what had to wait for that is closed as well."""
+        """Close the connection, and descriptors that waited for that."""
         super().close()
         raw, self._raw = self._raw, None
         self._forget_connection()
@@ -157,8 +156,7 @@ class FileConn(sqlite3.Connection):
 
 
 def open_connection(path: Path, query: str, *, timeout: float) -> FileConn:
-    """Open `path` with SQLite's URI parameters `query` (``mode=ro``); statements commit by themselves outside a
-    transaction.
+    """Open `path` with SQLite's URI parameters `query` (``mode=ro``), in autocommit.
 
     `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
     """
@@ -175,9 +173,9 @@ def open_connection(path: Path, query: str, *, timeout: float) -> FileConn:
 
 
 def read_state(path: Path) -> FileState:
-    """Return what lies at `path`. Changes and creates nothing. Raises sqlite3.Error if it cannot be read or is damaged.
+    """Return the state of `path` without changing or creating anything. Raises sqlite3.Error: unreadable or damaged.
 
-    It takes no lock, unless what it sees is no sound database: that may be one in the middle of its first commit.
+    It takes no lock, unless the file looks invalid: it may be in the middle of its first commit.
     """
     if path.is_dir():
         return FileState.FOLDER
@@ -210,13 +208,13 @@ def read_state(path: Path) -> FileState:
 
 
 def _query_page_count(path: Path, query: str, *, timeout: float) -> int:
-    """Return how many pages SQLite sees when it opens `path` with `query`. Raises sqlite3.DatabaseError."""
+    """Return the page count that SQLite reports for `path` with `query`. Raises sqlite3.DatabaseError."""
     with closing(open_connection(path, query, timeout=timeout)) as conn:
         return int(conn.execute("PRAGMA page_count").fetchone()[0])
 
 
 def is_database(path: Path) -> bool:
-    """Return whether a file is SQLite's, damaged or not: then nobody may open it with `open`. Raises nothing."""
+    """Return whether a file is an SQLite database, damaged or not: it must not be opened with `open`. Never raises."""
     try:
         return read_state(path) in (FileState.ROLLBACK, FileState.WAL)
     except sqlite3.Error as error:
@@ -224,7 +222,7 @@ def is_database(path: Path) -> bool:
 
 
 def passes_quick_check(path: Path) -> bool:
-    """Return whether SQLite finds nothing wrong with a database; it reads all of it."""
+    """Return whether SQLite's quick check of the whole database passes."""
     try:
         with closing(open_connection(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
             return bool(conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
@@ -233,7 +231,7 @@ def passes_quick_check(path: Path) -> bool:
 
 
 def read_foreign_start(path: Path, count: int = 16) -> bytes:
-    """Return how a file begins that is no database (`FileState.FOREIGN`), for a message; b"" if it cannot be read."""
+    """Return the first bytes of a file that is no database (`FileState.FOREIGN`), for a message; b"" if unreadable."""
     if not path.is_file():
         return b""
     try:
@@ -247,7 +245,7 @@ def read_foreign_start(path: Path, count: int = 16) -> bytes:
 
 
 def copy_raw(source: Path, target: Path) -> None:
-    """Copy a database's bytes to a new file: for one that SQLite cannot read where it lies. Raises OSError."""
+    """Copy a database's bytes to a new file, for one that SQLite cannot read in place. Raises OSError."""
     descriptor = os.open(source, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
         with target.open("xb") as out:
@@ -258,7 +256,7 @@ def copy_raw(source: Path, target: Path) -> None:
 
 
 def _close_descriptor_when_unused(descriptor: int) -> None:
-    """Close a raw descriptor, once no connection of this process has the file open."""
+    """Close a raw descriptor once no connection of this process has the file open."""
     found = os.fstat(descriptor)
     identity = found.st_dev, found.st_ino
     with _guard:
@@ -278,7 +276,7 @@ def get_file_identity(path: Path) -> Identity | None:
 
 
 def sidecar_path(path: Path, suffix: str) -> Path:
-    """Return the path of a file that SQLite keeps beside a database."""
+    """Return the path of a companion file of a database."""
     return path.with_name(path.name + suffix)
 
 
@@ -287,7 +285,7 @@ def sidecar_path(path: Path, suffix: str) -> Path:
 
 @contextmanager
 def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
-    """Let every read in the block see one state of the database."""
+    """Let all reads in the block see one state of the database."""
     conn.execute("BEGIN")
     try:
         yield
@@ -298,7 +296,7 @@ def in_snapshot(conn: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
-    """Hold the database's one write lock for the length of the block; roll back if it raises."""
+    """Hold the database's write lock for the block; roll back if it raises."""
     conn.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -320,29 +318,29 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorTexts:
-    """How errors speak of one kind of database; hints may name the {path}, and as a shell takes it: {typed}."""
+    """Words for errors of one kind of database; hints may use {path}, and {typed} for the path quoted for a shell."""
 
     name: str
     """``store``, ``cache``."""
     takes: str
-    """What is written into it."""
+    """Name of what is written into it."""
     elsewhere: str
-    """How another one is used, as an order: ``use another --store``."""
+    """Instruction to use another one: ``use another --store``."""
     damaged: str
-    """What to do about a damaged one."""
+    """Hint for a damaged file."""
     unreadable: str
-    """What to do where SQLite says something rare."""
+    """Hint for a rare error of SQLite."""
     corrupt: type[CassetteCorrupt] = CassetteCorrupt
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code, SQLITE_ERROR where the driver gives none."""
+    """Return SQLite's primary result code; SQLITE_ERROR if the driver gives none."""
     code: Any = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return int(code) & 0xFF
 
 
 def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writing: bool) -> LLMProxyError:
-    """Return the error of ours that says what `error` means for the database at `path`."""
+    """Return our error for SQLite's `error` on the database at `path`."""
     code, what = primary_code(error), f"The {words.name} {path}"
     if code in BUSY:
         hint = f"Close the program that holds it (sqlite3, a database browser), or {words.elsewhere}."
@@ -365,7 +363,7 @@ def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writ
 
 @contextmanager
 def translate_errors(path: Path, words: ErrorTexts, *, writing: bool) -> Iterator[None]:
-    """Let none of SQLite's errors out of the block."""
+    """Translate SQLite's errors in the block into ours."""
     try:
         yield
     except sqlite3.Error as error:

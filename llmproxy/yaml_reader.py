@@ -1,16 +1,15 @@
-"""Read YAML the way version 1.2 means it, and remember where everything was written: the reader of suites, of their
-data, of cassettes, faults and personas.
+"""YAML 1.2 reader that keeps the place of every value, for suites, their data, cassettes, faults and personas.
 
-PyYAML parses (libyaml where it is built in); we make the values ourselves from its events, because its constructors
-follow YAML 1.1: there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and of two
-equal keys the last wins in silence. Here (core schema, https://yaml.org/spec/1.2.2/#103-core-schema) only true and
-false are booleans, numbers look like numbers, all else is text; equal keys are refused; keys are always texts. Anchors,
-aliases and ``<<`` merges work, but what they expand to is counted, so that a small file cannot become a large one.
-Size, depth and count are limited: no file may stop the program.
+PyYAML parses (libyaml if available); values are built here from its events, because its constructors follow YAML 1.1:
+there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and the last of two equal keys
+wins silently. Here (core schema, https://yaml.org/spec/1.2.2/#103-core-schema) only true and false are booleans,
+numbers look like numbers, all else is text; equal keys are refused; keys are always texts. Anchors, aliases and ``<<``
+merges work, but the expanded values are counted, so that a small file cannot become a large one. Size, depth and count
+are limited: no file may stop the program.
 
-A file is read to its end before anything is said: `Problems` gathers, and :meth:`Problems.raise_if_any` raises one
-`SuiteProblems` that tells them all, in the order of the files. Mappings and lists (`Map`, `List`) are ordinary dicts
-and lists that know where each of their members was written; whoever holds one can say so at run time as well.
+A file is read to its end before errors are raised: `Problems` collects them, and :meth:`Problems.raise_if_any` raises
+one `SuiteProblems` with all of them, in file order. Mappings and lists (`Map`, `List`) are dicts and lists that know
+the place of each member, also for errors at run time.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from llmproxy.errors import SuiteError
 from llmproxy.files import read_bounded_bytes
 
 MAX_BYTES = 1_000_000
-"""Of one file: about 4,000 scenarios, which take a second to read."""
+"""Maximum bytes of a file: about 4,000 scenarios, which take a second to read."""
 MAX_DEPTH = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TYPED_FIRST_CHARACTERS = frozenset("~nNtTfF+-.0123456789")
-"""What a plain value that is no text begins with."""
+"""First characters of plain values that are no texts."""
 _NULL = re.compile(r"~|null|Null|NULL|")
 _TRUE, _FALSE = re.compile(r"true|True|TRUE"), re.compile(r"false|False|FALSE")
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -42,10 +41,10 @@ _OTHER_INT = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _DIGITS = 400
-"""Longer numbers are no numbers that anybody writes; Python refuses to read 4,300 digits."""
+"""Maximum digits of a number; Python refuses to parse 4,300."""
 _TAG = "tag:yaml.org,2002:"
 _SHOWN = 50
-"""Problems that one error tells; after so many, a reader wants to repair the first."""
+"""Maximum problems listed by one error."""
 _EXPLAINED = (
     ("mapping values are not allowed", "a text that holds `: ` needs quotes around it"),
     ("could not find expected ':'", "a key needs a colon and a space after it; a text over several lines needs quotes"),
@@ -71,14 +70,14 @@ class YamlPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, or (of a warning) doubtful."""
+    """An error, or a warning about a doubtful value."""
 
     place: YamlPlace | None
-    """None for what has no place: a file that is not there."""
+    """None if there is none, as for a missing file."""
     message: str
     hint: str = ""
     code: str = ""
-    """By which a program knows it; empty where none has to."""
+    """Code for programs; may be empty."""
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
@@ -87,7 +86,7 @@ class Problem:
 
 class SuiteProblems(SuiteError):
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """List the problems, one a line, in the order of the files."""
+        """List the problems, one a line, in file order."""
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
@@ -96,7 +95,7 @@ class SuiteProblems(SuiteError):
 
 
 class Problems:
-    """Gathers what is wrong; the same complaint about the same place is kept once."""
+    """Collection of problems, without duplicates."""
 
     def __init__(self) -> None:
         self._seen: dict[Problem, None] = {}
@@ -123,24 +122,24 @@ class Problems:
 
 
 class Map(dict[str, Any]):
-    """A mapping of a YAML file. Its keys are texts as they were written."""
+    """A mapping of a YAML file. Its keys are texts as written."""
 
     __slots__ = ("keys_at", "place", "values_at")
 
     def __init__(self, place: YamlPlace) -> None:
-        """Begin an empty mapping at a place."""
+        """Create an empty mapping at a place."""
         super().__init__()
         self.place = place
         self.keys_at: dict[str, YamlPlace] = {}
         self.values_at: dict[str, YamlPlace] = {}
 
     def put(self, key: str, value: object, key_at: YamlPlace, value_at: YamlPlace) -> None:
-        """Set a member together with where it was written."""
+        """Set a member and its place."""
         self[key] = value
         self.keys_at[key], self.values_at[key] = key_at, value_at
 
     def copy_with_places(self) -> Map:
-        """Return a shallow copy that knows the same places."""
+        """Return a shallow copy with the same places."""
         copy = Map(self.place)
         copy.update(self)
         copy.keys_at.update(self.keys_at)
@@ -154,19 +153,19 @@ class List(list[Any]):
     __slots__ = ("items_at", "place")
 
     def __init__(self, place: YamlPlace) -> None:
-        """Begin an empty sequence at a place."""
+        """Create an empty sequence at a place."""
         super().__init__()
         self.place = place
         self.items_at: list[YamlPlace] = []
 
     def put(self, value: object, at: YamlPlace) -> None:
-        """Add an item together with where it was written."""
+        """Append an item and its place."""
         self.append(value)
         self.items_at.append(at)
 
 
 def place_of(node: object, member: Hashable = None, *, key: bool = False) -> YamlPlace | None:
-    """Return where a mapping or list stands, or one of its members (its key with `key`); None if nobody knows."""
+    """Return the place of a mapping or list, or of a member (of its key with `key`); None if unknown."""
     if isinstance(node, Map):
         if isinstance(member, str) and member in node.values_at:
             return node.keys_at[member] if key else node.values_at[member]
@@ -177,7 +176,7 @@ def place_of(node: object, member: Hashable = None, *, key: bool = False) -> Yam
 
 
 def locate_path(root: object, path: Iterable[object]) -> YamlPlace | None:
-    """Return where the value at `path` stands; steps to nowhere are skipped."""
+    """Return the place of the value at `path`; unknown steps are skipped."""
     node, found = root, place_of(root)
     for step in path:
         if isinstance(node, dict) and step in node:
@@ -193,16 +192,16 @@ def locate_path(root: object, path: Iterable[object]) -> YamlPlace | None:
 
 
 class _HaltReading(Exception):
-    """The rest of the file cannot be understood; the problem is already noted."""
+    """Signal that the rest of the file cannot be parsed; the problem is already noted."""
 
 
 class Limits(NamedTuple):
-    """How much is read."""
+    """Limits of reading."""
 
     size: int
-    """Characters."""
+    """Maximum characters."""
     aliased: int
-    """Values that the aliases of one file may add."""
+    """Maximum values added by the aliases of one file."""
 
 
 SUITE = Limits(MAX_BYTES, 300_000)
@@ -211,7 +210,7 @@ SUITE = Limits(MAX_BYTES, 300_000)
 def read_file(
     path: Path, problems: Problems, name: str = "", doubts: Problems | None = None, *, empty_hint: str = ""
 ) -> list[tuple[object, YamlPlace]]:
-    """Return a file's documents, each with its place; `name` stands for the file in messages (default: path)."""
+    """Return a file's documents with their places; `name` replaces the path in messages."""
     shown = name or str(path)
     try:
         size = path.stat().st_size
@@ -235,11 +234,10 @@ def read_documents(
     limits: Limits = SUITE,
     plain: Callable[[str], object] | None = None,
 ) -> list[tuple[object, YamlPlace]]:
-    """Return the documents of a YAML text, each with its place; empty documents between others are left out.
+    """Return the documents of a YAML text with their places, without empty documents in between.
 
-    What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that
-    follows can be read. `empty_hint` says what a file without any value should hold; `plain` what texts without quotes
-    mean, unless the core schema does.
+    Errors go to `problems`, doubtful values to `doubts`. Parsing stops at a syntax error. `empty_hint` describes the
+    expected content of an empty file; `plain` converts unquoted texts that the core schema leaves as texts.
     """
     text = _decode_file(content, name, problems)
     if text is None:
@@ -287,7 +285,7 @@ def read_document(
 
 
 def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:
-    """Return a value as plain dicts and lists, without places; what aliases share stays shared."""
+    """Return a value as plain dicts and lists without places; aliases keep sharing their values."""
     if not isinstance(value, Map | List):
         return value
     known = {} if known is None else known
@@ -309,7 +307,7 @@ def _refuse_size(size: int, name: str, limit: int, problems: Problems) -> None:
 
 
 def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | None:
-    """Return the text of a file, UTF-8 or UTF-16 with its mark; None (and a problem) if it is neither."""
+    """Return the text of a file, UTF-8 or UTF-16 with a byte order mark; None and a problem otherwise."""
     if isinstance(content, str):
         return content.removeprefix("\ufeff")
     codec = "utf-16" if content[:2] in {b"\xff\xfe", b"\xfe\xff"} else "utf-8-sig"
@@ -323,7 +321,7 @@ def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | N
 
 
 def _explain_error(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
-    """Explain in plain words where and why a text is no YAML."""
+    """Explain a syntax error with its place in plain words."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     lines = text.splitlines()
@@ -344,7 +342,7 @@ def _explain_error(error: yaml.MarkedYAMLError, text: str, name: str, problems: 
 
 
 class _ValueBuilder:
-    """Makes values of the events of one file."""
+    """Builder of values from the events of one file."""
 
     def __init__(
         self,
@@ -359,9 +357,9 @@ class _ValueBuilder:
         self.name, self.problems, self.doubts = name, problems, doubts
         self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self.anchors: dict[str, tuple[Any, int]] = {}
-        """Name -> its value and how many values it holds."""
+        """Name -> its value and number of contained values."""
         self.open: set[str] = set()
-        """Anchors whose value is not finished."""
+        """Anchors whose value is incomplete."""
         self.nodes = self.aliased = 0
         """Values so far, and how many of them aliases added."""
 
@@ -463,7 +461,7 @@ class _ValueBuilder:
         )
 
     def apply_merge_key(self, made: Map, value: object, place: YamlPlace) -> None:
-        """Take what is missing from other mappings; the first of them that has a key wins."""
+        """Add members missing here from merged mappings; the first mapping with a key wins."""
         for other in value if isinstance(value, List) else [value]:
             if not isinstance(other, Map):
                 self.problems.add(place, "`<<` merges mappings, and this is none", "write `<<: *name`")

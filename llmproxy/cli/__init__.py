@@ -1,8 +1,8 @@
-"""The command ``llmproxy``: a thin skin that parses, calls and prints.
+"""The command ``llmproxy``: a thin layer that parses, calls and prints.
 
 :mod:`llmproxy.cli.commands` lists the commands; ``llmproxy --help`` prints that list and imports no command at all. A
-command's module imports typer at most; whatever costs time (the store, mitmproxy) is imported inside the command, so
-that its own help answers at once too. :func:`main` is the one place where an error becomes a message and an exit code.
+command's module imports typer at most; slow imports (the store, mitmproxy) are inside the command, so that its help is
+fast too. :func:`main` is the one place where an error becomes a message and an exit code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmproxy.cli.parts.completion import adapt_to_bash
 from llmproxy.errors import Exit, print_final_error, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of all complaints about a command line. Typer exports it under no name, and since 0.29 has its own click."""
+"""Base of all command-line errors. Typer does not export it, and since 0.29 bundles its own click."""
 
 
 def build_app() -> typer.Typer:
@@ -50,14 +50,14 @@ def _print_version(asked: bool) -> None:
 
 
 def _print_version_json(asked: bool) -> None:
-    """Print the same for :mod:`llmproxy.client.proxy_process` of another environment."""
+    """Print the version for :mod:`llmproxy.client.proxy_process` in another environment."""
     if asked:
         typer.echo(json.dumps({"llmproxy": llmproxy.__version__, "mitmproxy": _mitmproxy_version()}))
         raise typer.Exit
 
 
 def _mitmproxy_version() -> str | None:
-    """Return None where the proxy cannot run here."""
+    """Return mitmproxy's version; None if the proxy cannot run here."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -72,11 +72,11 @@ def _root_callback(
         False, "--version-json", callback=_print_version_json, is_eager=True, hidden=True
     ),
 ) -> None:
-    """Do nothing before a command."""
+    """Do nothing; typer requires a callback."""
 
 
 def _escape_unencodable(error: UnicodeError) -> tuple[bytes, int]:
-    """Escape what no encoding has: bytes of a file's name stay, half a surrogate pair of a recording is escaped."""
+    """Escape what no encoding can represent: a lone surrogate of a recording; bytes of a file name are kept."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     odd = error.object[error.start : error.end]
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_usage_error(error: Any) -> Exit:
-    """Print what is wrong with a command line, with the nearest option where there is one."""
+    """Print a command-line error, with the nearest option if there is one."""
     possible = getattr(error, "possibilities", None)
     if possible:
         error.possibilities = None

@@ -1,4 +1,4 @@
-"""``llmproxy addon``: where the script for ``mitmdump -s`` lies."""
+"""``llmproxy addon``: print the path of the script for ``mitmdump -s``."""
 
 from __future__ import annotations
 

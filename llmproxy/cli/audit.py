@@ -1,4 +1,4 @@
-"""``llmproxy audit``: an account of the rules of the key, over what is recorded and what was served."""
+"""``llmproxy audit``: effects of the key rules on recordings and replayed requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llmproxy.errors import Exit
 from llmproxy.server_store_path import show_store
 
 _SHOWN = 20
-"""Pairs that are listed one by one."""
+"""Maximum pairs listed one by one."""
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def audit(
 
 
 def _print_ignored_fields(service: FieldsIgnoredByKey) -> None:
-    """Print what of another service's requests did not count, and which recordings differ in nothing else."""
+    """Print the ignored fields of other services' requests, and recordings that differ only in these."""
     if service.fields:
         print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
         for name, why in service.fields.items():
@@ -90,7 +90,7 @@ def _print_ignored_fields(service: FieldsIgnoredByKey) -> None:
 
 
 def _print_ignored_differences(pairs: list[SameKeyPair]) -> None:
-    """Print each reason once, with how often it was given and an example."""
+    """Print each reason once, with its count and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
         count.update({(re.sub(r"\[\d+\]", "[*]", each.place), each.why): 1 for each in pair.differences if each.why})

@@ -1,4 +1,4 @@
-"""``llmproxy cache``: what `@scenario.cache` and scenarios without a proxy keep in cache.db."""
+"""``llmproxy cache``: the contents of cache.db, written by `@scenario.cache` and by scenarios without a proxy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def entries(
 
 
 def _decode_unicode(kept: str) -> str:
-    """Return a value for people: kept as ASCII, shown as it was said."""
+    """Return a value with its ASCII escapes decoded for display."""
     try:
         return json.dumps(json.loads(kept), ensure_ascii=False)
     except ValueError:

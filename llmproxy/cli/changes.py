@@ -1,7 +1,7 @@
-"""``llmproxy changes -- COMMAND``: what has changed since a command was recorded, found out offline.
+"""``llmproxy changes -- COMMAND``: changes since a command was recorded, found offline.
 
-The command runs in replay; where a request has changed and one recording stands at its place, its answer is given on
-trial. What changed is noted beside the store as pending, until `llmproxy review` or `llmproxy accept` decides.
+The command runs in replay; for a changed request with one recording at its position, the recorded answer is replayed on
+trial. Changes are stored as pending in the journal until `llmproxy review` or `llmproxy accept` decides.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from llmproxy.settings import Loaded
 
 
 class _ChangesCommand(LivelessCommand):
-    """Takes options behind `list` and `drop`, which are not of a command to run."""
+    """Takes options after `list` and `drop`, where no command to run follows."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.allow_interspersed_args = args[:1] in (["list"], ["drop"])
@@ -103,7 +103,7 @@ def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) 
 
 
 def count_run_ends(since: float) -> dict[str, int]:
-    """Return how the runs of the last report ended; their sessions do not know what was asserted afterwards."""
+    """Return the outcomes of the last report's runs; their sessions do not know the results of later assertions."""
     counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
     written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
     for *_, ended in read_report_runs(LAST_REPORT) if written else ():
@@ -116,7 +116,7 @@ def print_changes(
     store: Path, found: ChangeSummary, code: int, *, folder: Path | None = None, json_file: Path | None = None,
     markdown: Path | None = None,
 ) -> int:  # fmt: skip
-    """Print what has changed, and return the exit code; `code` is the command's own. Raises MachineError."""
+    """Print changes and return the exit code; `code` is the command's. Raises MachineError."""
     for text in [*found.format_lines(), *found.list_next_steps(store, folder)]:
         print_line(printable(text))
     final = Exit.CHANGED if found.has_changes and code in (Exit.OK, Exit.MISS, Exit.FAILED) else code
@@ -142,7 +142,7 @@ def list_accepted_changes(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...
 
 
 def require_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
-    """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would not know it."""
+    """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would lack the change."""
     settings = loaded.settings
     if settings.cassette_dir is None and find_store_server(settings.store) is None:
         with open_given(settings.store) as store:
@@ -155,7 +155,7 @@ def require_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
 
 
 def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedChange]]) -> None:
-    """Write the accepted changes of cassettes, in place of those that they had, and their files."""
+    """Replace the accepted changes of cassettes, in the store and in their files."""
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         for cassette, accepted in made.items():
@@ -166,7 +166,7 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
 
 
 def _import_cassette_files(loaded: Loaded) -> None:
-    """Bring into the store what cassettes' files say: of a fresh clone it knows nothing."""
+    """Import cassette files into the store, which is empty in a fresh clone."""
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
         with open_store(loaded.settings.store, writable=True, now=time.time) as store:

@@ -1,7 +1,7 @@
-"""The commands: where each is, and what the help says of it, so that `llmproxy --help` imports none of them and a
-command only itself.
+"""The table of commands: module and help line of each, so that `llmproxy --help` imports no command and a command only
+its own module.
 
-A module has a ``register(app)`` that adds its commands. What stands here is one short line; a command's docstring says
+A module has a ``register(app)`` that adds its commands. The table has one short line each; a command's docstring has
 more.
 """
 
@@ -19,7 +19,7 @@ from typer.main import get_command
 
 class LazyCommand(NamedTuple):
     module: str
-    """Of this package."""
+    """Module below this package."""
     help: str
 
 
@@ -76,7 +76,7 @@ GROUPS = {
         "addon": LazyCommand("addon", "Print the path of the mitmproxy addon."),
     },
 }
-"""In the order of the help; each line fits a terminal of 80 cells."""
+"""Groups in the order of the help; each line fits a terminal of 80 columns."""
 
 EXAMPLES = {
     "start": "--mode auto",
@@ -127,15 +127,15 @@ EXAMPLES = {
     "settings": "",
     "addon": "inject_faults",
 }
-"""What the help of each command ends with, behind its name."""
+"""Example at the end of each command's help."""
 
 COMMANDS = {name: each for group in GROUPS.values() for name, each in group.items()}
 
 
 def _skip_typer_conversion(parameters: list[Any]) -> list[Any]:
-    """Let parameters of a command keep text, and what was not typed, as it is.
+    """Skip typer's conversion of text parameters and of parameters that were not given.
 
-    Typer 0.29 imports pydantic and makes an adapter even for these: 0.1 s of each command.
+    Typer 0.29 imports pydantic and builds an adapter even for these: 0.1 s of each command.
     """
     for each in parameters:
         each.process_value = partial(_process_value, each)
@@ -153,7 +153,7 @@ def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
 
 
 class CommandGroup(TyperGroup):
-    """The group of all commands. Each is imported when it is asked for; the help asks for none."""
+    """The group of all commands. Each is imported when it is used; the help imports none."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -164,11 +164,11 @@ class CommandGroup(TyperGroup):
         return _skip_typer_conversion(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command; None if there is none of this name."""
+        """Import a command; None for an unknown name."""
         return load_command(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (as above)
-        """Write the list in groups, as typer does, nothing cut."""
+        """Write the list in groups like typer, without cutting lines."""
         widest = max(map(len, self.commands))
         for title, commands in GROUPS.items():
             with formatter.section(title):
@@ -176,7 +176,7 @@ class CommandGroup(TyperGroup):
 
 
 def make_typer_app(**more: Any) -> typer.Typer:
-    """Return an application with the properties that all of ours have."""
+    """Return an application with the settings common to all of ours."""
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
         pretty_exceptions_enable=False,

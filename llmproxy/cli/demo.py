@@ -1,8 +1,8 @@
-"""``llmproxy demo``: the main job in miniature, without a key and without a network.
+"""``llmproxy demo``: record-and-replay in miniature, without a key and without a network.
 
-The real proxy (as a process, in replay mode), the real OpenAI client where it is installed, a recording that ships with
-the package. Once in the recorded time, so that one sees the stream arrive; once at full speed, so that one sees what a
-test gains; once with a changed prompt, so that one sees a miss.
+It uses the real proxy (as a process, in replay mode), the real OpenAI client if installed, and a recording that ships
+with the package. It replays once in recorded time, to show the stream; once at full speed, to show what a test gains;
+once with a changed prompt, to show a miss.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def demo(
 
 
 def _make_demo_folder() -> Path:
-    """Make a folder that stays, since what is printed names its files."""
+    """Create a folder that is kept, since the output names its files."""
     return Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))
 
 

@@ -1,6 +1,7 @@
-"""``llmproxy diff``: two interactions by what people edit, or two cassettes by what the agent did, said, used and took.
+"""``llmproxy diff``: compare two interactions by prompt, tools and messages, or two cassettes by the agent's behaviour.
 
-Of two cassettes it tells first why they differ, where one is a fork; then what `trace.comparing.recording_diff` found.
+For two cassettes it first prints known reasons for differences, if one is a fork; then the result of
+`trace.comparing.recording_diff`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from llmproxy.trace.comparing.recording_diff import RunAndRequestDiff, list_chan
 from llmproxy.trace.comparing.render import diff_to_json, render
 
 _PLACES = 100
-"""Differences that are listed."""
+"""Maximum differences listed."""
 _FORMS = ("text", "json", "markdown")
 
 
@@ -96,20 +97,20 @@ def diff(
 
 @dataclass(frozen=True, slots=True)
 class ComparedCassettes:
-    """Two cassettes, and what may explain their difference."""
+    """Two cassettes, and possible reasons for their differences."""
 
     names: tuple[str, str]
     diff: RunAndRequestDiff
     forks: tuple[Fork, ...]
-    """Of the two, those that are somebody's child."""
+    """Those of the two that are forks."""
     exchanged: tuple[str, ...]
-    """Run variables and volatile fields in which the runs differ: the old one was compared in the new one's words."""
+    """Run variables and volatile fields with different values; the old run is compared with the new values."""
     bound: tuple[tuple[list[str], tuple[VolatileField, ...]], ...]
-    """Of both: run variables of its runs, and volatile fields."""
+    """Of both: run variables of their runs, and volatile fields."""
 
     @property
     def reasons(self) -> list[str]:
-        """Why they differ, as far as it was noted."""
+        """Recorded reasons for their differences."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
         lines = [
@@ -129,7 +130,7 @@ class ComparedCassettes:
 
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
-    """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
+    """Compare two cassettes of a store, or two files, which need no store. Raises CassetteError."""
     loaded = load_settings({})
     rules, upstreams = read_key_rules(loaded), loaded.settings.upstream
     sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
@@ -157,7 +158,7 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
 
 
 def _format_lines(found: ComparedCassettes) -> Iterator[str]:
-    """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
+    """Yield lines for a terminal. Recorded text is escaped; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
     if found.diff.trace.has_changes or not found.diff.pairs_beyond_run_diff:
@@ -187,7 +188,7 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
 
 
 def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
-    """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
+    """Return whether the first would answer the second in its run; None without run variables or volatile fields."""
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
@@ -242,7 +243,7 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
 
 
 def _parse_answer_pair(a: Interaction, b: Interaction) -> tuple[object, object]:
-    """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
+    """Return both answers as JSON trees; if one is a stream, the decoded content of both."""
     bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
         said = [read_interaction_answer(one) for one in (a, b)]

@@ -1,4 +1,4 @@
-"""``llmproxy doctor``: does this shell, a command or a running agent use the proxy, and if not, why?"""
+"""``llmproxy doctor``: check whether this shell, a command or a running agent uses the proxy, and explain why not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.protocol import DEFAULT_PORT
 
 WATCHED = 3.0
-"""Seconds that a running agent is watched."""
+"""Seconds for which a running agent is watched."""
 
 
 def register(app: typer.Typer) -> None:

@@ -1,10 +1,9 @@
-"""``llmproxy drift``: recorded requests asked again, and whether the model still answers as it did.
+"""``llmproxy drift``: send recorded requests again and compare the model's new answers with earlier ones.
 
-The sample is drawn over models, cassettes and kinds of calls, and is the same the next night. Only calls of models are
-sent; no tool of theirs runs here, and what changes something at a server, or names what a server kept, is left out and
-counted. New answers go into a store of their own beside the recordings (``llmproxy.db.drift.db``): a recording was kept
-because its test passed, and is no sample of what the model says. Answers of nights without drift are the *earlier* ones
-of the next night.
+The sample covers models, cassettes and kinds of calls, and is the same each night. Only model calls are sent; no tools
+run. Requests that change something at a server, or refer to server-side objects, are left out and counted. New answers
+go into a store of their own (``llmproxy.db.drift.db``): a recording was kept because its test passed, so it is no fair
+sample of the model's answers. Answers of nights without drift are the *earlier* ones of the next night.
 """
 
 from __future__ import annotations
@@ -65,17 +64,17 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 BESIDE = ".drift.db"
-"""How the store of what drift asked is called, behind the store's name."""
+"""Suffix of the drift store's file name, after the recordings' store."""
 _BEFORE, _ASKED = "before ", "asked "
-"""How cassettes of that store begin: a night without drift or one that was accepted, and one that was neither."""
+"""Prefixes of cassettes in that store: for nights without drift or with accepted drift, and for other nights."""
 _AT_ONCE = 4
 _PATIENCE = 600.0
-"""Seconds that an answer may take."""
+"""Timeout of an answer in seconds."""
 _KEPT_THERE = re.compile(
     rb'"(?:previous_response_id|conversation|container|file_id|file_ids|vector_store_ids|cachedContent|cached_content|'
     rb'fileData|fileUri|file_uri|assistant_id|prompt_cache_id)"\s*:\s*(?!null)'
 )
-"""Members that name what a server kept for one run: it may be gone, and that is no drift."""
+"""Members that refer to server-side objects of one run, which may be gone without any drift."""
 _OWN_KINDS = frozenset({"function", "custom"})
 
 
@@ -150,7 +149,7 @@ def drift(
 
 
 def _accept_last_answers(kept: Path, first: str) -> None:
-    """Let the last night's answers be the earlier ones from now on. Raises SettingsError: there are none."""
+    """Make the last night's answers the baseline. Raises SettingsError: there are none."""
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
     with open_given(kept, writable=True) as database:
@@ -175,7 +174,7 @@ class _DriftPlan:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def describe(self, sizes: Sequence[tuple[int, int]], limit: Decimal | None) -> Iterator[str]:
-        """Yield what will be asked, what it costs and what could be seen, before anything is sent."""
+        """Yield the plan before anything is sent: calls, cost and detectable drift."""
         for reason, count in self.left_out.most_common():
             yield f"left out: {count} of {self.recorded}: {to_line(reason)}"
         if not self.chosen:
@@ -206,7 +205,7 @@ class _DriftPlan:
 def _sample_calls(
     database: Store, loaded: Loaded, cassettes: Sequence[str], calls: int, runs: int, limit: Decimal | None
 ) -> _DriftPlan:
-    """Draw calls over models, cassettes and kinds of calls; the same ones as long as the recordings are the same."""
+    """Draw calls over models, cassettes and kinds of calls; deterministic for the same recordings."""
     names: list[str | None] = [*dict.fromkeys(cassettes)] or [None]
     rows = [row for name in names for row in database.list_summaries(name)]
     for name in cassettes:
@@ -230,7 +229,7 @@ def _sample_calls(
 
 
 def _explain_exclusion(row: RowSummary) -> str:
-    """Return why a recording is not asked again, as far as its row tells; empty if it may be."""
+    """Return why a recording is not sent again, judged by its row; empty if it may be."""
     if row.superseded:
         return "replaced by a newer recording"
     if row.operation not in CHAT or row.method != "POST":
@@ -239,7 +238,7 @@ def _explain_exclusion(row: RowSummary) -> str:
 
 
 def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> Iterator[RowSummary]:
-    """Yield one row of each model in turn, of its cassettes in turn; each key once."""
+    """Yield rows round-robin over models, and over cassettes within a model; each key once."""
     models: dict[object, list[list[RowSummary]]] = defaultdict(list)
     for name in sorted(groups, key=str):
         models[name[0]].append(sorted(groups[name], key=lambda row: sha256(row.key.encode()).digest()))
@@ -253,7 +252,7 @@ def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> It
 
 
 def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> LiveRequest:
-    """Return a call as it will be sent. Raises SettingsError, whose message is why it is not."""
+    """Return a call to send. Raises SettingsError with the reason for leaving it out."""
     if has_redaction_placeholder(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)
@@ -284,7 +283,7 @@ def _is_provider_tool(tool: object) -> bool:
 
 @dataclass(slots=True)
 class _CostLimit:
-    """What was spent; what is under way counts with the most that it may cost."""
+    """Money spent; calls in progress count with their maximum cost."""
 
     limit: Decimal | None
     spent: Decimal = Decimal(0)
@@ -292,17 +291,17 @@ class _CostLimit:
     unknown: int = 0
     """Answers without a price."""
     asked: int = 0
-    """Answers that came."""
+    """Answers received."""
     lost: Counter[str] = field(default_factory=Counter)
-    """Why no answer came."""
+    """Reasons of missing answers."""
     refused: int = 0
-    """Calls that were not sent, since the budget might not have been enough."""
+    """Calls not sent because the budget might not have been enough."""
     ended: bool = False
-    """Nothing more is asked for."""
+    """Whether no more calls are sent."""
     change: threading.Condition = field(default_factory=threading.Condition)
 
     def reserve(self, most: Decimal | None) -> bool:
-        """Return whether an answer may be asked for; waits for those under way, which may cost less than reserved."""
+        """Return whether a call may be sent; waits for calls in progress, which may cost less than reserved."""
         with self.change:
             while self.limit is not None and (most is None or self.spent + self.reserved + most > self.limit):
                 if self.ended or not self.reserved:
@@ -313,7 +312,7 @@ class _CostLimit:
             return not self.ended
 
     def settle(self, most: Decimal | None, cost: Decimal | None, lost: str) -> None:
-        """Count an answer, or why it is `lost`; one of unknown price counts with the most that it may cost."""
+        """Count an answer, or the reason why it is `lost`; an unknown price counts as the maximum cost."""
         with self.change:
             self.reserved -= most or 0
             self.spent += cost if cost is not None else most or 0
@@ -328,7 +327,7 @@ class _CostLimit:
 
 
 def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
-    """Send every call as often as planned, through a proxy of our own that records the answers."""
+    """Send every call as often as planned, through a proxy that records the answers."""
     import httpx
 
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
@@ -372,7 +371,7 @@ def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit)
 
 
 def _read_proxy_error(body: bytes) -> str:
-    """Return why our proxy has no answer, as it says in an error of any dialect."""
+    """Return the proxy's error message from an error body of any dialect."""
     tree = parse_json(body)
     inner = tree.get("error", tree) if isinstance(tree, dict) else {}
     said = inner.get("message") if isinstance(inner, dict) else inner
@@ -389,7 +388,7 @@ def _request_key(each: Interaction) -> tuple[str, str, bytes]:
 def _read_nightly_answers(
     kept: Path, begins: str, since: Mapping[tuple[str, str, bytes], float] | None = None
 ) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
-    """Return the answers of nights by their questions, those that are older than `since` left out."""
+    """Return the answers of nights by request, without those older than `since`."""
     found: dict[tuple[str, str, bytes], list[AnswerContract]] = defaultdict(list)
     if kept.exists():
         with open_given(kept) as database:
@@ -401,7 +400,7 @@ def _read_nightly_answers(
 
 
 def _read_baseline_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
-    """Return the earlier answers; what was recorded anew since then is what counts from then on."""
+    """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}
     every = _read_nightly_answers(kept, _BEFORE, since)
@@ -413,7 +412,7 @@ class _Comparison:
     sampled: LiveRequest
     recorded: AnswerContract
     earlier: Sequence[AnswerContract]
-    """Of nights before; none in the first one."""
+    """Answers of nights before; empty in the first one."""
     new: Sequence[AnswerContract]
     gone: Sequence[str]
     shape: Sequence[str]
@@ -442,7 +441,7 @@ class _Comparison:
 
     @property
     def behaves_differently(self) -> bool:
-        """Whether no new answer did what an earlier one did."""
+        """Whether no new answer behaves like any earlier one."""
         before = {(each.tools, each.finish) for each in self.baseline}
         return bool(self.good_answers) and before.isdisjoint((each.tools, each.finish) for each in self.good_answers)
 
@@ -458,7 +457,7 @@ class _ModelVerdict:
     model: str
     calls: Sequence[_Comparison]
     p: float | None
-    """Corrected for the number of models; None where so few answers came that no p could be small."""
+    """Corrected for the number of models; None if there are too few answers for any small p."""
 
     @property
     def answered_calls(self) -> list[_Comparison]:
@@ -533,7 +532,7 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
 
 
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
-    """Return the sampled recordings of models that drifted and still answer: what `rerecord` takes."""
+    """Return the sampled recordings of drifted models that still answer, as arguments of `rerecord`."""
     calls = [
         call for each in verdicts if each.has_drifted for call in each.calls if call.good_answers and not call.gone
     ]

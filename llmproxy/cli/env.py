@@ -1,4 +1,4 @@
-"""``eval "$(llmproxy env)"``: the variables that send every SDK of this shell to a running proxy."""
+"""``eval "$(llmproxy env)"``: print the variables that send all SDKs of this shell to a running proxy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def env(
 
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:
-    """Return where a running proxy is looked for: LLMPROXY_URL, else the settings. Raises SettingsError: any port."""
+    """Return the URL of a running proxy: LLMPROXY_URL, else from the settings. Raises SettingsError for port 0."""
     if found := read_proxy_url(environ):
         return found
     loaded = load({}, environ, Path.cwd())
@@ -88,7 +88,7 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
 
 
 def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that point to a proxy of ours, and the placeholders."""
+    """Return the variables that point to a proxy of ours, and placeholder keys."""
     try:
         url = find_proxy_url(environ)
     except (
@@ -109,7 +109,7 @@ def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
 
 
 def _write_ca_bundle(url: str, health: Health) -> CaFiles:
-    """Write the bundle beside the proxy's certificate, where it lives as long as that."""
+    """Write the CA bundle next to the proxy's certificate, with the same lifetime."""
     if health.ca is None:
         raise MachineError(
             f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
@@ -124,7 +124,7 @@ def _quote_fish(value: str) -> str:
 
 
 def _quote_dotenv(value: str) -> str:
-    """Quote so that dotenv readers of Python, Node and Docker agree: single quotes are literal to all of them."""
+    """Quote for the dotenv readers of Python, Node and Docker: single quotes are literal to all of them."""
     if "'" not in value:
         return f"'{value}'"
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -142,18 +142,18 @@ _UNSET: Mapping[str, Callable[[str], str]] = {
     "powershell": lambda name: f"Remove-Item Env:{name} -ErrorAction SilentlyContinue",
 }
 FORMATS = (*_SET, "json")
-"""Forms that :func:`render_assignments` knows."""
+"""Output formats of :func:`render_assignments`."""
 
 
 def render_assignments(values: Mapping[str, str], form: str) -> str:
-    """Return assignments, one a line, in one of FORMATS."""
+    """Return one assignment a line in one of FORMATS."""
     if form == "json":
         return json.dumps(dict(values), indent=2)
     return "\n".join(_SET[form](name, value) for name, value in values.items())
 
 
 def render_unset_commands(names: Iterable[str], form: str) -> str:
-    """Return what takes variables away again, in one of FORMATS but dotenv."""
+    """Return commands that unset variables, in one of FORMATS except dotenv."""
     if form == "json":
         return json.dumps(dict.fromkeys(names), indent=2)
     return "\n".join(map(_UNSET[form], names))

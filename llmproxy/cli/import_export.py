@@ -1,4 +1,6 @@
-"""``llmproxy import``, ``export`` and ``textconv``: in and out of files, ours and those of other programs."""
+"""``llmproxy import``, ``export`` and ``textconv``: convert between stores and files, ours and those of other
+programs.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +168,7 @@ def export(
 
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
-    """Write what an agent did as spans: a trace file, or OTLP JSON lines for a telemetry backend."""
+    """Write the agent's spans as a trace file, or as OTLP JSON lines for a telemetry backend."""
     write = write_trace if form == "spans" else write_otlp
     if file == "-":
         write(sys.stdout, store, cassette=cassette, sample=sample)
@@ -181,7 +183,7 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 
 
 def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
-    """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
+    """Name the cassette's run variables and volatile fields, which spans cannot hold; empty for none."""
     with open_store(store, writable=False, now=time.time) as database:
         runs = [load_run_variables(said) for said in list_run_variables(database, cassette, sample)]
         fields = [field.name for field in read_volatile_fields(database, cassette)]
@@ -191,7 +193,7 @@ def _describe_lost_bindings(store: Path, cassette: str, sample: int) -> str:
 
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
-    """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
+    """Write recordings as one page that works offline in a browser: one cassette, or the whole store."""
     path = Path(file)
     if file != "-" and path.exists() and not force and not is_exported_page(path):
         raise CassetteCorrupt(
@@ -229,7 +231,7 @@ def textconv(
 
 
 def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
-    """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
+    """Return the requested format, or that of the file name. Raises SettingsError."""
     suffix = Path(file).suffix.lower()
     usual = "" if everything or form else suffix
     name = _BY_SUFFIX.get(usual)
@@ -244,7 +246,7 @@ def _choose_format(file: str, form: str | None, *, everything: bool) -> Format:
 
 
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
-    """Write a file for each cassette; returns how many."""
+    """Write a file for each cassette and return their number."""
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
         kept = CassetteDir(folder, now=time.time)
@@ -261,7 +263,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
 
 
 def _find_fork_if_exportable(database: Store, cassette: str, written: Format) -> Fork | None:
-    """Return whose child a cassette is; says so where the format has no place for it."""
+    """Return a cassette's fork record; prints a warning if the format cannot hold it."""
     fork = find_fork(database, cassette, 1)
     if fork is None or written.name == "review":
         return fork
@@ -280,7 +282,7 @@ def _format_export(found: Found, cassette: str, written: Format, fork: Fork | No
 def _write_export_file(
     path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool
 ) -> None:
-    """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
+    """Write a file atomically. Raises CassetteCorrupt instead of overwriting a foreign file."""
     if path.exists() and not force:
         written.check_replaceable(path)
     write_text(path, _format_export(found, cassette, written, fork))

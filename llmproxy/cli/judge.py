@@ -1,4 +1,4 @@
-"""``llmproxy judge``: whether a judge can be trusted."""
+"""``llmproxy judge``: measure how far a judge agrees with people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmproxy.scenario.lab.human_labels import read_labels
 from llmproxy.scenario.lab.judge_calibration import JudgeCalibration, calibrate_judge as measured, count_judge_calls
 
 _SHOWN = 20
-"""Disagreements that are listed."""
+"""Maximum disagreements listed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -132,7 +132,7 @@ def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
 
 
 def _choose_exit_code(found: JudgeCalibration, min_kappa: float | None) -> Exit:
-    """Return the exit code: a conversation that could not be judged counts before any figure."""
+    """Return the exit code: a conversation that could not be judged outweighs any figure."""
     if found.errors:
         return Exit.MISS if found.missed else Exit.ENVIRONMENT
     if min_kappa is not None and (found.kappa is None or found.kappa < min_kappa):

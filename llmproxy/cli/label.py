@@ -1,4 +1,4 @@
-"""``llmproxy label``: people say what they think of recorded conversations, for `llmproxy judge calibrate`."""
+"""``llmproxy label``: people label recorded conversations for `llmproxy judge calibrate`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def label(
 
 
 def _ask_person(labelling: ConversationToLabel, number: str) -> list[str | None] | None:
-    """Show a conversation and ask about each criterion; None: no more."""
+    """Show a conversation and ask about each criterion; None if the person quits."""
     print_line(f"\n{number}  {escape_lines(labelling.id)}")
     print_line(escape_lines(format_transcript(labelling.messages)))
     found: list[str | None] = []

@@ -1,7 +1,7 @@
-"""``llmproxy learn CASSETTE -- COMMAND``: which values that tools make vary from run to run.
+"""``llmproxy learn CASSETTE -- COMMAND``: find the values in tool results that vary from run to run.
 
-A trial runs the agent on its recording, offline, to its end; without a command, runs that were recorded one after the
-other are compared. Nothing is written before somebody has said so.
+A trial runs the agent on its recording, offline, to its end; without a command, consecutive recorded runs are compared.
+Nothing is written before the user has confirmed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WIDEST = 34
 """Columns of a value in the table."""
 _WIDE = 240
 _SHOWN = 5
-"""Reasons that are told."""
+"""Maximum reasons printed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -94,7 +94,7 @@ def learn(
 def _run_learn_trial(
     loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
 ) -> TrialResult:
-    """Run the agent on its recording, learning as it goes."""
+    """Run the agent on its recording and learn volatile fields during the run."""
     if read_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_program(command, os.environ)
@@ -128,7 +128,7 @@ def _run_learn_trial(
 
 
 def _choose_time_zone(loaded: Loaded) -> str:
-    """Return the time zone for a trial on the recording's day, or nothing: what says day or hour is to differ."""
+    """Return a time zone with another date if the recording is of today; else empty."""
     if not store_exists(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with open_given(loaded.settings.store) as store:
@@ -145,7 +145,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
 
 
 def _ask_and_save_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
-    """Show what varies, ask, and write what was accepted."""
+    """Show varying values, ask, and save the accepted ones."""
     name = loaded.settings.cassette
     lessons = generalize_fields(tried.lessons)
     varied = sorted({lesson.field.name for lesson in lessons})
@@ -191,7 +191,7 @@ def _ask_and_save_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, ta
 
 
 def _print_misses(misses: Sequence[Miss]) -> None:
-    """Show what a trial could not serve, and why no volatile field would help."""
+    """Print the misses of a trial, and why no volatile field would help."""
     write_stderr_lines(
         "llmproxy: these could not be served, even on trial:",
         *list_miss_lines([miss.text for miss in misses], prefix="  miss: "),
@@ -245,7 +245,7 @@ def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[Me
 
 
 def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
-    """Add volatile fields to the cassette, each under a name of its own."""
+    """Add volatile fields to the cassette under unique names."""
     kept = list(_read_cassette_fields(loaded))
     names = {field.name for field in kept}
     for field in fields:

@@ -1,4 +1,4 @@
-"""``llmproxy ls`` lists what a store holds, ``why`` says what was refused."""
+"""``llmproxy ls`` lists the contents of a store, ``why`` explains refused requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel, join_name
 
 _FAILED = 400
-"""The lowest status of an answer that is an error."""
+"""Lowest status of a failed answer."""
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -107,18 +107,18 @@ def ls(
 
 @dataclass(frozen=True, slots=True)
 class Column[T]:
-    """A column of a table: its head, and what stands in it."""
+    """A column of a table: heading and cell text."""
 
     head: str
     cell: Callable[[T], str]
     alike: bool = False
-    """Left out where it says the same in every row, if there is no room."""
+    """Whether it is dropped first if space is short and all rows have the same value."""
     measure: bool = False
-    """Left out after those, if there is no room."""
+    """Whether it is dropped after those."""
     narrowest: int = 0
-    """Cells that it may be narrowed to, where a space stands in it."""
+    """Least width to which it may be narrowed at a space."""
     if_any: Callable[[T], bool] = lambda _: True
-    """Shown only if this holds for a row."""
+    """Shown only if this is true for some row."""
 
 
 def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
@@ -191,9 +191,9 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("out", lambda row: _format_optional(row.tokens_out), measure=True),
     Column("text", lambda row: " -> ".join(text for text in (row.last_user_text, row.answer_text) if text)),
 )
-"""The last one gets what room is left."""
+"""Columns of interactions; the last one gets the remaining width."""
 SHOWN_FAULTS = 20
-"""Injected faults of the last run that `why` tells."""
+"""Maximum injected faults of the last run that `why` lists."""
 
 # --- why ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Keeping a store in order: ``llmproxy verify``, ``prune``, ``rm`` and ``rename``."""
+"""Store maintenance: ``llmproxy verify``, ``prune``, ``rm`` and ``rename``."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class PruneOptions(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a cassette, or what is old, goes as a whole."""
+        """Whether whole cassettes, or all old recordings, are deleted."""
         return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
 
 
@@ -137,7 +137,7 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
 
 
 def _prune_store(path: Path, asked: PruneOptions) -> bool:
-    """Delete of one store what was asked for; returns False if somebody said no."""
+    """Delete the selected recordings of one store; returns False if the user declined."""
     with open_given(path, writable=True) as database:
         rows = database.list_summaries(asked.cassette, superseded=True)
         if asked.older_than is not None:
@@ -223,7 +223,7 @@ def rename(
 
 
 def _warn_of_cassette_files(store: Path | None, cassettes: Collection[str]) -> None:
-    """Print which files still hold what the store lost under its name: at the next start they are read again."""
+    """Print files that still hold the deleted recordings: the next start imports them again."""
     folder = load_settings({"store": store}).settings.cassette_dir
     if folder is None or not folder.is_dir():
         return
@@ -234,7 +234,7 @@ def _warn_of_cassette_files(store: Path | None, cassettes: Collection[str]) -> N
 
 
 def _ask_confirmation() -> bool:
-    """Ask; the end of the input, or Ctrl-C, is a no."""
+    """Ask for confirmation; end of input or Ctrl-C means no."""
     try:
         return typer.confirm("Delete them?")
     except typer.Abort:
@@ -243,7 +243,7 @@ def _ask_confirmation() -> bool:
 
 
 def _pick_rows(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
-    """Return what was asked for. Raises MachineError if nothing is known about use."""
+    """Return the selected recordings. Raises MachineError if their use is unknown."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")

@@ -1,8 +1,8 @@
-"""``llmproxy mcp -- SERVER ARGS...`` stands where the command of an MCP server over stdio stood; ``mcp serve`` is one,
+"""``llmproxy mcp -- SERVER ARGS...`` replaces the command of an MCP server over stdio; ``mcp serve`` is an MCP server
 over recordings.
 
-`__main__` reads the words of a plain call by itself (`client.tools.mcp_shim.command`); what comes here is the rest:
-help, completion, mistakes.
+`__main__` parses plain calls itself (`client.tools.mcp_shim.command`); this module handles the rest: help, completion,
+errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BEHIND = "llmproxy.behind"
 
 
 class McpGroup(TyperGroup):
-    """Sets apart what stands behind ``--``: a command, of a server or of an agent, with options of its own."""
+    """Separates the words after ``--``: the command of a server or an agent, with its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -34,14 +34,14 @@ class McpGroup(TyperGroup):
         return list(super().parse_args(ctx, args[:at]))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Explain what is missing where a server's command stands in the place of one of ours."""
+        """Explain the missing ``--`` if a server's command stands where a subcommand is expected."""
         if args[0] not in self.commands:
             raise SettingsError(_DASHES)
         return super().resolve_command(ctx, args)
 
 
 class McpServeOptionsCommand(SettingsCommand):
-    """Has the options of the agent that it may replay, and none of a proxy."""
+    """Has the options of the agent that it may replay, and no proxy options."""
 
     with_settings = False
     run_options = "mcp serve"
@@ -111,11 +111,10 @@ def serve(
 
 
 def find_served_store(folder: Path) -> tuple[str, str]:
-    """Return the store that is served where none was named, empty for the settings' own, and one that is to be told of,
-    or nothing.
+    """Return the store to serve if none was named (empty: the settings' store), and the tests' store if it exists
+    beside that, for a message.
 
-    Without a setting suites record into a store of their own, and a coding agent is asked to make them green: where it
-    is alone, it is meant.
+    Without a setting suites record into a store of their own: if it is the only store, it is served.
     """
     try:
         settings = load_settings({})

@@ -1,7 +1,6 @@
-"""``llmproxy merge``: the parts of a test, each run on a machine of its own, put together: reports, stores, cassette
-folders.
+"""``llmproxy merge``: combine the parts of a test from several machines: reports, stores, cassette folders.
 
-Ends as the whole test would have ended; 3 if a part is missing.
+The exit code is that of the whole test; 3 if a part is missing.
 """
 
 from __future__ import annotations
@@ -69,14 +68,14 @@ def merge(
 @dataclass(slots=True)
 class MergeInputs:
     reports: dict[Path, str] = field(default_factory=dict)
-    """With the kind of each, ``json`` or ``jsonl``."""
+    """Reports with their kind, ``json`` or ``jsonl``."""
     stores: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
-    """The topmost ones that hold cassette files of ours."""
+    """Topmost folders that hold cassette files."""
 
 
 def classify_inputs(given: Sequence[Path]) -> MergeInputs:
-    """Return what given files, and those in given folders, are. Raises SettingsError, MachineError: unreadable."""
+    """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
     found = MergeInputs()
     try:
         _classify_paths(given, found)
@@ -103,7 +102,7 @@ def _classify_paths(given: Sequence[Path], found: MergeInputs) -> None:
 
 
 def _classify_file(path: Path, found: MergeInputs) -> bool:
-    """Put a file where it belongs; tells whether it belongs anywhere."""
+    """Add a file to its kind; returns whether it has one."""
     if path.name.endswith(JOURNAL):
         return False
     if is_database(path):
@@ -147,7 +146,7 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
 
 
 def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
-    """Write what was asked for; returns the exit code of the whole test."""
+    """Write the merged reports; returns the exit code of the whole test."""
     if not reports:
         raise SettingsError("--report: no report of a part of a test was given.", hint=_OF_REPORTS)
     try:

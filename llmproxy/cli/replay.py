@@ -1,10 +1,10 @@
-"""``llmproxy replay -- COMMAND``: the living agent on a recording in which something is different; ``llmproxy fork`` by
+"""``llmproxy replay -- COMMAND``: run the real agent on its recording with changes; ``llmproxy fork`` creates a fork by
 hand.
 
-The agent runs, and the tools that it has in itself; its calls of a model are replayed, and what its servers of tools
-were asked. Overridden results of tools are swapped in its requests, overridden answers sent instead of recorded ones.
-From the first request that is not in the recording the run forks: it stops there, or goes on live and is recorded in a
-cassette of its own. What was overridden, where it forked and what changed is said at the end, on stderr.
+The agent and its built-in tools run; calls to models and MCP servers are replayed. Overridden tool results are swapped
+in its requests, overridden answers are sent instead of recorded ones. At the first request that is not in the recording
+the run forks: it stops there, or continues live and is recorded as a cassette of its own. At the end the overrides, the
+fork point and the changes are printed on stderr.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ReplayOptions:
 
 
 def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
-    """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
+    """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     run = asked.run
     if asked.live and not read_proxy_url(env):
         run = replace(run, flags={**run.flags, "allow_live": True})
@@ -147,7 +147,7 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
 
 
 def _open_session(proxy: ProxyHandle, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
-    """Open the session of a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
+    """Open the session of a non-empty cassette; `upstreams` are those unknown to the proxy so far."""
     settings = loaded.settings
     try:
         session = proxy.control.open_session(
@@ -200,12 +200,12 @@ def fork(
 
 
 SHOWN_RESULT = 60
-"""Characters of a result."""
+"""Characters shown of a result."""
 
 
 @dataclass(slots=True)
 class ReplayEnding:
-    """What is said and returned after the agent."""
+    """Messages and exit code after the agent has ended."""
 
     proxy: ProxyHandle
     session: str
@@ -216,10 +216,10 @@ class ReplayEnding:
     calls: tuple[Call, ...] = ()
     trouble: str = ""
     start: str = "llmproxy replay"
-    """How the command began that is to be typed again."""
+    """Beginning of the command that a message suggests."""
 
     def close_session(self) -> None:
-        """Ask for everything, close the session and end the proxy, if it is ours; what goes wrong is told later."""
+        """Fetch the reports, close the session and end our proxy; errors are printed later."""
         try:
             self.calls = self.proxy.control.calls(self.session)
             self.report = self.proxy.control.close_session(self.session)

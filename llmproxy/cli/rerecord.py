@@ -1,10 +1,10 @@
-"""``llmproxy rerecord ID...``: recorded questions asked again of their providers, with the environment's credentials.
+"""``llmproxy rerecord ID...``: send recorded requests to their providers again, with the environment's credentials.
 
-``llmproxy rerecord ID... -- COMMAND``: the command in replay, these asked anew, and what follows from their answers;
-``llmproxy rerecord --changed -- COMMAND``: what has changed is (`engine.recording_replacement`).
+``llmproxy rerecord ID... -- COMMAND``: run the command in replay, with these requests and their successors sent live;
+``llmproxy rerecord --changed -- COMMAND``: with all changed requests sent live (`engine.recording_replacement`).
 
-A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a
-wrong key or a bad day costs nothing that was recorded, and the question's key and place in its conversation stay.
+A temporary proxy records each answer into a store of its own; only a complete, successful answer replaces the old one.
+So a wrong key or an outage loses no recording, and the request's key and position in its conversation are kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from llmproxy.settings import Loaded
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
 _PATIENCE = 600.0
-"""Seconds that an answer may take."""
+"""Timeout of an answer in seconds."""
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +90,7 @@ def rerecord(
 def _rerecord_changed(
     flags: Mapping[str, object], options: RunOptions, command: tuple[str, ...], change: Sequence[str]
 ) -> int:
-    """Run a command in replay, ask live what has changed, and put that in its place when all of it is here."""
+    """Run a command in replay, send changed requests live, and replace recordings once all answers are complete."""
     flags = {**flags, "mode": "replay", "allow_live": True}
     more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
     return run_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
@@ -104,7 +104,7 @@ class LiveRequest(NamedTuple):
     upstream: str
     """``NAME=URL``; empty for the provider's own host."""
     most: Decimal | None
-    """US dollars that an answer costs at the most; None where nothing limits it."""
+    """Maximum cost of an answer in US dollars; None without a limit."""
 
     @property
     def label(self) -> str:
@@ -127,14 +127,14 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
 
 
 def _prepare_request(found: Interaction, loaded: Loaded) -> LiveRequest:
-    """Return a question as it will be sent. Raises SettingsError."""
+    """Return a request to send. Raises SettingsError."""
     headers = build_live_headers(found, os.environ, advise_record(loaded, found.cassette))
     target = find_live_upstream(found, dict(loaded.settings.upstream))
     return LiveRequest(found, headers, target, estimate_max_cost(found))
 
 
 def estimate_max_cost(recorded: Interaction) -> Decimal | None:
-    """Return what another answer to a recorded request costs at the most, US dollars; None: nobody knows."""
+    """Return the maximum cost of a new answer in US dollars; None if unknown."""
     tokens, body = recorded.usage.input, parse_json(recorded.request.body)
     if tokens is None or not isinstance(body, dict):
         return None
@@ -142,7 +142,7 @@ def estimate_max_cost(recorded: Interaction) -> Decimal | None:
 
 
 def _rerecord_all(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
-    """Ask one after the other by a proxy of our own; return whether all were asked, and answered well."""
+    """Send requests one after the other through a temporary proxy; return whether all succeeded."""
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     upstreams = sorted({f"--upstream={each.upstream}" for each in questions if each.upstream})
     spent, good = Decimal(0), True
@@ -164,7 +164,7 @@ def _rerecord_all(questions: Sequence[LiveRequest], store: Path | None, limit: D
 
 
 def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | None) -> Decimal | None:
-    """Put a good answer in the recording's place; returns what was spent, None if the recording stays."""
+    """Replace the recording by a good answer; returns its cost, None if the recording is kept."""
     found, answer = question.recorded, made.response
     if answer.status >= 400 or answer.ending.value != "complete":
         said = f"{answer.status} {to_line(answer.reason)} ({answer.ending.value})"
@@ -184,7 +184,7 @@ def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | N
 
 
 def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
-    """Return headers with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
+    """Return headers with a key from the environment if one was recorded; `record` is advice. Raises SettingsError."""
     request = found.request
     if is_websocket_body(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
@@ -212,10 +212,10 @@ def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) 
 
 
 def find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
-    """Return where to ask, as ``NAME=URL``; empty for the provider's own host.
+    """Return the upstream as ``NAME=URL``; empty for the provider's own host.
 
-    A recording may come from somebody else: where it says that it was made decides nothing about where our key goes.
-    Raises SettingsError.
+    A recording may come from somebody else, so its recorded upstream does not decide where our key is sent. Raises
+    SettingsError.
     """
     if found.provider in configured:
         return f"{found.provider}={configured[found.provider]}"
@@ -230,7 +230,7 @@ def find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> str
 
 
 def _send_request(question: LiveRequest, proxy: str, path: Path) -> Interaction:
-    """Return the question with the answer of now, which a proxy stored at `path`. Raises MachineError."""
+    """Return the request with its new answer, which a proxy stored at `path`. Raises MachineError."""
     found = question.recorded
     url = f"{proxy}/{quote(found.provider)}{found.request.target}"
     asked = found.request
@@ -259,7 +259,7 @@ def _find_last_recorded_id(path: Path) -> int:
 
 
 def _replace_recording(database: Store, old: Interaction, new: Interaction) -> int:
-    """Let the new answer take the old one's place, with its date; returns its number."""
+    """Replace the old recording by the new answer, with its date; returns its id."""
     kept = {name: getattr(new, name) for name in ("usage", "model", "redacted", "made_ids")}
     response = new.response
     if header(response.headers, "date") is None:  # who keeps a response without a date appends one (RFC 9110, 6.6.1)

@@ -1,7 +1,7 @@
-"""``llmproxy review`` and ``llmproxy accept``: decide on what `llmproxy changes` found.
+"""``llmproxy review`` and ``llmproxy accept``: decide on the changes found by `llmproxy changes`.
 
-Changes are pending beside the store (`core.sessions.change_trials`). What is accepted goes into the cassettes that were
-seen with it, and only for the segments that were seen: nothing is accepted that nobody looked at.
+Pending changes are in the journal (`core.sessions.change_trials`). An accepted change is written into the cassettes in
+which it was seen, and covers only the segments that were seen: nothing unseen is accepted.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def accept(
 
 
 def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
-    """Return the settings and what the last trials saw and nobody accepted since. Raises SettingsError."""
+    """Return the settings and the unaccepted changes of the last trials. Raises SettingsError."""
     loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
     done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted_changes(loaded).items()}
     pending = [
@@ -125,7 +125,7 @@ def _ask_decision(group: ChangeGroup) -> str:
 
 
 def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
-    """Return what a client itself changed. Raises SettingsError."""
+    """Return the changes made by the client itself. Raises SettingsError."""
     ours = [group for group in pending if group.change.origin.source is Author.CLIENT]
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
     if not found:
@@ -135,7 +135,7 @@ def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[
 
 
 def _count_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
-    """Return how many changes there are of each kind: ``tool: 16 gone, 3 new, 7 reworded``."""
+    """Return the number of changes by kind: ``tool: 16 gone, 3 new, 7 reworded``."""
     counts: dict[str, dict[str, int]] = {}
     for group in groups:
         change = group.change

@@ -1,7 +1,7 @@
-"""``llmproxy run -- COMMAND``: a proxy for the length of one command, which needs no change to use it.
+"""``llmproxy run -- COMMAND``: run an unchanged command with a proxy of its own.
 
-The child has our stdin, stdout and signals, and an environment in which every SDK finds the proxy. We say one line at
-the end, on stderr, and end with the child's exit code.
+The child inherits stdin, stdout and signals, and gets an environment in which every SDK uses the proxy. At the end one
+line is printed on stderr, and the exit code is the child's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(
 
 
 def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
-    """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
+    """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     loaded = load_settings(asked.flags)
     hosts = loaded.settings.record_host
     how = replace(asked.options, intercept=asked.options.intercept or bool(hosts))
@@ -110,8 +110,8 @@ def _run_repeats(
     runs: LiveRuns,
     again: Callable[[], object],
 ) -> int:
-    """Run the command, as often as was asked, and close its sessions; `again` opens the next. Returns the last exit
-    code that was not 0.
+    """Run the command as often as requested, closing each session; `again` opens the next. Returns the last nonzero
+    exit code.
     """
     heard: list[int] = []
     code = int(Exit.OK)
@@ -127,7 +127,7 @@ def _run_repeats(
 
 
 def _read_allowed_places(options: RunOptions) -> list[tuple[str, int] | str]:
-    """Return what --only-allow names. Raises SettingsError, MachineError: no such network can be made here."""
+    """Return the places named by --only-allow. Raises SettingsError, MachineError: no isolated network here."""
     if not options.only:
         if options.only_allow:
             raise SettingsError("--only-allow says what --only lets through: type --only, too.")

@@ -1,4 +1,4 @@
-"""``llmproxy scan``: are there secrets in stores, cassettes, exports and reports that exist already?"""
+"""``llmproxy scan``: find secrets in existing stores, cassettes, exports and reports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bounded_bytes
 
 _BESIDE = (".state.db", "-wal")
-"""What lies beside a store and is looked at with it."""
+"""Suffixes of companion files that are scanned with a store."""
 _LINES = 5
-"""Lines of a file that are named for each kind."""
+"""Maximum lines of a file named for each kind."""
 
 _TAKE_OUT = """
 How to take them out:
@@ -92,7 +92,7 @@ def scan(
 
 
 def _list_files(given: list[Path]) -> Iterator[Path]:
-    """Yield the files to look at, those beside a store with it. Raises MachineError for what is not there."""
+    """Yield the files to scan, companion files included. Raises MachineError for a missing file."""
     seen: set[Path] = set()
     for path in given:
         refuse_url(path)
@@ -113,7 +113,7 @@ def _list_files(given: list[Path]) -> Iterator[Path]:
 
 
 def _read_file_or_store_copy(path: Path) -> bytes:
-    """Return a file's bytes; a database's by way of a copy, since nobody may open one beside SQLite (`sqlite_file`)."""
+    """Return a file's bytes; a database's from a copy, since only SQLite may open it (`sqlite_file`)."""
     if not path.name.endswith("-wal") and not is_database(path):
         return read_bounded_bytes(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 
 def _find_recorded_git_users(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield people that git named in what agents and their tools said: names that a shared file may hold."""
+    """Yield people named by git in recorded texts: names that a shared file may contain."""
     if path.is_file() and is_store_file(path):
         with open_store(path, writable=False, now=time.time) as database:
             for row in database.list_summaries(superseded=True):
@@ -154,7 +154,7 @@ def _find_recorded_git_users(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _scan_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Yield what stands in recordings, replaced ones too. Raises CassetteError, also for a database not ours."""
+    """Yield the texts of recordings, superseded ones too. Raises CassetteError, also for a foreign database."""
     with open_store(path, writable=False, now=time.time) as database:
         for row in database.list_summaries(superseded=True):
             for part, names in count_secrets_by_part(database.load(row.id), redactor).items():

@@ -1,4 +1,4 @@
-"""``llmproxy settings``: every option, its value, and where that came from."""
+"""``llmproxy settings``: list every option with its value and source."""
 
 from __future__ import annotations
 

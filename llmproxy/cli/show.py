@@ -1,4 +1,4 @@
-"""``llmproxy show``: one interaction, or a whole cassette as a conversation."""
+"""``llmproxy show``: print an interaction, or a cassette as a conversation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from llmproxy.ui.recordings.calls import body_to_json
 from llmproxy.ui.recordings.step_summaries import read_steps
 
 _HEAD = 12
-"""Cells before what a line of the head says."""
+"""Width of the label column of the head."""
 
 
 def register(app: typer.Typer) -> None:
@@ -132,7 +132,7 @@ def _print_grpc(found: Interaction, descriptor: Path | None) -> None:
 
 
 def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
-    """Print messages of a WebSocket, a tool's call and its result, or the conversation and the answer."""
+    """Print WebSocket messages, a tool call with its result, or the conversation and the answer."""
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_websocket_body(found.response.headers):
         print_line(f"\n=== messages{ending}")
@@ -221,7 +221,7 @@ def _body_to_json(body: bytes) -> object:
 
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
-    """Return an interaction as plain values; bodies that are no text as base64."""
+    """Return an interaction as plain values; binary bodies as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": get_channel(found.provider, found.operation)}
     plain["run_variables"] = parse_run_variables_json(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
@@ -236,14 +236,13 @@ def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -
 
 _HEADS = {"user": "asked", "answer": "answered", "says": "said", "failed": "failed", "call": "called", "tool": "did"}
 _INDENT = 17
-"""Cells before a text: the call, and what happened."""
+"""Width before a text: call id and kind."""
 
 
 def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool) -> None:
     """Print a cassette, or one sample of it.
 
-    `single` is an option that makes sense for one interaction only, where it was typed. Raises CassetteNotFound,
-    SettingsError.
+    `single` is a given option that applies to single interactions only. Raises CassetteNotFound, SettingsError.
     """
     with open_given(store) as database:
         named = find_cassette(database, typed)
@@ -305,7 +304,7 @@ def _format_totals(told: Mapping[str, Any]) -> str:
 
 
 def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:
-    """Yield the lines of the steps for a terminal of `room` cells, None for a pipe, where no line is broken."""
+    """Yield the lines of the steps for a terminal `room` columns wide; None: a pipe, where no line is broken."""
     before: object = None
     for step in steps:
         call = step.get("call")
@@ -320,7 +319,7 @@ def format_conversation(steps: list[dict[str, Any]], room: int | None) -> Iterat
 
 
 def _format_step(step: Mapping[str, Any]) -> str:
-    """Return the text of a step; of a tool's call what was given and what came back."""
+    """Return the text of a step; of a tool call its arguments and result."""
     if step["kind"] != "tool":
         again = " (asked again)" if step.get("again") else ""
         error = f": {step['error']}" if step.get("error") else ""

@@ -1,4 +1,4 @@
-"""``llmproxy start``: the proxy in the foreground, until Ctrl-C."""
+"""``llmproxy start``: run the proxy in the foreground, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
 
 
 def _delegate_to_other_install() -> int:
-    """Hand the typed words to an llmproxy that can run the proxy, as `run` finds it. Raises MachineError: none."""
+    """Run the same command with an llmproxy that includes the proxy, found like `run` does. Raises MachineError."""
     from llmproxy.client.proxy_process import COMMAND_VARIABLE, find_proxy_command
 
     found = find_proxy_command(os.environ)

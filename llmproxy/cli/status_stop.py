@@ -1,4 +1,4 @@
-"""``llmproxy status`` and ``llmproxy stop``: a proxy that runs already, in whatever terminal or container."""
+"""``llmproxy status`` and ``llmproxy stop``: query or stop a running proxy, in any terminal or container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmproxy.client.session_reports import format_counts
 from llmproxy.errors import MachineError
 
 PATIENCE = 20.0
-"""Seconds that a proxy gets to end: open answers may take some of them."""
+"""Seconds until a proxy must have ended, open answers included."""
 LOOK = 0.05
 _URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 

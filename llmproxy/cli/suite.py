@@ -1,4 +1,4 @@
-"""``llmproxy suite``: look at suites without running them, and make new ones."""
+"""``llmproxy suite``: inspect suites without running them, and create new ones."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def from_session(
 
 
 def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
-    """Write a recording as a test's cassette, and return its file. Raises CassetteError, MachineError."""
+    """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
         recorded = anonymize_all(found, read_notes(opened, name))
@@ -142,7 +142,7 @@ def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, fol
 
 
 def _choose_store(path: Path, *, given: bool) -> Path:
-    """Return the database: the one that was named, else that of this project, else that of its tests."""
+    """Return the store: the named one, else the project's, else that of its tests."""
     return path if given or path.exists() or not (Path.cwd() / STORE).exists() else Path.cwd() / STORE
 
 
@@ -166,7 +166,7 @@ def _write_schema_beside(target: Path) -> None:
 
 
 def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
-    """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
+    """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless an option says so."""
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:
         if not sys.stdin.isatty():

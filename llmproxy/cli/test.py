@@ -1,8 +1,8 @@
-"""``llmproxy test suite.yaml``: run suites against an agent, its LLM traffic through the proxy.
+"""``llmproxy test suite.yaml``: run suites against an agent with its LLM traffic through the proxy.
 
-Recordings of tests live in ``tests/cassettes/*.yaml``, which are committed; the database is in ``.llmproxy/``, which is
-not: it is made from them. ``--store`` and ``--cassette-dir`` say otherwise. Where LLMPROXY_URL names a running proxy,
-that one is used as it is.
+Recordings of tests are in ``tests/cassettes/*.yaml``, to be committed; the store in ``.llmproxy/`` is built from them
+and not committed. ``--store`` and ``--cassette-dir`` change both. If LLMPROXY_URL names a running proxy, that one is
+used unchanged.
 """
 
 from __future__ import annotations
@@ -204,12 +204,12 @@ class TestOptions:
     shard_times: Path | None = None
     on: str = ""
     side_by_side: int | None = None
-    """What was typed as --parallel."""
+    """Value of --parallel."""
     send: tuple[str, ...] = ()
     send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
-        """Load, select, run; return the exit code. Raises LLMProxyError: nothing was run."""
+        """Load, select and run the scenarios; return the exit code. Raises LLMProxyError: nothing was run."""
         from llmproxy.suite.checks.answer_checks import refuse_in_ci
 
         if self.update:
@@ -228,14 +228,14 @@ class TestOptions:
         return code
 
     def find_store(self, env: Mapping[str, str]) -> Path | None:
-        """Return the store of what is tested; None: a running proxy's is another, or settings do not say which."""
+        """Return the store of the tests; None if a running proxy has another, or settings do not decide."""
         try:
             return None if read_proxy_url(env) else tests_store(load_settings(self.flags))
         except LLMProxyError:
             return None
 
     def _close_reports(self, reports: Sequence[Handler]) -> list[str]:
-        """Let every report write what is left; return what was lost, a full disk say."""
+        """Close every report; return errors, such as a full disk."""
         lost = []
         for text, report in zip(self.reports, reports, strict=True):
             try:
@@ -313,7 +313,7 @@ class TestOptions:
             write_json_result(self.as_json, told)
 
     def print_trend(self) -> int:
-        """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
+        """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
         path = find_state_path(load_settings(self.flags))
         tests = read_recent_tests(path)
         known = set(self.ids)
@@ -334,7 +334,7 @@ class TestOptions:
         return Exit.OK if lines else Exit.NOTHING
 
     def make_baseline_handlers(self, cases: Sequence[str]) -> list[Handler]:
-        """Return who compares with the baseline, if there is one. Raises SettingsError."""
+        """Return handlers that compare with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
@@ -420,7 +420,7 @@ class TestOptions:
         env: Mapping[str, str],
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
+        """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
         from llmproxy.scenario.cluster.transfer_files import (
             cassette_folder,
             describe_parcel,
@@ -460,7 +460,7 @@ class TestOptions:
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
-        """Run each case in replay with one injected fault each time; returns 1 if one breaks the agent."""
+        """Replay each case once for each injected fault; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
         from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
@@ -496,7 +496,7 @@ class TestOptions:
     def make_run_context(
         self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
     ) -> RunContext:
-        """Return what all runs share; whoever gets it closes it."""
+        """Return the context shared by all runs; the caller closes it."""
         from llmproxy.suite.project_settings import SuiteRunOptions, parse_agent_or_store, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
@@ -521,12 +521,12 @@ class TestOptions:
 
     @property
     def is_partial(self) -> bool:
-        """Whether only some scenarios were asked for."""
+        """Whether only some scenarios are selected."""
         return bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed)
 
     @property
     def base_command(self) -> str:
-        """The command without what selects scenarios."""
+        """The command without options that select scenarios."""
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
         said = {name: value for name, value in self.flags.items() if name != "mode"}
@@ -536,14 +536,14 @@ class TestOptions:
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])
 
     def watch(self, env: Mapping[str, str]) -> int:
-        """Run, and run again after each change, until Ctrl-C."""
+        """Run, and again after each change, until Ctrl-C."""
         from llmproxy.suite.project_settings import rerun_on_change
 
         return rerun_on_change(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
 def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
-    """Return options of a proxy for tests: recordings in `tests/cassettes`, database in `.llmproxy`, unless given."""
+    """Return proxy options for tests: by default cassettes in `tests/cassettes`, the store in `.llmproxy`."""
     words = start_options(flags)
     if settings.is_default("store"):
         store = Path.cwd() / STORE

@@ -1,4 +1,4 @@
-"""``llmproxy ui``: the viewer, on loopback, for a store or for a file of recordings."""
+"""``llmproxy ui``: the viewer, on loopback, for a store or a file of recordings."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def ui(
 class ViewTarget:
     store: Path
     start: dict[str, Any]
-    """What the page begins with."""
+    """First view of the page."""
     report: Path | None = None
-    """Of tests: one that was named, or that of the last test in this folder, which may run."""
+    """Test report: the named one, or that of the folder's last or running test."""
 
 
 @contextmanager
 def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
-    """Yield the store that a word means, of a file of recordings a passing one. Raises LLMProxyError: no such thing."""
+    """Yield the store for a name, a temporary one for a file of recordings. Raises LLMProxyError if there is none."""
     if what and is_server(what):
         store, what = cast("Path", what), None  # `settings` reads the URL
     if what:
@@ -123,7 +123,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
 
 
 def make_page_query_handler(path: Path, report: Path | None = None) -> Ask:
-    """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
+    """Return the handler of the page's queries, which opens the store for each, with a test report."""
     told = None if report is None else make_report_reader(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:
@@ -136,7 +136,7 @@ def make_page_query_handler(path: Path, report: Path | None = None) -> Ask:
 
 
 def is_report(path: Path) -> bool:
-    """Return whether a file is a report of tests for the page. Raises SettingsError: of another kind or version."""
+    """Return whether a file is a test report for the page. Raises SettingsError: of another kind or version."""
     if not path.is_file():
         return False
     if path.suffix.lower() in (".html", ".htm"):
@@ -150,20 +150,20 @@ def is_report(path: Path) -> bool:
 
 
 def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
-    """Return a report, with the store that holds what it stands on if that is here."""
+    """Return a report, with the store of its recordings if available."""
     found = _choose_store(store, of_tests=True)
     start = {"start": "#/report", "report": True, "labels": True, "recordings": _is_store_there(found)}
     return ViewTarget(found, {**_describe_store(found), **start, "store": shown_path(path)}, path)
 
 
 def _describe_store(store: Path) -> dict[str, str]:
-    """Return what a store is called, and how commands that the page shows name it."""
+    """Return a store's name and the form in which shown commands name it."""
     said = shown_path(store)
     return {"store": said, "store_words": format_store_option(said)}
 
 
 def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
-    """Return the store that options or settings name, else that of calls or that of tests, whichever is there."""
+    """Return the store given by options or settings, else the project's or that of tests, whichever exists."""
     loaded = load_settings({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)
@@ -177,7 +177,7 @@ def _is_store_there(path: Path) -> bool:
 
 
 def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
-    """Return what writes a person's label of a verdict, as `llmproxy label` does."""
+    """Return a function that writes a person's label of a verdict, like `llmproxy label`."""
     alone = Lock()  # each request has a thread: two quick presses write one file
 
     def put(said: dict[str, str]) -> Any:
@@ -189,7 +189,7 @@ def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], 
 
 
 def _require_store(path: Path, wanted: str = "") -> Path:
-    """Return a store that can be opened. Raises CassetteError; `wanted` is what was to be found in it."""
+    """Return an existing store. Raises CassetteError; `wanted` names what was looked for."""
     try:
         open_store(path, writable=False, now=time.time).close()
     except CassetteNotFound as error:
@@ -203,7 +203,7 @@ def _require_store(path: Path, wanted: str = "") -> Path:
 
 
 def _quote_cassette_for_url(path: Path, name: str) -> str:
-    """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
+    """Return a cassette's name quoted for a URL. Raises CassetteNotFound with the existing names."""
     cassette, sample = split_cassette_sample(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has_recordings(cassette, sample):

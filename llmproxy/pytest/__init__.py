@@ -1,5 +1,4 @@
 """The pytest plugin: the fixture `llmproxy`, its options, suites collected as tests, scenarios in the report.
 
-`plugin` is what pytest loads. It runs in the environment of the tests, so it needs no mitmproxy: the proxy is a
-process.
+pytest loads `plugin`. It runs in the environment of the tests and does not need mitmproxy: the proxy is a process.
 """

@@ -1,11 +1,10 @@
-"""Calls that come after the end of the test that made them: of a thread that it started and did not wait for.
+"""Detection of requests that arrive after the end of their test, from a thread that it did not wait for.
 
-All tests of a process share one base URL, so what arrives belongs to the test that runs. A thread that outlives its
-test would ask in the name of the next one, and land in its cassette. Which thread opens a connection, and which one
-sends over it, is known here and nowhere else: to the proxy, those of ended tests may do neither any more. Such a call
-belongs to nobody; its thread gets an error that says so, and so does the report. A worker that waits for work when its
-test ends (of a pool, of an event loop) is nobody's: the next test may use it; what an event loop of a thread of its own
-still had to do is the ended test's.
+All tests of a process share one base URL, so a request belongs to the running test. A thread that outlives its test
+would ask in the name of the next one, and be recorded in its cassette. Only this process knows which thread opens a
+connection or sends over it: threads of ended tests may do neither with the proxy. Such a call belongs to no test; its
+thread and the report get an error that says so. An idle worker at the end of a test (of a pool, of an event loop) may
+be used by the next test; unfinished tasks of an event loop in its own thread stay the ended test's.
 """
 
 from __future__ import annotations
@@ -26,32 +25,32 @@ if TYPE_CHECKING:
 SHOWN = 5
 _STARTED = ("_thread.start_new_thread", "_thread.start_joinable_thread")
 _SENDS = ("send", "sendall", "sendmsg")
-"""Of a socket: no audit event tells of them, and a kept-alive connection is opened once."""
+"""Sending methods of a socket: they raise no audit event, and a kept-alive connection is opened only once."""
 _WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py", "multiprocessing/pool.py"})
-"""Ends of the files in which a worker waits for what it is given next."""
+"""Ends of the names of files in which an idle worker waits."""
 
 
 class LateRequestGuard:
     def __init__(self) -> None:
         self.refused: list[str] = []
-        """What to say about calls that were refused, one line each."""
+        """Messages about refused calls, one line each."""
         self._of: WeakKeyDictionary[threading.Thread, str] = WeakKeyDictionary()
         self._tasks: WeakKeyDictionary[Task[Any], str] = WeakKeyDictionary()
         self._before: frozenset[threading.Thread] = frozenset()
         self._tasks_before: WeakSet[Task[Any]] = WeakSet()
         self._guarded: list[str] = []
-        """What was put into `socket.socket`, while there is somebody late."""
+        """Methods installed in `socket.socket` while late threads exist."""
         self._address: Callable[[], tuple[str, int] | None] = lambda: None
         self._hooked = False
 
     def on_test_start(self) -> None:
-        """Called when a test begins: what runs already is not its own."""
+        """Handle the start of a test: running threads are not its own."""
         self._before = frozenset(threading.enumerate())
         self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))
         self._patch_send()
 
     def on_test_end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
-        """Called when a test ended; `address` says where the proxy listens."""
+        """Handle the end of a test; `address` returns the proxy's address."""
         frames = sys._current_frames()
         new = [each for each in threading.enumerate() if each not in self._before]
         late = [each for each in new if not is_idle_worker(frames.get(each.ident or 0))]
@@ -98,7 +97,7 @@ class LateRequestGuard:
     # -- sending -------------------------------------------------------------------------------------------------------
 
     def _patch_send(self) -> None:
-        """Watch what is sent while somebody is late, and no longer."""
+        """Check sent data while late threads exist, and no longer."""
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
         if wanted and not self._guarded:
             self._guarded = [
@@ -136,7 +135,7 @@ def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:
 
 
 def _list_unfinished_tasks(frames: Iterable[FrameType]) -> list[Task[Any]]:
-    """Return what the event loops have still to do that run in these threads."""
+    """Return the unfinished tasks of the event loops that run in these threads."""
     if (asyncio := sys.modules.get("asyncio")) is None:
         return []
     found: list[Task[Any]] = []
@@ -162,7 +161,7 @@ def _current_task() -> Task[Any] | None:
 
 
 def is_idle_worker(frame: FrameType | None) -> bool:
-    """Return by its innermost frame whether a thread is a pool's, queue's or event loop's worker without work."""
+    """Return whether a thread is an idle worker of a pool, queue or event loop, by its innermost frame."""
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back
     return frame is not None and any(PurePath(frame.f_code.co_filename).match(each) for each in _WAITING)

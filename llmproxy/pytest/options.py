@@ -1,6 +1,6 @@
-"""The options of the pytest plugin, and how one is given up to another plugin that has it.
+"""Options of the pytest plugin, without those that another plugin already defines.
 
-Options are added before there is a config, so what was given up is remembered here, until the plugin asks.
+Options are added before there is a config, so skipped ones are remembered here until the plugin asks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
 REJUDGE, BASELINE = "--scenario-rejudge", "--scenario-baseline"
 SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
 TAKEN: set[str] = set()
-"""Options that another plugin had first."""
+"""Options that another plugin has defined first."""
 _AGAIN = {
     "llmproxy_cassette_dir": CASSETTE_DIR,
     "llmproxy_live": LIVE,
@@ -36,7 +36,7 @@ _AGAIN = {
     "rootdir": "--rootdir",
     "override_ini": "-o",
 }
-"""Options that choose the recordings of a run, by their names in a namespace: what is advised repeats them."""
+"""Options that select the recordings of a run, by their namespace names: suggested commands repeat them."""
 _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
 _TEXTS = {
     MODE: (
@@ -48,7 +48,7 @@ _TEXTS = {
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add our options; one that another plugin has already is left to it."""
+    """Add our options, except those that another plugin has defined."""
     TAKEN.clear()
     group = parser.getgroup("llmproxy", "record and replay of LLM calls")
 
@@ -90,7 +90,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _is_langwatch_plugin_installed() -> bool:
-    """Return whether the original is installed: its plugin has ``--scenario-debug``, and fails if we have it too."""
+    """Return whether the original is installed: its plugin has ``--scenario-debug``, and fails if defined twice."""
     try:
         spec = find_spec("scenario")
     except (ImportError, ValueError):
@@ -99,7 +99,7 @@ def _is_langwatch_plugin_installed() -> bool:
 
 
 def build_rerun_command(config: pytest.Config, test: str = "", more: str = "") -> str:
-    """Return how this run, or one `test`, is typed again without a mode: options choosing recordings, `more`, tests."""
+    """Return the command for this run, or one `test`, without mode: options selecting recordings, `more`, tests."""
     options, words = config.known_args_namespace, ["pytest"]
     for name, flag in _AGAIN.items():
         given = getattr(options, name, None) or ()
@@ -114,7 +114,7 @@ def build_rerun_command(config: pytest.Config, test: str = "", more: str = "") -
 
 
 def read_update_option(config: pytest.Config) -> str:
-    """Return what becomes of recordings: ``all``, ``changed``, ``trial`` or nothing. Raises ValueError."""
+    """Return the update of recordings: ``all``, ``changed``, ``trial`` or empty. Raises ValueError."""
     options = config.known_args_namespace
     trial = "" if CHANGES in TAKEN or not getattr(options, "llmproxy_changes", False) else Update.TRIAL.value
     update = "" if UPDATE in TAKEN else getattr(options, "llmproxy_update", None) or ""
@@ -131,14 +131,14 @@ def read_update_option(config: pytest.Config) -> str:
 
 
 def is_distributed(config: pytest.Config) -> bool:
-    """Return whether xdist runs the tests in other processes, each of which comes to us itself."""
+    """Return whether xdist runs the tests in other processes, each with its own plugin."""
     options = config.known_args_namespace
     asked = bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
     return asked and "PYTEST_XDIST_WORKER" not in os.environ
 
 
 def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
-    """Return who writes the scenario reports on `store`; none in xdist's workers. Raises pytest.UsageError."""
+    """Return handlers for scenario reports on `store`; none in xdist's workers. Raises pytest.UsageError."""
     asked = config.getoption(REPORT, default=[])
     if not asked or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return []
@@ -149,7 +149,7 @@ def make_report_handlers(config: pytest.Config, store: Callable[[], Path | None]
 
 
 def read_baseline_option(config: pytest.Config) -> Path | None:
-    """Return the report to compare with; None without, and in xdist's workers. Raises pytest.UsageError."""
+    """Return the baseline report; None without, and in xdist's workers. Raises pytest.UsageError."""
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return None
@@ -167,7 +167,7 @@ _OUTPUT = "llmproxy_shard"
 
 
 def make_sharding(config: pytest.Config) -> Sharding | None:
-    """Return who cuts, None where no part is asked for. Raises pytest.UsageError."""
+    """Return the sharding, None without the option. Raises pytest.UsageError."""
     text, times = config.getoption(SHARD, default=None), config.getoption(SHARD_TIMES, default=None)
     if text is None:
         if times is not None:
@@ -182,10 +182,10 @@ def make_sharding(config: pytest.Config) -> Sharding | None:
 
 class Sharding:
     def __init__(self, text: str, times: Mapping[str, int]) -> None:
-        """Cut as `text` says; `times`: milliseconds of each test, as far as they are known. Raises SettingsError."""
+        """Parse `text`; `times`: known durations of tests in milliseconds. Raises SettingsError."""
         self.shard, self._times = parse_shard(text, SHARD), times
         self.told: Mapping[str, Any] | None = None
-        """How it was cut, once tests were collected."""
+        """Description of the split, once tests are collected."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -200,7 +200,7 @@ class Sharding:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Report to the controller of xdist; a part that has none of the tests there are is no failure."""
+        """Report to the controller of xdist; an empty shard is no failure."""
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output[_OUTPUT] = json.dumps(self.told)
@@ -218,6 +218,6 @@ class Sharding:
 
 
 def _count_scenario_runs(item: pytest.Item) -> int:
-    """Return how often a scenario of a suite runs; a test in Python counts as one."""
+    """Return the runs of a suite's scenario; 1 for a test in Python."""
     case = getattr(item, "case", None)
     return int(case.scenario.runs) if case is not None and hasattr(case, "scenario") else 1

@@ -1,12 +1,12 @@
-"""The pytest plugin: each test that asks for `llmproxy` has a cassette of its own, on one proxy that they share.
+"""The pytest plugin: each test with the fixture `llmproxy` has a cassette of its own, on one shared proxy.
 
-It costs nothing where nobody uses it: importing it imports no more than the standard library, and a proxy is started
-when tests that need it have been collected. Many clients read their base URL at import, so the environment is set
-before conftests and test modules are imported, in suites whose files name the fixture or the marker (or where a mode is
-set), and given back at the end.
+It costs nothing if unused: importing it imports only the standard library, and a proxy is started after collection if
+tests need it. Many clients read their base URL at import, so the environment is set before conftests and test modules
+are imported, in test suites whose files mention the fixture or the marker (or with a mode set), and restored at the
+end.
 
-Scenarios that tests run are heard of (`llmproxy.pytest.scenario_run_listener`), YAML suites are collected
-(`llmproxy.pytest.suite_items`). With xdist all workers share the proxy that their controller starts.
+Runs of scenarios are reported by `llmproxy.pytest.scenario_run_listener`, YAML suites collected by
+`llmproxy.pytest.suite_items`. With xdist all workers share the proxy that their controller starts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from llmproxy.pytest.suite_items import SuiteFile
 
 _USE = re.compile(rb"\bmark\.llmproxy\b|[\"']llmproxy[\"']|[(,]\s*llmproxy\s*[,:)=]")
-"""The marker, the name as text (usefixtures, getfixturevalue), or a parameter."""
+"""Uses of the plugin: the marker, the name as text (usefixtures, getfixturevalue), or a parameter."""
 _CONFTEST = "conftest.py"
 _SUITE_NAMES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 SUITE_KEYS = frozenset(
@@ -92,7 +92,7 @@ SUITE_KEYS = frozenset(
 _KEY = re.compile(rb"""^\{?[ ]?["']?([A-Za-z_][\w-]*)["']?[ ]*:(?=\s|$)""", re.MULTILINE)
 _SCHEMA = b"suite.schema.json"
 _PEEK = 200_000
-"""Bytes in which the keys of a suite are looked for."""
+"""Bytes searched for the keys of a suite."""
 
 
 def mentions_plugin_below(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
@@ -101,7 +101,7 @@ def mentions_plugin_below(places: Iterable[Path], root: Path, files: Sequence[st
 
 
 def mentions_plugin(path: Path) -> bool:
-    """Return whether one file uses it; a file that cannot be read does not."""
+    """Return whether a file uses the plugin; False if unreadable."""
     try:
         return _USE.search(path.read_bytes()) is not None
     except OSError:
@@ -109,7 +109,7 @@ def mentions_plugin(path: Path) -> bool:
 
 
 def python_files(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
-    """Yield what pytest would import, each file once: named files, files of named folders, conftests above them."""
+    """Yield the files pytest would import, each once: named files, files of named folders, conftests above them."""
     seen: set[Path] = set()
     for place in places:
         folder = place if place.is_dir() else place.parent
@@ -137,7 +137,7 @@ def is_suite_file_name(name: str) -> bool:
 
 
 def is_suite_file(path: Path) -> bool:
-    """Return whether a file looks like a suite, by the keys at the left margin, unparsed: it may be broken."""
+    """Return whether a file looks like a suite by its top-level keys, unparsed: it may be invalid."""
     try:
         with path.open("rb") as file:
             text = file.read(_PEEK)
@@ -167,21 +167,21 @@ _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_
 @dataclass(slots=True)
 class _PluginRun:
     taken: set[str] = field(default_factory=set)
-    """Options that another plugin had first."""
+    """Options that another plugin has defined first."""
     shared: SharedProxy | None = None
     notes: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    """What the collected tests show, and the user should know as well."""
+    """Messages found at collection."""
     asked: ControllerProxy | None = None
-    """How the controller of this worker is asked for a proxy."""
+    """Proxy of this worker's controller."""
     proxies: WorkerProxyServer | None = None
-    """Of the controller of xdist."""
+    """Proxies of the controller of xdist."""
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: SuiteResources | None = None
-    """Of YAML suites, once there are some."""
+    """Resources of YAML suites, once there are some."""
 
     def option(self, config: pytest.Config, flag: str) -> str:
-        """Return what the flag, or else the ini file, says; empty if neither does."""
+        """Return the value of the flag, else of the ini file; empty without either."""
         name = flag.removeprefix("--").replace("-", "_")
         typed = None if flag in self.taken else getattr(config.known_args_namespace, name, None)
         return str(typed or config.getini(name) or "")
@@ -214,7 +214,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register marker and summary; set the environment if we came too late to do it before the conftests."""
+    """Register marker and summary; set the environment if the plugin was loaded after the conftests."""
     config.addinivalue_line("markers", MARKER)
     config.addinivalue_line("markers", FAULTS_MARKER)
     config.addinivalue_line("markers", f"{AGENT_TEST}: a test that runs scenarios; it may be async")
@@ -266,7 +266,7 @@ def _make_resources(config: pytest.Config, run: _PluginRun) -> SuiteResources:
 
 
 def _find_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
-    """Return the store of what was tested; None where a running proxy has another one."""
+    """Return the store of the tests; None if a running proxy has another one."""
     before = (
         nullcontext(os.environ) if run.shared is None else run.shared.restored_env()
     )  # the proxy that we named is ours
@@ -277,7 +277,7 @@ def _find_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path
 
 
 def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | None]:
-    """Return the stores of this run's tests and suites, each with its files' folder; none of a running proxy."""
+    """Return the stores of this run's tests and suites with their cassette folders; none of a running proxy."""
     said, usual = run.option(config, CASSETTE_DIR), config.rootpath / CASSETTES
     found = {
         _find_store(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
@@ -305,7 +305,7 @@ def _import_scenario_report() -> object:
 
 
 def _set_up_run(config: pytest.Config) -> None:
-    """Set up once for each run."""
+    """Set up the plugin, once for each run."""
     if _RUN in config.stash:
         return
     run = config.stash[_RUN] = _PluginRun(taken=set(TAKEN))
@@ -328,12 +328,12 @@ def _set_up_run(config: pytest.Config) -> None:
 
 
 def _has_recording_options(config: pytest.Config, run: _PluginRun) -> bool:
-    """Return whether somebody said what becomes of recordings."""
+    """Return whether a mode or update of recordings is set."""
     return bool(run.option(config, MODE) or read_update_option(config) or os.environ.get("LLMPROXY_MODE"))
 
 
 def _is_plugin_used(config: pytest.Config, run: _PluginRun) -> bool:
-    """Return whether this suite uses us, before anything of it is imported."""
+    """Return whether this test suite uses the plugin, before any of it is imported."""
     if _has_recording_options(config, run) or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
@@ -373,7 +373,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile | None:
-    """Collect a suite; a file that is only called like one is left alone, unless it was named."""
+    """Collect a suite; a file that only has such a name is ignored, unless named by the user."""
     if not is_suite_file_name(file_path.name):
         return None
     if not is_suite_file(file_path) and not parent.session.isinitpath(file_path):
@@ -393,7 +393,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the marker ask for the fixture, and set it up before fixtures that may talk to a model."""
+    """Add the fixture for the marker, and set it up before fixtures that may call a model."""
     always = config.getini("llmproxy_autouse")
     for item in items:
         names: list[str] | None = getattr(item, "fixturenames", None)
@@ -403,14 +403,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _has_our_marker(item: pytest.Item) -> bool:
-    """Return whether a marker asks for the fixture, ours or the faults', unless the runs have their own sessions."""
+    """Return whether our marker, or the faults', requires the fixture, unless the runs have their own sessions."""
     if item.get_closest_marker(FIXTURE):
         return True
     return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
 
 
 def _find_function_scope_index(item: pytest.Item, names: Sequence[str]) -> int:
-    """Return where the fixtures of function scope begin; those of wider scope belong to no single test."""
+    """Return the index of the first function-scoped fixture; wider ones belong to no single test."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
     wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
     return max(wide) + 1 if wide else 0
@@ -418,7 +418,7 @@ def _find_function_scope_index(item: pytest.Item, names: Sequence[str]) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the proxy if a test needs it (it gets ready while others run), else give the environment back."""
+    """Start the proxy if a test needs it (it starts in the background), else restore the environment."""
     config, run = session.config, session.config.stash[_RUN]
     wanted = AGENT_TEST if _has_recording_options(config, run) else FIXTURE
     users = [
@@ -493,7 +493,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
 
 
 def _get_tmp_path_variables(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
-    """Return what is true of this test only: its temporary folder, if it asks for one."""
+    """Return the run variable of this test's temporary folder, if it uses one."""
     if "tmp_path" not in request.fixturenames:
         return ()
     return (build_path_variable("tmp", request.getfixturevalue("tmp_path")),)
@@ -501,13 +501,13 @@ def _get_tmp_path_variables(request: pytest.FixtureRequest) -> tuple[dict[str, s
 
 @pytest.fixture(scope="session")
 def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
-    """What the scenarios of this process came to so far: `results`, `get_summary()`, `print_report()`."""
+    """Results of this process's scenarios so far: `results`, `get_summary()`, `print_report()`."""
     reporter: ScenarioReporter = request.config.stash[LISTENER].get_reporter()
     return reporter
 
 
 def _read_options(item: pytest.Item) -> SessionOptions:
-    """Return what marker and options ask for. Raises ValueError."""
+    """Return the options of marker and command line. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
     if marker and marker.args:
@@ -526,7 +526,7 @@ def _read_options(item: pytest.Item) -> SessionOptions:
 
 
 def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return injected faults of the nearest place's markers: test, class or module. Raises ValueError."""
+    """Return injected faults of the nearest markers: test, class or module. Raises ValueError."""
     placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
     if not placed:
         return None
@@ -559,7 +559,7 @@ def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show a failed test's misses, and send what its session came to along with the last report."""
+    """Show a failed test's misses, and attach its session's report to the last report."""
     walk = item.stash.get(_SESSION, None)
     error = call.excinfo if call.when == "call" else None
     missed = read_reported_misses(walk) if walk is not None and error is not None else ()

@@ -1,10 +1,9 @@
-"""The proxies of a run of pytest: one for each way to start it, whichever process asks for it first.
+"""The proxies of a pytest run: one for each set of start options, started by the first process that needs it.
 
-Workers of xdist are processes of their own. Their controller starts the proxies (`WorkerProxyServer`), and says in a
-variable of the environment where it is asked for one. A worker asks over a connection that it keeps
-(`ControllerProxy`): when the connection closes, the worker is gone, and the session that it left open is closed for
-it. Proxies end with the controller, also when that is killed. A process without a controller starts its own
-(`OwnProxy`), and so does a worker that works in another folder than its controller.
+xdist's workers are separate processes. Their controller starts the proxies (`WorkerProxyServer`), and publishes its
+address in an environment variable. A worker asks over a persistent connection (`ControllerProxy`): when it closes, the
+worker is gone, and its open session is closed. Proxies end with the controller, even if that is killed. A process
+without a controller starts its own (`OwnProxy`), and so does a worker in another folder than its controller.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, UPDATE_VARIABLE
 
 RUN_VARIABLE = "PYTEST_LLMPROXY_RUN"
-"""Where the controller of this worker is asked for a proxy, as JSON."""
+"""Variable with the address of this worker's controller, as JSON."""
 
 
 class OwnProxy:
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
-        """Start nothing yet; `env` is the environment as it was before base URLs were set, `folder` where it works."""
+        """`env` is the environment before base URLs were set, `folder` the working directory."""
         self._env, self._folder = env, folder
         self._place: socket.socket | None = None
         self._process: Proxy | None = None
         self._found: ProxyCommand | None = None
-        """How it is called, where that is known."""
+        """Its command, if already found."""
 
     @property
     def notice(self) -> str:
-        """What is to be read before it starts: that it may be downloaded first; mostly nothing."""
+        """Message before the start: a possible download; mostly empty."""
         with suppress(MachineError):  # said to the first test that needs a proxy
             self._found = find_proxy_command(self._env)
         return self._found.notice if self._found else ""
 
     def reserve(self) -> str:
-        """Return the address where it will serve; it may listen there, and nobody else gets it by chance."""
+        """Return the address where it will serve; the port is reserved for it."""
         self._place = socket.socket()
         self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._place.bind((DEFAULT_HOST, 0))
@@ -66,7 +65,7 @@ class OwnProxy:
         self._process = spawn_proxy(found, words, env, cwd=self._folder, started_by=typed)
 
     def wait_ready(self) -> str:
-        """Return where it serves. Raises MachineError, with what it said: it does not, or no longer."""
+        """Return its URL. Raises MachineError with its output if it does not serve, or has ended."""
         if (process := self._process) is None:
             raise MachineError("the proxy of this run was ended.")
         if process.url and not process.is_alive:
@@ -84,13 +83,13 @@ class OwnProxy:
 
 
 class WorkerProxyServer:
-    """What the controller of xdist has for its workers."""
+    """The proxies that xdist's controller provides to its workers."""
 
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:
-        """Listen to workers; nothing is started before one asks."""
+        """Listen for workers; nothing is started before one asks."""
         self._env, self._folder = dict(env), folder
         self.reserved = OwnProxy(self._env, folder)
-        """That of the base URLs."""
+        """The proxy of the base URLs."""
         self._url = self.reserved.reserve()
         self._key = os.urandom(16).hex()
         self._server = socket.create_server((DEFAULT_HOST, 0))
@@ -109,7 +108,7 @@ class WorkerProxyServer:
                 Thread(target=self._serve_worker, args=[self._server.accept()[0]], daemon=True).start()
 
     def _serve_worker(self, connection: socket.socket) -> None:
-        """Start what a worker asks for, and close what it leaves open."""
+        """Start the proxies that a worker asks for, and close the session that it leaves open."""
         url = session = ""
         with suppress(OSError, ValueError), closing(connection), connection.makefile("rw") as lines:
             asked = json.loads(lines.readline())
@@ -144,10 +143,10 @@ class WorkerProxyServer:
 
 
 class ControllerProxy:
-    """A proxy that the controller of this worker starts."""
+    """A proxy started by this worker's controller."""
 
     def __init__(self, told: Mapping[str, Any], place: str = "") -> None:
-        """Ask for nothing yet; `place` tells apart proxies that are started otherwise than that of the base URLs."""
+        """Do nothing yet; `place` identifies proxies with other options than that of the base URLs."""
         self._told, self._place = told, place
         self.url = str(told["url"])
         self._lines: Any = None
@@ -155,7 +154,7 @@ class ControllerProxy:
 
     @classmethod
     def from_variable(cls, value: str | None, folder: Path) -> Self | None:
-        """Read what RUN_VARIABLE says; None where there is no controller, or one in another folder."""
+        """Parse RUN_VARIABLE; None without a controller, or if it has another folder."""
         told = json.loads(value) if value else {}
         return cls(told) if told.get("folder") == str(folder) else None
 
@@ -174,7 +173,7 @@ class ControllerProxy:
             print(json.dumps(asked), file=self._lines, flush=True)
 
     def wait_ready(self) -> str:
-        """Return where it serves. Raises MachineError: it does not."""
+        """Return its URL. Raises MachineError."""
         if self._answer is None:
             try:
                 self._answer = json.loads(self._lines.readline())
@@ -185,7 +184,7 @@ class ControllerProxy:
         return str(self._answer["url"])
 
     def announce_open_session(self, name: str) -> None:
-        """Announce which session this worker has open, empty: none."""
+        """Announce this worker's open session; empty: none."""
         with suppress(OSError):  # who listens closes what is left open, and is gone
             print(name, file=self._lines, flush=True)
 

@@ -1,8 +1,7 @@
-"""The end of a pytest run: what the sessions of all its tests came to. A plugin object, registered by
-`llmproxy.pytest.plugin`.
+"""The summary of a pytest run: totals of all tests' sessions. A plugin object, registered by `llmproxy.pytest.plugin`.
 
-Reports of tests travel from xdist's workers to whoever writes the summary; ours travel on them, as plain values: what a
-test's session came to, the scenarios that ran in it, and their events where a report of them is wanted.
+xdist sends reports of tests from its workers to the controller; our data is attached to them as plain values: the
+report of a test's session, the scenarios that ran in it, and their events if a report needs them.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
     from llmproxy.pytest.shared_proxy import SharedSession
 
 ATTRIBUTE = "llmproxy"
-"""Attribute of a test report (that of its teardown) with what the test's session came to."""
+"""Attribute of a test report (that of its teardown) with the report of the test's session."""
 _INTERRUPTED = 2
 """Exit status of pytest after Ctrl-C, `pytest.ExitCode.INTERRUPTED`."""
 _STDLIB, _LIBRARIES = sysconfig.get_path("stdlib"), {"site-packages", "dist-packages"}
 _SHOWN = 12
-"""Lines of a miss in the error of a test."""
+"""Maximum lines of a miss in the error of a test."""
 _LISTED = 5
-"""Remarks that are written without -v."""
+"""Maximum remarks written without -v."""
 
 
 class RunSummaryPlugin:
-    """Collects what sessions and scenarios came to, wherever they ran, and sums it up."""
+    """Collects reports of sessions and scenarios from all processes, and summarises them."""
 
     def __init__(self, texts: Callable[[], Any], handlers: Sequence[Handler] = ()) -> None:
-        """Begin empty; `handlers` are told all events of scenarios at the end; `texts`: see `ScenarioRunPlugin`."""
+        """`handlers` get all events of scenarios at the end; `texts`: see `ScenarioRunPlugin`."""
         self._texts = texts
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
@@ -57,29 +56,26 @@ class RunSummaryPlugin:
         """By test: the results of its runs."""
         self._handlers = handlers
         self.state: Callable[[], Path] | None = None
-        """Returns the state database, in which tests are kept for their trend; None where this process keeps none."""
+        """Returns the state database with past tests, for their trend; None if this process keeps none."""
         self.last: Callable[[], Path] | None = None
-        """The file that keeps what this test tells, for ``llmproxy label``; None where this process keeps none."""
+        """File that keeps the events of this test, for ``llmproxy label``; None if this process keeps none."""
         self.baseline: Path | None = None
-        """The JSON report of an earlier run, which this one is compared with."""
+        """JSON report of an earlier run to compare with."""
         self.stores: Callable[[], Mapping[Path, Path | None]] = dict
-        """The stores whose trials are told at the end, with their files' folders; none without trials, or told
-        elsewhere.
-        """
+        """Stores whose trials are reported at the end, with their cassette folders; none without trials, or if reported
+        elsewhere."""
         self.store_of: Callable[[bool], Path | None] = lambda _suites: None
-        """Returns the store of suites (True) or of tests, None where a running proxy has another one."""
+        """Returns the store of suites (True) or of tests; None if a running proxy has another one."""
         self._suites: set[str] = set()
         self._changed: list[str] = []
         self.accepted: Callable[[Sequence[str]], Sequence[str]] = list
-        """Returns since when these changes are accepted, a line each."""
+        """Returns the dates since which changes are accepted, a line each."""
         self.fails_on: Callable[[], tuple[bool, bool]] = lambda: (False, False)
-        """Returns whether answers that were carried, and recordings above their max age, end with a code of their
-        own.
-        """
+        """Returns whether carried answers, and recordings above their max age, have exit codes of their own."""
         self._forbidden = ""
         self._compared: list[str] = []
         self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
-        """Returns which part of the tests this is (`report.sharding`)."""
+        """Returns the shard of the tests (`report.sharding`)."""
         self._times: dict[str, float] = {}
         """By test: seconds, set-up and teardown included."""
         self._test_of: dict[str, str] = {}
@@ -106,7 +102,7 @@ class RunSummaryPlugin:
             self.done += [(report.nodeid, Report.from_json(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the scenario reports asked for; keep what `llmproxy test --trend` and `llmproxy label` read."""
+        """Write the requested scenario reports, and the data for `llmproxy test --trend` and `llmproxy label`."""
         for store, folder in self.stores().items():
             from llmproxy.report.request_changes import summarize_trials_since
 
@@ -150,7 +146,7 @@ class RunSummaryPlugin:
             session.exitstatus = Exit.ENVIRONMENT
 
     def _fail_on_carried_or_stale(self, session: pytest.Session) -> None:
-        """End with the code of what --fail-on-carried or --fail-on-stale forbids."""
+        """Set the exit code of a violated --fail-on-carried or --fail-on-stale."""
         total = sum_reports(report for _, report in self.done)
         carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
         forbidden = find_violated_option(total, carried=carried, stale=stale)
@@ -166,7 +162,7 @@ class RunSummaryPlugin:
             self._lost.append(str(error))
 
     def _list_python_test_rows(self) -> list[Mapping[str, Any]]:
-        """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
+        """Return the rows of tests in Python with recorded runs; tests without a proxy have none."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
         return self._texts().merge_rows_by_test(found, self.passed, whole=True) if found else []
 
@@ -186,7 +182,7 @@ class RunSummaryPlugin:
         kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Write what all sessions and scenarios came to, and what somebody should look at although the test passed."""
+        """Write the totals of all sessions and scenarios, and remarks on passed tests."""
         self._write_session_lines(terminalreporter)
         if self._changed:
             terminalreporter.section("llmproxy: changes", sep="-")
@@ -237,7 +233,7 @@ class RunSummaryPlugin:
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 
     def _list_view_commands(self) -> Iterator[str]:
-        """Yield what opens the recording of a failed test in the viewer."""
+        """Yield commands that open the recording of a failed test in the viewer."""
         for test, report in [each for each in self.done if each[0] not in self.passed][:_LISTED]:
             store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
             if store is not None:
@@ -274,7 +270,7 @@ class RunSummaryPlugin:
 
 
 def hide_library_frames(error: BaseException | None) -> None:
-    """Leave out the frames of installed packages below the user's first own frame, also of what caused the error."""
+    """Drop frames of installed packages below the user's first own frame, also in causes of the error."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -292,12 +288,12 @@ def hide_library_frames(error: BaseException | None) -> None:
 
 
 def is_miss_in_text(miss: Miss, text: str) -> bool:
-    """Return whether a text has what was said of a miss: nothing else names its key."""
+    """Return whether a text contains a miss, by its key."""
     return bool(miss.key) and miss.key[:SHOWN_KEY] in text
 
 
 def unquote_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
-    """Put a miss, line by line, where an SDK has it quoted in the one line of its error."""
+    """Expand a miss that an SDK has quoted inside its one-line error."""
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
             for at, line in enumerate(lines):
@@ -311,12 +307,12 @@ def unquote_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
 
 
 def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
-    """Return what a failed test shows of a miss: its begin, and at its end what to type."""
+    """Return the beginning of a miss, and the command at its end, for a failed test."""
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
 def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
-    """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
+    """Return the misses so far; empty if the proxy does not answer."""
     with suppress(ControlError):
         report = session.report()
         found = session.list_last_misses(report.misses) if report.misses else ()
@@ -328,7 +324,7 @@ def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
 def miss_sections(
     session: SharedSession, missed: Sequence[Miss], shown: str = "", renew: str = ""
 ) -> list[tuple[str, str]]:
-    """Return what a failed test says of its session's misses, but for those `shown`. `renew` records the test anew."""
+    """Return a failed test's sections about its misses, except `shown` ones. `renew` is the command to record it."""
     try:
         report = session.report()
     except ControlError as error:
@@ -342,7 +338,7 @@ def miss_sections(
 
 
 def _build_faults_section(session: SharedSession) -> list[tuple[str, str]]:
-    """Return which injected faults a failed test met, call by call; nothing if it met none."""
+    """Return the injected faults of a failed test by call; empty if there were none."""
     if not session.report().injected:
         return []
     lines = [

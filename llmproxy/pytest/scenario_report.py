@@ -1,8 +1,8 @@
-"""What pytest shows of scenarios: the report at the end, and what a failed test says about its runs.
+"""Report of scenarios in pytest: the table at the end, and a failed test's sections about its runs.
 
 The hooks are in `llmproxy.pytest.plugin`, which every pytest run loads; this module is imported when a scenario has
-run, or when a test asks for the fixture `scenario_reporter`. Runs travel from xdist's workers to whoever reports as
-plain values (`pack_run`, `unpack_run`).
+run, or when a test uses the fixture `scenario_reporter`. Runs travel from xdist's workers to the controller as plain
+values (`pack_run`, `unpack_run`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from llmproxy.scenario.types import ScenarioResult
 HEADER = "=== Scenario Test Report ==="
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "cyan": "36"}
 _GOOD, _FAIR = 100, 70
-"""Per cent from which a rate is green, and yellow."""
+"""Least percentage of a green rate, and of a yellow one."""
 
 _SHOWN = 5
-"""Runs of one test that its failure tells in full."""
+"""Maximum runs of a test that its failure shows in full."""
 _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerScenario:
-    """A scenario that ran in another process: what can still be said of it."""
+    """A scenario that ran in another process, as far as it is transmitted."""
 
     name: str
     sample: int = 1
@@ -40,24 +40,24 @@ class WorkerScenario:
 
 
 class ScenarioReporter:
-    """What every run of a scenario came to, in this process."""
+    """Results of all runs of scenarios in this process."""
 
     def __init__(self) -> None:
         self.results: list[dict[str, Any]] = []
-        """``{"scenario": executor, "result": ScenarioResult}``, in the order in which they ended."""
+        """``{"scenario": executor, "result": ScenarioResult}``, in the order of their ends."""
 
     def add_result(self, scenario: Any, result: ScenarioResult) -> None:
         self.results.append({"scenario": scenario, "result": result})
 
     def get_summary(self) -> dict[str, float]:
-        """Return total, passed, failed and success_rate (per cent; 0 where nothing ran)."""
+        """Return total, passed, failed and success_rate (per cent; 0 without runs)."""
         total = len(self.results)
         passed = sum(bool(each["result"].success) for each in self.results)
         rate = round(passed / total * 100, 2) if total else 0
         return {"total": total, "passed": passed, "failed": total - passed, "success_rate": rate}
 
     def print_report(self, write: Callable[[str], object] = print, *, colour: bool | None = None) -> None:
-        """Write the report, a line at a time; nothing if no scenario ran. In colours where output is a terminal."""
+        """Write the report line by line; nothing without scenarios. In colours on a terminal."""
         paint = _make_painter(sys.stdout.isatty() if colour is None else colour)
         for line in self._format_report(paint) if self.results else ():
             write(line)
@@ -129,7 +129,7 @@ def unpack_run(tree: Mapping[str, Any]) -> tuple[WorkerScenario, ScenarioResult]
 
 
 def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
-    """Return what a scenario came to as properties of its test, for JUnit; what is unknown is left out."""
+    """Return a result as properties of its test, for JUnit; unknown values are left out."""
     return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
@@ -146,7 +146,7 @@ def list_run_properties(scenario: Any, result: ScenarioResult, number: int) -> l
 
 
 def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
-    """Return a row for each scenario of a run tree, for the end of a report; `known` ones are taken as they are."""
+    """Return a row for each scenario of a run tree, for the end of a report; `known` rows are kept."""
     made = {str(row["scenario"]): row for row in known}
     scenarios = run_tree.scenarios()
     names = Counter(scenario.id for scenario in scenarios)
@@ -172,11 +172,9 @@ def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = 
 def merge_rows_by_test(
     found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case
-    each.
+    """Return one row for each case of a test in Python, ``tests/test_it.py::test_weather[rome]``, from its runs.
 
-    Those of `good` have passed, whatever became of their runs: a test may want one to fail. `whole`: they are named
-    with their file.
+    Tests in `good` have passed, regardless of their runs: a test may expect a failure. `whole`: names include the file.
     """
     return [
         build_row(name if whole else name.rpartition("::")[2], runs, good=name in good) for name, runs in found.items()
@@ -189,7 +187,7 @@ def merge_rows_by_test(
 def build_failure_sections(
     runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = ""
 ) -> list[tuple[str, str]]:
-    """Return what a failed test says of its failed runs, or all; `shown` misses are left out; results by run id."""
+    """Return a failed test's sections about its failed runs, or all; without `shown` misses; results by run id."""
     bad = [run for run in runs if run.status in _BAD]
     chosen = bad or list(runs)
     found = [_build_run_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
@@ -223,12 +221,12 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
 
 
 def _is_shown(text: str, shown: str) -> bool:
-    """Return whether a failed test has shown a text already, line by line (pytest puts an ``E`` before each)."""
+    """Return whether a failed test already shows a text, line by line (pytest puts an ``E`` before each)."""
     return all(line.strip() in shown for line in text.splitlines())
 
 
 def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criterion]:
-    """Return the criteria of a judge that gives no evidence, as its result lists them."""
+    """Return the criteria of a result whose judge gives no evidence."""
     found = [] if result is None else [
         *((text, "passed") for text in result.passed_criteria),
         *((text, "failed") for text in result.failed_criteria),

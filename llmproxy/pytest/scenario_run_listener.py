@@ -1,9 +1,8 @@
-"""Scenarios in a pytest run: every run is noticed, whatever becomes of it, and goes into the report of the test that
-ran it.
+"""Listener to scenario runs: every run, whatever its outcome, is added to the report of its test.
 
-A plugin object, registered by `llmproxy.pytest.plugin`. It is there before scenarios are imported
-(`llmproxy.client.pytest_scenario_hooks`) and imports nothing of them until one has run. Async tests run here where no
-other plugin wants them.
+A plugin object, registered by `llmproxy.pytest.plugin`. It exists before scenarios are imported
+(`llmproxy.client.pytest_scenario_hooks`) and imports none of them until one has run. It also runs async tests that no
+other plugin claims.
 """
 
 from __future__ import annotations
@@ -27,56 +26,55 @@ from llmproxy.report.run_tree import Run, RunTree, to_plain
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
-"""Of the config: who hears of the runs."""
+"""Config attribute with the listener."""
 SCENARIOS = "llmproxy_scenarios"
-"""Attribute of a test report with the runs that ended since the one before."""
+"""Attribute of a test report with the runs that ended since the previous report."""
 _ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "anyio.pytest_plugin")}
-"""Marks of plugins that run tests on asyncio, as we can, and what those are registered as."""
+"""Marks of plugins that run tests on asyncio, like ours, with their registered names."""
 _OTHER_LOOPS = ("trio", "twisted", "asyncio_cooperative")
-"""Marks of tests that need another loop."""
+"""Marks of tests that need another event loop."""
 _LOOPS = ("asyncio.base_events", "asyncio.runners", "concurrent.futures._base")
 _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "pytest_twisted", "asyncio-cooperative")
 
 
 class ScenarioRunPlugin(ImmediateHandler):
-    """Is called for every run in this process; `llmproxy.client.pytest_scenario_hooks` tells it."""
+    """Gets every run of this process from `llmproxy.client.pytest_scenario_hooks`."""
 
     def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
-        """Begin; `keep_events`: somebody wants all events at the end; `debug`: a person types at the terminal.
+        """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal.
 
-        `texts` gives the module `llmproxy.pytest.scenario_report`, which is above this one and imports scenarios.
+        `texts` returns the module `llmproxy.pytest.scenario_report`, which is in a higher layer and imports scenarios.
         """
         self._texts, self.keep_events, self.debug = texts, keep_events, debug
         self.test = ""
         self._line = ""
         """File and line of the test."""
         self.again = ""
-        """What runs only this test again."""
+        """Command that reruns only this test."""
         self.asked_of: Callable[[pytest.Item], tuple[str, str, object]] = lambda item: (
             "", make_cassette_name(item.nodeid), None,
         )  # fmt: skip
-        """Sessions of a test's runs: mode, recording's name, which leads those of scenarios, faults; set with the
-        proxy.
-        """
+        """Session options of a test's runs: mode, recording's name (prefix of its scenarios'), faults; set with the
+        proxy."""
         self.recorded: Callable[[], bool] = lambda: False
-        """Returns whether runs are recorded: then what they tell is kept as the last report."""
+        """Returns whether runs are recorded: then their events are kept as the last report."""
         self._place = ""
         self._named: dict[str, int] = {}
-        """Names of recordings that the test gave out -> how often."""
+        """Recording names used by the test -> count."""
         self.reporter: Any = None
-        """A ScenarioReporter, once there is something to report."""
+        """A ScenarioReporter, once there is a run."""
         self._events: list[Event] = []
         self._retried: set[str] = set()
-        """Tests of which an attempt recorded something, and failed."""
+        """Tests with a failed attempt that recorded something."""
         self._of_suite = False
         self._fresh: list[tuple[Any, Any]] = []
         self._ended: dict[str, Any] = {}
         """Results of the test's runs."""
         self._rows: list[Any] = []
         self._wires: list[Any] = []
-        """Of an item that is a suite's scenario."""
+        """Session reports of an item that is a suite's scenario."""
         self._reports: list[Report | None] = []
-        """Of the sessions of this attempt at the test."""
+        """Session reports of this attempt at the test."""
         self._run_tree: Any = None
 
     # -- what HOST tells
@@ -97,11 +95,11 @@ class ScenarioRunPlugin(ImmediateHandler):
         self.get_reporter().add_result(scenario, result)
 
     def begin_suite_case(self, again: str) -> None:
-        """Note that the test is a suite's scenario, which `again` runs once more and which reports its own failure."""
+        """Note that the test is a suite's scenario, rerun by `again`, which reports its own failure."""
         self._of_suite, self.again = True, again
 
     def collect_suite_case_result(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
-        """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
+        """Take the result of a suite's scenario with its session reports; returns its events, run by run."""
         self._rows.append(to_plain(row))
         told = [each for each in reports if each is not None]
         self._wires += [each.to_json() for each in told]
@@ -117,7 +115,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     # -- how runs are recorded
 
     def choose_cassette(self, cassette: str) -> str:
-        """Return the name of a run's recording: its test's (or wider fixture's), the second of a name with a number."""
+        """Return the name of a run's recording: its test's (or wider fixture's), with a number if used before."""
         if not self._place:
             return cassette
         name = f"{self._place}/{cassette}"
@@ -126,7 +124,7 @@ class ScenarioRunPlugin(ImmediateHandler):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Count anew: a test that is tried again goes over the same recordings, or records them anew."""
+        """Reset the counts: a repeated test uses, or replaces, the same recordings."""
         self._named, self._run_tree, self._ended, self._reports = {}, None, {}, []
         HOST.mode = self.choose_retry_mode(item.nodeid, HOST.mode)
         return (yield)
@@ -135,7 +133,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        """Name runs of a fixture that several tests share by the fixture: which test comes first may change."""
+        """Name runs of a shared fixture by the fixture, since the first test to use it may change."""
         before = self._place
         if fixturedef.scope != "function":
             each = f"[{getattr(request, 'param_index', '')}]" if hasattr(request, "param") else ""
@@ -148,10 +146,9 @@ class ScenarioRunPlugin(ImmediateHandler):
     # -- tests that are run again
 
     def choose_retry_mode(self, test: str, mode: str) -> str:
-        """Return the mode of a test's sessions: one that recorded and failed is asked anew when it is run again
-        (`--reruns`).
+        """Return the mode of a test's sessions: after a failed attempt that recorded, `--reruns` records again.
 
-        Its attempts are of one test, and what the passing one records counts; else the failed one would be replayed.
+        All attempts belong to one test, and the passing one's recording counts; else the failed one would be replayed.
         """
         again = any(each == mode and each.policy.plays is PlayScope.GOOD for each in Mode)
         return Mode.RECORD.value if again and test in self._retried else mode
@@ -182,7 +179,7 @@ class ScenarioRunPlugin(ImmediateHandler):
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Yield the terminal to the person who debugs."""
+        """Hand the terminal to the debugging user."""
         capture: Any = item.config.pluginmanager.getplugin("capturemanager") if self.debug else None
         if capture is None:
             return (yield)
@@ -206,7 +203,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Put the runs that ended on the report, and what they said on that of a failure."""
+        """Attach the ended runs to the report, and their texts to that of a failure."""
         parcel = self._pack_report(item) if self._fresh or self._events or self._rows else None
         if self._ended:
             _hide_own_frames()
@@ -242,7 +239,7 @@ class ScenarioRunPlugin(ImmediateHandler):
 
 
 def _build_rerun_option(config: pytest.Config) -> str:
-    """Return the option with which a test runs on what it recorded: without one, its runs would call their models."""
+    """Return the option that replays a test's recordings: without one, its runs would call their models."""
     typed = None if MODE in TAKEN else config.getoption(MODE)
     if typed is None:
         return ""
@@ -251,7 +248,7 @@ def _build_rerun_option(config: pytest.Config) -> str:
 
 
 def _is_unclaimed_async_test(item: pytest.Function) -> bool:
-    """Return whether an async test is left to us."""
+    """Return whether no other plugin runs an async test."""
     there = item.config.pluginmanager.hasplugin
     if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):
         return False
@@ -264,14 +261,14 @@ def _is_unclaimed_async_test(item: pytest.Function) -> bool:
 
 
 def _hide_own_frames() -> None:
-    """Let tracebacks show the test and its agent, not the engine between them (`--full-trace` does)."""
+    """Hide the engine's frames between test and agent in tracebacks (`--full-trace` shows them)."""
     for name, module in list(sys.modules.items()):
         if name.startswith("llmproxy.scenario."):
             setattr(module, "__tracebackhide__", True)  # noqa: B010 - pytest's name, which no module declares
 
 
 def _drop_event_loop_frames(tb: TracebackType) -> None:
-    """Take the event loops' frames, forty lines, out between the test and what it raised."""
+    """Drop the event loop's frames, forty lines, between the test and its error."""
     while tb.tb_next is not None:
         if tb.tb_next.tb_next is not None and tb.tb_next.tb_frame.f_globals.get("__name__", "") in _LOOPS:
             tb.tb_next = tb.tb_next.tb_next

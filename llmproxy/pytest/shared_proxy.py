@@ -44,14 +44,14 @@ _ODD = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def make_cassette_name(test: str) -> str:
-    """Return the cassette of a test, from its node id: readable, and unique by 8 hex digits of the id's hash."""
+    """Return a test's cassette name from its node id: readable, and unique by 8 hex digits of the id's hash."""
     words = test.rpartition("/")[2].replace(".py::", ".").replace("::", ".")
     slug = _ODD.sub("-", words).strip("-.")[:SLUG].rstrip("-.") or "test"
     return f"{slug}-{hashlib.sha256(test.encode()).hexdigest()[:8]}"
 
 
 def _parse_mode(text: str) -> str:
-    """Return a mode by our name. Raises ValueError, naming what would be allowed."""
+    """Return a mode by our name. Raises ValueError with the valid ones."""
     known = {mode.value: mode.value for mode in Mode} | {name: mode.value for name, mode in VCR_MODES.items()}
     if text.strip().lower() not in known:
         raise ValueError(f"{text!r} is not a mode; it can be {', '.join(known)}")
@@ -61,10 +61,9 @@ def _parse_mode(text: str) -> str:
 def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
     """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay.
 
-    In CI a marker or an ini file cannot make it go live: whoever wants that says so on the command line or in the
-    environment.
+    In CI neither marker nor ini file can enable live requests: that takes the command line or the environment.
 
-    Raises ValueError: one of them is no mode.
+    Raises ValueError: an invalid mode.
     """
     given = [(option, True), (marker, False), (variable, True), (ini, False)]
     modes = [(_parse_mode(text), told) for text, told in given if text]
@@ -75,7 +74,7 @@ LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
 def choose_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
-    """Return a test's live channels, of options, else of the marker (not in CI), or None. Raises ValueError."""
+    """Return a test's live channels from options, else from the marker (not in CI), or None. Raises ValueError."""
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
         return None
@@ -89,7 +88,7 @@ def choose_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a test asks for; what is None is the proxy's."""
+    """Options of a test's session; None means the proxy's."""
 
     cassette: str
     mode: str
@@ -97,18 +96,18 @@ class SessionOptions:
     exhausted: str | None = None
     sample: int | None = None
     run_variables: tuple[Mapping[str, str], ...] = ()
-    """What is true of this test's run only, besides what is true of its process."""
+    """Run variables of this test, in addition to its process's."""
     bind: str | None = None
-    """What of it counts: all, paths, none."""
+    """Scope of binding: all, paths, none."""
     faults: Mapping[str, Any] | None = None
     """Injected faults."""
     live: Mapping[str, Any] | None = None
-    """Channels that go to real providers or tools, as a session takes them."""
+    """Live channels, in the form of a session."""
 
 
 @dataclass(slots=True)
 class SharedSession:
-    """One test's session: what the fixture `llmproxy` gives. `name` is that of the session, `url` its base URL."""
+    """A test's session, as returned by the fixture `llmproxy`. `name` is the session's, `url` its base URL."""
 
     name: str
     cassette: str
@@ -116,7 +115,7 @@ class SharedSession:
     url: str = field(repr=False)
     _control: Control = field(repr=False)
     closed: Report | None = field(default=None, repr=False)
-    """What it came to, once it is closed."""
+    """Its final report, once it is closed."""
 
     @property
     def base_url(self) -> str:
@@ -128,7 +127,7 @@ class SharedSession:
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """Texts of the requests that were refused because they were never recorded."""
+        """Texts of requests refused because they were never recorded."""
         return tuple(self.report().miss_texts)
 
     def list_last_misses(self, count: int) -> Sequence[Miss]:
@@ -136,59 +135,58 @@ class SharedSession:
         return [each for each in self._control.misses(self.name) if not each.to_model][-count:]
 
     def calls(self) -> tuple[Call, ...]:
-        """Return every call of the session so far, in order of arrival; `fault` is the injected fault that it met."""
+        """Return every call of the session so far, in order of arrival; `fault` is its injected fault."""
         return self._control.calls(self.name, 0)
 
     def run_variable(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
-        """Declare what is true of this run only, from the next request on: recorded and present values of one name are
-        exchanged.
+        """Declare a run variable, from the next request on: recorded values of the name are replaced by this run's.
 
-        An id, a port, a folder that the test made. A short value (``7``) counts only at members of tools' JSON that
-        name it (``task.id`` at ``task_id``), or where `tool` and `path` (``$.items[*].id``) say.
+        For example an id, a port or a folder that the test created. A short value (``7``) counts only in tool JSON
+        members that match its name (``task.id`` at ``task_id``), or at `tool` and `path` (``$.items[*].id``).
         """
         said = {"name": name, "value": str(value), "tool": tool, "path": path}
         self._control.declare_run_variables(self.name, [{key: text for key, text in said.items() if text}])
 
     def reset(self) -> Report:
-        """Let the test walk its cassette from the start again."""
+        """Reset the replay position to the start of the cassette."""
         return self._control.reset(self.name)
 
 
 @dataclass(slots=True)
 class SharedProxy:
-    """One test process's proxy. `prepare`, then `begin_test` and `finish_test` each test, at last `end`."""
+    """A test process's proxy. `prepare`, then `begin_test` and `finish_test` each test, at last `end`."""
 
     env: MutableMapping[str, str]
     """The environment of this process, which is changed."""
     folder: Path
-    """Where the proxy works: its settings and its store are found from there."""
+    """Working directory of the proxy, where its settings and store are found."""
     replay: bool = True
-    """Whether keys that are absent get a placeholder."""
+    """Whether missing keys get a placeholder."""
     cassette_dir: str = ""
-    """Folder of the cassettes' files, where one was named to us."""
+    """Cassette folder, if given."""
     update: str = ""
-    """Which recordings are to be replaced, ``all``, ``changed`` or ``trial``."""
+    """Recordings to replace: ``all``, ``changed`` or ``trial``."""
     typed: str = "pytest"
-    """What is typed to run these tests again."""
+    """Command that runs these tests again."""
     url: str = ""
     name: str = field(default_factory=lambda: f"pytest-{socket.gethostname()[:40]}-{os.getpid()}")
-    """The session that this process's base URLs name."""
+    """Session in this process's base URLs."""
     _before: dict[str, str] = field(default_factory=dict)
     _set: dict[str, str] = field(default_factory=dict)
     _keys: Mapping[str, str] = field(default_factory=dict)
-    """Placeholders among them."""
+    """Placeholder keys among the variables."""
     asked: ControllerProxy | None = None
-    """How the controller of this worker is asked for a proxy; None where there is none."""
+    """Proxy of this worker's controller; None without one."""
     _proxy: OwnProxy | ControllerProxy | None = None
-    """None where one runs already."""
+    """None if a proxy is already running."""
     _pool: ConnectionPool = field(default_factory=ConnectionPool)
     _control: Control | None = None
     _failed: str = ""
     _files: tuple[Path, CassetteDir] | tuple[()] | None = None
-    """The store and the folder of cassettes that our proxy keeps, empty without a folder; None before it was asked."""
+    """Store and cassette folder of our proxy, empty without a folder; None before they were queried."""
 
     def prepare(self) -> EnvironmentPlan:
-        """Find an address for the proxy and set the environment; starts nothing."""
+        """Reserve the proxy's address and set the environment, without starting it."""
         self._before = dict(self.env)
         self.url, notice = read_proxy_url(self.env), ""
         if not self.url and self.asked is not None:
@@ -207,8 +205,8 @@ class SharedProxy:
         return plan_env(self.url, self.name, self.env, replay=self.replay, aws_files=aws, key_names=key_names)
 
     def _set_placeholder_keys(self, wanted: Sequence[str] | None) -> None:
-        """Let placeholders stand for the keys that a recorded test needed, so that a program that goes by them chooses
-        as it did; None: all. What the test itself set or deleted stays so.
+        """Set placeholders for the keys that a recorded test had, so that a program that depends on them behaves the
+        same; None: all. Variables that the test itself set or deleted are kept.
         """
         made = self._plan_environment(wanted)
         for name in made.dropped:
@@ -225,7 +223,7 @@ class SharedProxy:
             self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
 
     def begin_test(self, asked: SessionOptions) -> SharedSession:
-        """Open a test's session and send this process's traffic to it. Raises MachineError: not served, refused."""
+        """Open a test's session and route this process's traffic to it. Raises MachineError: not served, refused."""
         control = self.wait_ready()
         opened = control.open_session(
             asked.cassette, under=self.name, mode=asked.mode, speed=asked.speed, exhausted=asked.exhausted,
@@ -238,14 +236,14 @@ class SharedProxy:
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
     def _list_run_variables(self, asked: SessionOptions) -> list[Mapping[str, str]]:
-        """Return the run variables of a test: those of this process as it is now, and its own in their place."""
+        """Return a test's run variables: the process's current ones, overridden by its own."""
         names = {each["name"] for each in asked.run_variables}
         found = gather_run_variables(self._before or self.env, Path.cwd())
         return [*(each for each in found if each["name"] not in names), *asked.run_variables]
 
     @contextmanager
     def restored_env(self) -> Iterator[Mapping[str, str]]:
-        """Restore the environment of before us, for a while, for somebody with a proxy of his own."""
+        """Restore the original environment temporarily, for code with a proxy of its own."""
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
         self.restore_environment()
         try:
@@ -255,7 +253,7 @@ class SharedProxy:
             self.env.update(mine)
 
     def describe_unfiled_answers(self, walk: SharedSession) -> str:
-        """Describe which answers of a replay stand in no file of the cassettes' folder. Raises MachineError."""
+        """Describe replayed answers that are missing from the cassette folder's files. Raises MachineError."""
         if self._files is None:
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
             kept = load(flags, self._before, self.folder).settings
@@ -279,12 +277,12 @@ class SharedProxy:
         return walk.closed
 
     def address(self) -> tuple[str, int] | None:
-        """Return where the proxy listens, as a socket is told it."""
+        """Return the proxy's address for a socket."""
         parts = urlsplit(self.url)
         return (parts.hostname, parts.port) if parts.hostname and parts.port else None
 
     def restore_environment(self) -> None:
-        """Restore the environment; what somebody changed since is theirs."""
+        """Restore the environment, except variables changed by others since."""
         for name, value in self._set.items():
             if self.env.get(name) == value:
                 if name in self._before:
@@ -294,7 +292,7 @@ class SharedProxy:
         self._set = {}
 
     def end(self) -> None:
-        """End the proxy, if it was started, and restore the environment."""
+        """Stop the proxy if it was started, and restore the environment."""
         self.restore_environment()
         self._pool.close()
         if self._proxy is not None:
@@ -302,7 +300,9 @@ class SharedProxy:
             self._proxy = None
 
     def wait_ready(self) -> Control:
-        """Return the control API of a serving proxy, started if need be. A failure stays one: no test waits twice."""
+        """Return the control API of the serving proxy, started if needed. A failure is remembered: no test waits
+        twice.
+        """
         if self._failed:
             raise MachineError(self._failed)
         try:
@@ -325,25 +325,25 @@ LOCK = "suite.lock"
 
 @dataclass(slots=True)
 class SuiteResources:
-    """What all suites of a pytest process share: the mode, and a proxy once the first scenario runs."""
+    """Resources shared by all suites of a pytest process: the mode, and a proxy once the first scenario runs."""
 
     root: Path
     mode: str
     cassette_dir: str = ""
     update: str = ""
-    """Which recordings are to be replaced, ``all``, ``changed`` or ``trial``."""
+    """Recordings to replace: ``all``, ``changed`` or ``trial``."""
     rejudge: str = ""
-    """A JSON report whose runs are judged again; empty where agents are run."""
+    """JSON report whose runs are judged again; empty if agents are run."""
     restored_env: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes a context in which the environment is as it was before the plugin set it."""
+    """Returns a context with the environment from before the plugin's changes."""
     asked: ControllerProxy | None = None
-    """How the controller of this worker is asked for a proxy; None where there is none."""
+    """Proxy of this worker's controller; None without one."""
     _url: str = ""
     _failed: str = ""
     _open: ExitStack = field(default_factory=ExitStack)
 
     def ensure_proxy(self, env: Mapping[str, str]) -> str:
-        """Return the running proxy's address, or of one started now. Raises MachineError: none, now and later."""
+        """Return the address of the running or newly started proxy. Raises MachineError; a failure is final."""
         if self._failed:
             raise MachineError(self._failed)
         if not self._url:
@@ -365,11 +365,11 @@ class SuiteResources:
         return proxy.wait_ready()
 
     def close(self) -> None:
-        """End the proxy, if it is ours."""
+        """Stop the proxy, if it is ours."""
         self._open.close()
 
     def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
-        """Return what a proxy is started with: as by `llmproxy test`, unless the project says something else."""
+        """Return the start options of the proxy, like `llmproxy test`, unless the project sets others."""
         known = load({}, env, self.root)
         on_server = find_store_server(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
@@ -383,12 +383,12 @@ class SuiteResources:
         return words
 
     def find_store(self, env: Mapping[str, str]) -> Path:
-        """Return where the recordings are, unless a running proxy has others."""
+        """Return the store, unless a running proxy has another."""
         known = load({}, env, self.root)
         return self.state_folder() / STORE.name if known.is_default("store") else known.settings.store
 
     def find_store_and_folder(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
-        """Return the store, and the folder of the cassettes' files; None of a running proxy, and of a server."""
+        """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
         if read_proxy_url(env) or find_store_server(known.settings.store) is not None:
             return None
@@ -396,12 +396,12 @@ class SuiteResources:
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
 
     def state_path(self, env: Mapping[str, str]) -> Path:
-        """Return the database of what is known beside the recordings."""
+        """Return the path of the state database."""
         store = self.find_store(env)
         return store.with_name(f"{store.name}.state.db")
 
     def last_report_path(self) -> Path:
-        """Return the file that keeps what the last test told, as that of `llmproxy test` does."""
+        """Return the file with the events of the last test, like that of `llmproxy test`."""
         return self.state_folder() / "last-report.jsonl"
 
     def state_folder(self) -> Path:
@@ -409,7 +409,7 @@ class SuiteResources:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Wait until no other worker looks at rows."""
+        """Wait until no other worker uses the stores' rows."""
         try:
             import fcntl
         except ImportError:  # nothing to lock with here

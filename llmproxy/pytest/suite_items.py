@@ -1,9 +1,9 @@
 """Suites in pytest: a file is a collector, a scenario an item, its runs sub-reports; executed by the runner of
 `llmproxy test`.
 
-Recordings are where `llmproxy test` keeps them, so what one recorded the other replays; they have a proxy of their own,
-beside that of the fixture `llmproxy`, started with the first scenario that runs. With xdist each worker has one;
-scenarios that look at the rows of a store take turns among the workers.
+Recordings are shared with `llmproxy test`. Suites have a proxy of their own, in addition to that of the fixture
+`llmproxy`, started with the first scenario that runs. With xdist each worker has one; scenarios that read the rows of a
+store run one at a time over all workers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed"
 
 
 class SuiteFailure(Exception):
-    """A scenario did not pass; its text is what the terminal shows."""
+    """A failed scenario; its text is shown on the terminal."""
 
 
 class SuiteFile(pytest.File):
@@ -58,7 +58,7 @@ class SuiteFile(pytest.File):
         self._broken: dict[int, str] = {}
 
     def collect(self) -> Iterator[SuiteItem]:
-        """Yield the scenarios of the file. Raises CollectError with every problem, each with its place."""
+        """Yield the scenarios of the file. Raises CollectError with every problem and its place."""
         try:
             loaded = load_suites([self.path])
         except SuiteError as error:
@@ -70,7 +70,7 @@ class SuiteFile(pytest.File):
             yield SuiteItem.from_parent(self, name=case.id, case=case)
 
     def get_run_context(self) -> RunContext:
-        """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
+        """Return the context shared by the file's scenarios, created for the first. Raises LLMProxyError."""
         if self._run_context is None:
             defaults, folder = read_project_table(self.bench.root)
             options = SuiteRunOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
@@ -85,7 +85,7 @@ class SuiteFile(pytest.File):
         return self._run_context
 
     def run_setup_hooks(self, case: SuiteCase) -> None:
-        """Run what a suite wants once before its scenarios. Raises SuiteError, for each of them, if that failed."""
+        """Run a suite's setup, once before its scenarios. Raises SuiteError, for each of them, if that failed."""
         key = id(case.suite)
         if self.bench.rejudge:
             return
@@ -99,7 +99,7 @@ class SuiteFile(pytest.File):
             raise SuiteError(self._broken[key])
 
     def teardown(self) -> None:
-        """Run what suites want once after their scenarios, and let go of the stores."""
+        """Run the suites' teardown, once after their scenarios, and close the stores."""
         run_context, self._run_context = self._run_context, None
         begun, self._begun = self._begun, {}
         try:
@@ -126,7 +126,7 @@ class SuiteItem(pytest.Item):
     parent: SuiteFile
 
     def __init__(self, *, case: SuiteCase, **node: Any) -> None:
-        """Take the scenario's tags as marks."""
+        """Set the scenario's tags as marks."""
         super().__init__(**node)
         self.case = case
         for tag in case.scenario.tags:
@@ -192,7 +192,7 @@ class SuiteItem(pytest.Item):
         raise SuiteFailure("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Return what did not hold; a traceback of ours helps nobody."""
+        """Return the failed assertions, without our traceback."""
         if isinstance(excinfo.value, (SuiteFailure, LLMProxyError)):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -221,7 +221,7 @@ def _reason_or_default(said: bool | str, default: str) -> str:  # noqa: FBT001 -
 
 
 def _add_tag_marker(item: SuiteItem, tag: str) -> None:
-    """Let -m and -k find a tag; registered, so that --strict-markers knows it."""
+    """Make a tag selectable by -m and -k; registered for --strict-markers."""
     item.extra_keyword_matches.add(tag)
     known = item.config.stash.setdefault(_TAGS, set())
     if tag.startswith("_"):  # pytest has no such marks
@@ -236,7 +236,7 @@ _TAGS = pytest.StashKey[set[str]]()
 
 
 def _format_as_suite_console(events: Sequence[Event]) -> str:
-    """Return what `llmproxy test` would print of a run."""
+    """Return the output of `llmproxy test` for a run."""
     lines: list[str] = []
     console = SecretHider(SuiteConsole(lines.append))
     for event in events:
@@ -245,7 +245,7 @@ def _format_as_suite_console(events: Sequence[Event]) -> str:
 
 
 def report_subtest(item: pytest.Item, name: str, status: Status, text: str) -> bool:
-    """Report a run of an item as a subtest; returns whether this pytest (9.0 on) can: else the item says it."""
+    """Report a run of an item as a subtest; returns False before pytest 9.0, where the item reports it."""
     try:
         from _pytest.subtests import SubtestContext, SubtestReport
     except ImportError:

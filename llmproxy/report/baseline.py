@@ -1,8 +1,8 @@
-"""A test against an earlier one: what got worse comes first.
+"""Comparison of a test with an earlier one; regressions come first.
 
     the JSON report of the earlier test + the rows of this one -> lines
 
-Rates are compared with their 95 % intervals: where those overlap, a change may be chance, and the line says so.
+Rates are compared by their 95 % intervals: if those overlap, a change may be chance, and the line says so.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def _describe_suite_mismatch(rows: Collection[str]) -> str:
 
 
 class BaselineReport(ImmediateHandler):
-    """Shows at the end what is different from an earlier test."""
+    """Shows the differences from an earlier test at the end."""
 
     def __init__(
         self, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object], selected: Sequence[str]
     ) -> None:
-        """Compare with `rows`; of those that are not `selected` it is said how many there are."""
+        """Compare with `rows`; rows that are not `selected` are only counted."""
         self._rows = {name: row for name, row in rows.items() if name in set(selected)}
         self._left = len(rows) - len(self._rows)
         self._write = write
@@ -62,7 +62,7 @@ class BaselineReport(ImmediateHandler):
 def compare_with_baseline(
     before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: Path, flag: str
 ) -> list[str]:
-    """Return lines of a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
+    """Return lines about a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
     ran = {str(row.get("scenario")) for row in now}
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_describe_suite_mismatch(before)} that ran.", hint=_OTHERS)
@@ -75,7 +75,7 @@ def _format_not_run(number: int) -> list[str]:
 
 
 def format_rows_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines: what got worse, what is gone, what is new, what got better, and how much is as it was."""
+    """Return the lines: worse, missing, new and better scenarios, and the number of unchanged ones."""
     rows = {str(row.get("scenario")): row for row in now}
     changed = [_describe_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
     told = sorted((each for each in changed if each), key=lambda each: _ORDER.index(each[0]))
@@ -100,7 +100,7 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
 
 
 def rank_row_badness(row: Mapping[str, Any]) -> float:
-    """Return how bad a row is: by its rate, else its status; a rate says nothing where something was not judged."""
+    """Return the badness of a row: by its rate, else its status; incompletely judged rates do not count."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:
         return _WORST.index(status) if status in _WORST else len(_WORST)

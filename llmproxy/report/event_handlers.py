@@ -1,11 +1,10 @@
-"""Handlers: functions as handlers, how each is told an event, and one that takes secrets out of events.
+"""Event handlers: functions as handlers, dispatch of events, and a handler that redacts secrets.
 
-Whoever wants to hear events may hand in one function instead of an object with two methods. A handler that fails
-disturbs neither the run nor the others, and is warned of: whoever asserts in one must not take silence for a pass.
+A function may be given instead of an object with two methods. A failing handler disturbs neither the run nor other
+handlers, and causes a warning: a test that asserts in a handler must not take silence for a pass.
 
-Secrets are taken out before anybody shows them, since what an agent said can hold a key as well as what it recorded.
-Only texts change, each for itself; ids, numbers and states go through as they are. Keys that this process has in its
-environment are known.
+Secrets are redacted before events are shown, since an agent's text can contain a key, also a recorded one. Only texts
+change, each on its own; ids, numbers and states do not. Keys in this process's environment are known.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class _FunctionHandler(ImmediateHandler):
 
 
 def to_handlers(given: object) -> tuple[Handler, ...]:
-    """Return handlers; of a function one that calls it. Raises ValueError: neither; it would hear nothing."""
+    """Return handlers; functions are wrapped. Raises ValueError for anything else, which would get no events."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ValueError(f"handlers takes a list of handlers or functions, not {given!r}")
     return tuple(_to_handler(each) for each in given)
 
 
 def notify_handlers(handlers: Iterable[Handler], event: Event) -> None:
-    """Pass an event to every handler; of one that fails there is a warning, and the traceback is logged."""
+    """Pass an event to every handler; for a failing one a warning is issued and the traceback logged."""
     for handler in handlers:
         try:
             handler.handle(event)
@@ -70,16 +69,16 @@ def _to_handler(given: object) -> Handler:
 
 
 _KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
-"""How variables that hold a credential are called."""
+"""Names of variables that hold a credential."""
 _KNOWN, _NAME = 1024, 120
-"""Texts that are looked through once, and characters of the longest of them."""
+"""Size of the cache of checked texts, and the longest text cached."""
 
 
 class SecretHider:
-    """Hands events on without their secrets."""
+    """Passes events on without their secrets."""
 
     def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
-        """Hide from `inner`; keys of `env` (the process's own unless given) are known."""
+        """Redact events for `inner`; keys of `env` (by default the process's) are known."""
         self._inner, self._env = inner, os.environ if env is None else env
         self._text: Callable[[str], str] | None = None
 
@@ -87,7 +86,7 @@ class SecretHider:
         self._inner.handle(cast("Event", redact_plain_data(event, self._build_redaction())))
 
     def close(self) -> None:
-        """Close who shows them. Raises what that raises."""
+        """Close the inner handler, and pass its exceptions on."""
         self._inner.close()
 
     def _build_redaction(self) -> Callable[[str], str]:
@@ -103,7 +102,7 @@ class SecretHider:
 
 
 def redact_plain_data(value: object, text: Callable[[str], str]) -> object:
-    """Return plain data with the secrets out of its texts; the same objects where there are none."""
+    """Return plain data with redacted texts; unchanged objects are reused."""
     if type(value) is str:
         shown = text(value)
         return value if shown == value else shown

@@ -1,11 +1,10 @@
-"""What happens while agents are tested, as one stream of events: whoever runs something emits them, reporters show
-them.
+"""The event stream of test runs: a runner emits events, reporters show them.
 
     Selected, then for each run  Started, (Message | Step | Verdict)*, Finished,  at last Completed
 
-A *run* is one execution of a scenario (a YAML scenario or `scenario.run`); `runs: N` makes N of them, told apart by
-`sample`. Events are plain data (every field goes into JSON as it is); what is not known is None, never 0. The engine
-never prints: handlers in this package do, one file each (`Handler`).
+A *run* is one execution of a scenario (a YAML scenario or `scenario.run`); `runs: N` gives N of them, distinguished by
+`sample`. Events are plain data (every field is valid JSON); unknown values are None, never 0. The engine never prints:
+handlers in this package do, one file each (`Handler`).
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from llmproxy.amounts import sum_known
 
 
 class Status(StrEnum):
-    """How a run, a step or an assertion ended."""
+    """Outcome of a run, a step or an assertion."""
 
     PASSED = "passed"
     FAILED = "failed"
     AGENT_ERROR = "agent_error"
-    """The agent was reached, then crashed, timed out, or gave no answer. Counts against it."""
+    """The agent was reached, then crashed, timed out, or gave no answer: counts as its failure."""
     ENVIRONMENT_ERROR = "environment_error"
-    """Nothing can be said about the agent: it was not reached; proxy, store or provider failed; a miss in replay."""
+    """No statement about the agent: it was not reached; proxy, store or provider failed; a miss in replay."""
     SKIPPED = "skipped"
     FLAKY = "flaky"
-    """Of a scenario with several runs: some passed, some did not."""
+    """Some of a scenario's runs passed, some did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criterion:
-    """What a judge found about one criterion."""
+    """A judge's finding about one criterion."""
 
     id: str
     text: str
@@ -45,34 +44,34 @@ class Criterion:
     """Quoted from the conversation."""
     reason: str = ""
     votes: Sequence[str] = ()
-    """The status that each judge gave, where there were several."""
+    """Status by each judge, if there were several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assertion:
     name: str
-    """As the user wrote it: ``tools.createTask``, ``response.contains``, ``created[0].fields.title``."""
+    """Name as in the suite: ``tools.createTask``, ``response.contains``, ``created[0].fields.title``."""
     status: Status
-    """PASSED, FAILED, or ENVIRONMENT_ERROR where it could not be evaluated."""
+    """PASSED, FAILED, or ENVIRONMENT_ERROR if it could not be evaluated."""
     expected: Any = None
     actual: Any = None
     message: str = ""
-    """Says what happened in words that a stranger understands. Empty when it passed."""
+    """Explanation for a reader who does not know the suite. Empty if it passed."""
     where: str = ""
-    """Where it was seen: ``interaction 12``, a row's id, a line of the file."""
+    """Source: ``interaction 12``, a row's id, a line of the file."""
     evidence: str = ""
-    """Of what is not seen directly: declared, proven, inferred, unobservable."""
+    """Kind of evidence for indirect observations: declared, proven, inferred, unobservable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartyUse:
-    """What one party (agent, user, judge) used, of which nothing is missing: `proxy_calls.Use` counts lower bounds."""
+    """Complete usage of one party (agent, user, judge), unlike the lower bounds of `proxy_calls.Use`."""
 
     calls: int = 0
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: str | None = None
-    """A decimal number; None when the price of a call is not known."""
+    """A decimal number; None if a call's price is unknown."""
 
     def __add__(self, other: PartyUse) -> PartyUse:
         """Add up; what one of them does not know, the sum does not know. One without calls adds nothing."""
@@ -93,20 +92,20 @@ class Selected:
     """Name of the suite or of the batch."""
     scenarios: int
     runs: int
-    """Executions in all, every scenario's runs counted."""
+    """Total executions over all scenarios."""
     mode: str = ""
-    """Of the proxy; empty without one."""
+    """The proxy's mode; empty without one."""
     at: float = 0.0
     """Unix time, seconds."""
     shard: Mapping[str, Any] | None = None
-    """Which part of a test this is, and of what (`report.sharding.shard_split_to_json`); None for a whole one."""
+    """Shard of the test (`report.sharding.shard_split_to_json`); None for a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     run_id: str
     scenario: str
-    """Id of the scenario; its name where it has no id."""
+    """Id of the scenario; its name without an id."""
     name: str
     description: str = ""
     suite: str = ""
@@ -119,11 +118,11 @@ class Started:
     cassette: str = ""
     mode: str = ""
     rerun: str = ""
-    """The command that runs only this one again."""
+    """Command that reruns only this scenario."""
     place: str = ""
-    """Where it is written: ``tasks.suite.yaml:12``, relative to the working directory; empty if nobody knows."""
+    """File and line: ``tasks.suite.yaml:12``, relative to the working directory; empty if unknown."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What `scenario.run(metadata=...)` says of it: a commit, a ticket."""
+    """Metadata given to `scenario.run(metadata=...)`: a commit, a ticket."""
     at: float = 0.0
 
 
@@ -131,18 +130,18 @@ class Started:
 class Message:
     run_id: str
     message: Mapping[str, Any]
-    """As in the conversation: role, content, tool_calls ..., a copy."""
+    """A copy of the conversation's message: role, content, tool_calls ..."""
     author: str = ""
-    """Class or name of who wrote it; empty for scripted text."""
+    """Class or name of its author; empty for scripted text."""
     turn: int | None = None
     conversation: str = ""
-    """Of a suite with several conversations."""
+    """Name of the conversation in a suite with several."""
     ms: float | None = None
-    """How long its author took, milliseconds."""
+    """Time that its author took, milliseconds."""
     tool_calls: Sequence[Mapping[str, Any]] = ()
-    """What the agent called on the wire before this message: {name, arguments, result, where}."""
+    """The agent's tool calls on the wire before this message: {name, arguments, result, where}."""
     recordings: Sequence[str] = ()
-    """What it asked models before this message, as of a step."""
+    """Model calls before this message, in the form of a step's."""
     at: float = 0.0
 
 
@@ -157,13 +156,13 @@ class Step:
     ms: float | None = None
     assertions: Sequence[Assertion] = ()
     message: str = ""
-    """Why it did not pass, if no assertion says so."""
+    """Reason of a failure, if no assertion gives one."""
     interactions: Sequence[int] = ()
-    """Recorded interactions that belong to it, as `llmproxy show` names them."""
+    """Ids of its recorded interactions, as in `llmproxy show`."""
     recordings: Sequence[str] = ()
-    """The same for another store that is made of the same cassettes; empty texts for exchanges that nobody recorded."""
+    """The same for any store with the same cassettes; empty texts for unrecorded exchanges."""
     place: str = ""
-    """Where it is written, as of a run."""
+    """File and line, like a run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +170,11 @@ class Verdict:
     run_id: str
     judge: str
     success: bool | None
-    """None: it goes on."""
+    """None: undecided, the conversation continues."""
     reasoning: str = ""
     criteria: Sequence[Criterion] = ()
     forced: bool = False
-    """Whether it had to decide: the last turn, or asked by the script."""
+    """Whether the judge had to decide: at the last turn, or by the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,71 +187,70 @@ class Finished:
     total_seconds: float | None = None
     agent_seconds: float | None = None
     waited_seconds: float | None = None
-    """How long it waited for its turn, because agents in one process take turns."""
+    """Seconds that it waited for its turn, since agents in one process take turns."""
     usage: Mapping[str, PartyUse] = field(default_factory=dict)
-    """By party; empty when no proxy measured it."""
+    """Usage by party; empty without a proxy."""
     replayed: bool | None = None
-    """Whether every call was answered from a recording; None when that is not known."""
+    """Whether every call was answered from a recording; None if unknown."""
     bound: int | None = None
-    """Hits with this run's values (folder, day, ids) in place of recorded ones; None when that is not known."""
+    """Hits with this run's values (folder, day, ids) in place of recorded ones; None if unknown."""
     bound_names: Sequence[str] = ()
-    """What was bound in them."""
+    """Names of the bound variables and fields."""
     carried: int = 0
-    """Hits that were given although their requests have changed, because somebody accepted it."""
+    """Hits on recordings of changed requests, by accepted changes."""
     carried_names: Sequence[str] = ()
-    """The changes under which they were."""
+    """Names of these changes."""
     stale: int = 0
-    """Hits on recordings that are older than their max age."""
+    """Hits on recordings older than their max age."""
     dealt: int = 0
-    """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
+    """Hits of equal concurrent requests with different answers, assigned in order of arrival."""
     misses: Sequence[str] = ()
-    """Texts of the requests that were never recorded."""
+    """Texts of requests that were never recorded."""
     unrecorded: bool = False
-    """Whether nothing at all was recorded for it, so that it was not run."""
+    """Whether it was not run because it has no recordings."""
     xfail: bool = False
-    """Whether it was expected to fail, and ended so or passed: `reasoning` begins with which."""
+    """Whether it was expected to fail, and failed or passed: `reasoning` begins with which."""
     error: str = ""
-    """What went wrong, when something did, in the words of the error."""
+    """Text of the error, if any."""
     labels: Sequence[str] = ()
-    """Marks: ``open-loop from turn 3``, ``unattributed traffic``."""
+    """Labels: ``open-loop from turn 3``, ``unattributed traffic``."""
     live: Mapping[str, Any] | None = None
-    """Which channels were live, in which cassette, and what no recording could answer; None for a run without."""
+    """The live channels, their cassette, and unanswered calls; None without live channels."""
     at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """Everything ended."""
+    """End of the test."""
 
     exit_code: int
     seconds: float
     notes: Sequence[str] = ()
     part_notes: Sequence[str] = ()
-    """Those of `notes` that count only the scenarios that ran here; where parts are merged they are made anew."""
+    """Notes of `notes` that count only local scenarios; they are rebuilt when parts are merged."""
     scenarios: Sequence[Mapping[str, Any]] = ()
     """One row a scenario: {scenario, status, passed, failed, agent_error, environment_error, skipped, rate, interval,
     cost_usd, latency_ms}.
 
-    Cost (US dollars) and latency (milliseconds) are the agent's for a run, as recorded; None where that is not known.
-    """
+    Cost (US dollars) and latency (milliseconds) are the agent's per run, as recorded; None if unknown."""
     times: Mapping[str, int] = field(default_factory=dict)
-    """How long each scenario (all runs) or pytest test took, in milliseconds, by which shards are balanced."""
+    """Milliseconds by scenario (all runs) or pytest test, for balancing shards."""
 
 
 Event = Selected | Started | Message | Step | Verdict | Finished | Completed
 
 
 class Handler(Protocol):
-    """Whoever shows events. Called from one thread at a time, in order; must not raise into the run."""
+    """A handler of events. Called from one thread at a time, in order; must not raise into the run."""
 
     def handle(self, event: Event) -> None: ...
 
     def close(self) -> None:
-        """Write what is left. Nothing comes after it."""
+        """Write the rest. No more events follow."""
 
 
 class ImmediateHandler:
-    """What is common to handlers that do all they have to at each event."""
+    """Base of handlers that keep no state until the end."""
 
     def close(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no output is buffered."""

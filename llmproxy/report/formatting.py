@@ -1,4 +1,4 @@
-"""Words that several reports share: a message, an assertion, what was used, as text."""
+"""Texts shared by several reports: messages, assertions, usage."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from llmproxy.report.events import Assertion, Completed, Finished, Message, Part
 from llmproxy.report.run_tree import Run
 
 _LONGEST = 300
-"""Characters of a value in one line."""
+"""Maximum characters of a value on one line."""
 
 
 def show_value(value: Any) -> str:
-    """Return a value on one line, cut where it is too long to read."""
+    """Return a value on one line, cut to a readable length."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}… ({len(text)} characters)"
 
@@ -30,7 +30,9 @@ def describe_assertion(assertion: Assertion) -> str:
 
 
 def explain_bad_test_end(ended: Completed | None) -> str:
-    """Describe what no run says: the test did not end, or ended badly with no failed run (a broken suite)."""
+    """Describe a bad end that no run explains: the test did not end, or failed without a failed run (a broken
+    suite).
+    """
     if ended is None:
         return "the test did not end"
     if ended.exit_code in (Exit.OK, Exit.FAILED):
@@ -39,7 +41,7 @@ def explain_bad_test_end(ended: Completed | None) -> str:
 
 
 def format_content(message: Mapping[str, Any]) -> str:
-    """Return a message's text; parts that are no text are named."""
+    """Return a message's text; other parts are named."""
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -57,7 +59,7 @@ def _format_part(part: object) -> str:
 
 
 def format_tool_calls(message: Message) -> Iterator[str]:
-    """Yield a line for each tool call of a message, its own or those seen on the wire: name, arguments, result."""
+    """Yield a line for each tool call of a message, its own or observed ones: name, arguments, result."""
     for call in message.tool_calls:
         said = "" if call.get("result") is None else show_value(call["result"])
         yield f"  {call.get('name')}({_format_args(call.get('arguments'))})" + (f" -> {said}" if said else "")
@@ -89,7 +91,7 @@ def format_conversation(run: Run) -> str:
 
 
 def describe_replay(finished: Finished) -> str:
-    """Describe a replayed run: how many of its answers were bound, to what, and how many dealt as they came."""
+    """Describe a replayed run: bound answers, their variables, and answers assigned in order of arrival."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
     carried = f"{finished.carried:,} carried under {name_some(finished.carried_names)}" if finished.carried else ""
     stale = f"{finished.stale:,} older than its max age" if finished.stale else ""

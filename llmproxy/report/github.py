@@ -1,8 +1,7 @@
-"""Annotations of GitHub Actions: each run that did not pass is marked at the line of its file, and the summary page
-gets a table.
+"""Annotations for GitHub Actions: each failed run is marked at the line of its file, and the summary page gets a table.
 
-Where a scenario passes although a run of it did not (`minPassRate`), that is a warning; where the test ends badly and
-no run says so, the test as a whole is an error. So a job whose annotations are read says what its exit code says.
+A failed run of a scenario that passes (`minPassRate`) is a warning; if the test fails without a failed run, the test as
+a whole is an error. So the annotations agree with the exit code.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 """
@@ -21,18 +20,18 @@ _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
 
 class GitHubAnnotator:
-    """Writes a workflow command for each run that did not pass, and the summary if there is a file for it."""
+    """Writes a workflow command for each failed run, and the summary if there is a file for it."""
 
     def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
         """Write commands with `write`; `summary` is GITHUB_STEP_SUMMARY's file, `root` the checkout."""
         self._write, self._summary, self._root, self._run_tree = write, summary, root, RunTree()
         self._marked = False
-        """Whether anything is an error."""
+        """Whether any error was written."""
         self._waiting: list[Run] = []
-        """Runs of which it is not known yet what their scenario comes to."""
+        """Runs whose scenario has no result yet."""
 
     def handle(self, event: Event) -> None:
-        """Mark a run that has ended; one of several when everything has."""
+        """Annotate an ended run; one of several at the end of the test."""
         self._run_tree.add_event(event)
         if isinstance(event, Finished) and (run := self._run_tree.runs.get(event.run_id)):
             if run.started.runs > 1:
@@ -56,7 +55,7 @@ class GitHubAnnotator:
             self._write(line + "\n")
 
     def close(self) -> None:
-        """Write the summary, and what waited for an end that did not come. Raises OSError."""
+        """Write the summary, and pending annotations. Raises OSError."""
         self._annotate_deferred_runs()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
@@ -64,7 +63,7 @@ class GitHubAnnotator:
 
 
 def build_workflow_commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
-    """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` how bad they are."""
+    """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` the severity."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     failed = [
@@ -83,19 +82,19 @@ def build_workflow_commands(run: Run, root: Path | None = None, level: str = "er
 
 
 def _find_step_place(run: Run) -> str:
-    """Return where the step is written that ended a run without an assertion that says why."""
+    """Return the place of the step that ended a run without a failed assertion."""
     return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
 
 
 def _format_annotation(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:
-    """Return an annotation at the first of these places that is a line of a file."""
+    """Return an annotation at the first place that is a line of a file."""
     place = next((found for each in places if (found := _PLACE.fullmatch(each))), None)
     at = f"file={_escape_property(_path_in_checkout(place['file'], root))},line={place['line']}," if place else ""
     return f"::{level} {at}title={_escape_property(title)}::{_escape_data(text)}"
 
 
 def _path_in_checkout(file: str, root: Path | None) -> str:
-    """Return a file as GitHub names it: relative to the checkout, wherever the tests were started."""
+    """Return a file relative to the checkout, wherever the tests were started."""
     if root is None:
         return file
     try:

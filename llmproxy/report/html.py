@@ -1,13 +1,12 @@
-"""One self-contained HTML page: the viewer with a report inside (`ui/static/report.js` shows it).
+"""The report as one self-contained HTML page: the viewer with embedded data (`ui/static/report.js` shows it).
 
-It asks nobody, not even where it came from, and can be mailed, attached to a build, and opened in ten years. What
-agents and models say is
-data: it stands in the page as JSON and becomes text nodes, and the page's own policy runs and loads nothing else. Where
-    no script runs, the same is there as plain text.
+It sends no requests, and can be mailed, attached to a build, and opened in ten years. Texts of agents and models are
+data: they are embedded as JSON and become text nodes, and the page's own policy runs and loads nothing else. Without
+scripts, the same content is there as plain text.
 
-With it come the recordings of its runs and the tests before it. Failed runs come first, and only so much is taken; what
-is left out is counted, with the command that shows it. A store that is not there, or cannot be read, leaves the report
-as it is and says why: a report is never lost to its appendix.
+It includes the recordings of its runs and past tests. Failed runs come first, up to a size limit; omitted ones are
+counted, with the command that shows them. If the store is missing or unreadable, the report says why: a report is never
+lost because of its appendix.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from llmproxy.ui.html_file import page_data
 from llmproxy.ui.page import render_page
 
 MOST = 8 << 20
-"""Bytes of recordings in one report; a page of three times as much opens slowly, and mail refuses it."""
+"""Maximum bytes of recordings in one report; a page three times as large opens slowly, and mail rejects it."""
 _NAMED = 5
-"""Recordings that are left out and named."""
+"""Maximum omitted recordings named."""
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
 def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
-    """Return the data of a page that a report stands on: recordings, what of them is left out, and the trend."""
+    """Return data for a report's page: recordings, the omitted ones, and the trend."""
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
@@ -68,7 +67,7 @@ def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, An
 
 
 def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
-    """Yield what is not in the file, and the command that shows it."""
+    """Yield omitted recordings with the command that shows them."""
     for each in cassettes:
         if each["rows"] and each["left"]:
             name = canonical_name(f"{each['name']}~{each['sample']}")
@@ -81,7 +80,7 @@ def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str)
 
 
 MARK = "llmproxy report"
-"""What kind of data the page has."""
+"""Kind of the page's data."""
 
 NAMES = {
     Status.PASSED: "passed", Status.FAILED: "failed", Status.AGENT_ERROR: "agent error",
@@ -90,7 +89,7 @@ NAMES = {
 
 
 def render_report(run_tree: RunTree, store: Path | None = None) -> str:
-    """Return a run tree as one HTML document, with what it stands on where its recordings are in `store`."""
+    """Return a run tree as an HTML document, with the recordings in `store`."""
     found = {"cassettes": []} | collect_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}

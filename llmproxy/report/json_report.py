@@ -1,8 +1,7 @@
-"""The event stream as JSON: a line an event while it happens (`jsonl`), or one document at the end (`json`).
+"""The event stream as JSON: a line for each event as it happens (`jsonl`), or one document at the end (`json`).
 
-{"event": "started", "run_id": ..., ...}                                  a line of `jsonl`
-{"format": 1, "title": ..., "exit_code": ..., "scenarios": [{"id", "status", "runs": [{"started", "parts",
-"finished"}]}]}
+{"event": "started", "run_id": ..., ...}                                  a line of `jsonl` {"format": 1, "title": ...,
+"exit_code": ..., "scenarios": [{"id", "status", "runs": [{"started", "parts", "finished"}]}]}
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ FORMAT = 1
 
 
 class JsonLines:
-    """Writes each event as a line, at once, under a lock on the file that tells followers that a test runs."""
+    """Writes each event as a line at once, under a file lock that shows readers that the test is running."""
 
     def __init__(self, path: Path) -> None:
-        """Write to `path`, which is made anew. Raises OSError; BlockingIOError where another test writes it."""
+        """Create `path`. Raises OSError; BlockingIOError if another test is writing it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._out: TextIO = path.open("a", encoding="utf-8")
         try:
@@ -44,11 +43,11 @@ class JsonLines:
 
 
 _TRIES, _PAUSE = 20, 0.005
-"""Who looks whether the file is written holds it for a moment."""
+"""Attempts to take the lock: a reader that checks it holds it for a moment."""
 
 
 def _lock_file(file: TextIO) -> None:
-    """Take the lock of who writes; nothing where there are no locks. Raises BlockingIOError where another has it."""
+    """Take the writer's lock; nothing on systems without locks. Raises BlockingIOError if another process has it."""
     try:
         import fcntl
     except ImportError:
@@ -67,7 +66,7 @@ def _lock_file(file: TextIO) -> None:
 
 
 def is_being_written(path: Path) -> bool | None:
-    """Return whether a process that lives writes a file of lines; None where that cannot be known."""
+    """Return whether a live process is writing a file of lines; None if unknown."""
     try:
         import fcntl
 
@@ -83,7 +82,7 @@ def is_being_written(path: Path) -> bool | None:
 
 
 Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] | None]
-"""A run: how it started, what happened, how it ended; None if it did not."""
+"""A run: its start, events and end; None if it did not end."""
 
 
 def read_report_runs(path: Path) -> list[Entry]:

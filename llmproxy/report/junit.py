@@ -1,7 +1,7 @@
-"""JUnit XML, in the form that Jenkins, GitLab, GitHub's actions and Azure all read: one `testcase` a run.
+"""JUnit XML in the form read by Jenkins, GitLab, GitHub's actions and Azure: one `testcase` a run.
 
-A failed run has a `failure`; a crashed agent and an environment that failed have an `error`, of type ``agent_error``
-and ``environment_error``, so that they are told apart. What lies outside XML's characters is written as an escape.
+A failed run has a `failure`; a crashed agent and a failed environment have an `error`, of type ``agent_error`` and
+``environment_error``, to distinguish them. Characters invalid in XML are escaped.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from llmproxy.report.formatting import describe_assertion, describe_replay, expl
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
 WHOLE = "the test as a whole"
-"""Test case that says what no run says."""
+"""Test case for a bad end that no run explains."""
 
 _KINDS = {Status.FAILED: "failure", Status.AGENT_ERROR: "error", Status.ENVIRONMENT_ERROR: "error"}
 _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 has no way to say."""
+"""Characters invalid in XML 1.0."""
 
 
 def render_junit(run_tree: RunTree) -> bytes:
@@ -40,7 +40,7 @@ def render_junit(run_tree: RunTree) -> bytes:
 
 
 def _build_test_error_suite(title: str, why: str) -> ET.Element:
-    """Return a suite with one case for the whole test: who reads only this file must not read a success."""
+    """Return a suite with one case for the whole test, so that this file alone does not look like a success."""
     suite = ET.Element(
         "testsuite", name=_escape_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000"
     )
@@ -98,12 +98,12 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
 
 
 def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
-    """Return what a run is here; a failed one is nothing where its scenario passes all the same (`minPassRate`)."""
+    """Return the JUnit outcome of a run; none for a failed one whose scenario passes (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 
 
 def _list_failure_reasons(run: Run) -> Iterator[str]:
-    """Yield what went wrong, the most telling first."""
+    """Yield reasons of a failure, the most informative first."""
     failed: list[tuple[str, Assertion]] = [
         (step.label or f"step {step.index + 1}", each)
         for step in run.steps

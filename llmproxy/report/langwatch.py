@@ -1,12 +1,11 @@
-"""Events of runs as a LangWatch endpoint takes them: a handler makes them of ours, a stream hands them on, a bus posts
-them.
+"""Events of runs for a LangWatch endpoint: a handler converts ours, a stream passes them on, a bus posts them.
 
     Started, Message, Finished -> LangWatchEvents -> Stream -> ScenarioEventBus -> EventReporter -> POST
     /api/scenario-events
 
 Their JSON form has camel-case names; `type_` is called ``type`` there. The scenario's id is its name. The bus posts on
-a thread of its own, so that no run ever waits for somebody's server: it starts with the first event and ends with
-`drain`. Without LANGWATCH_ENDPOINT there is nothing to do, and nothing is said about it.
+a thread of its own, so that no run waits for a server: it starts with the first event and ends with `drain`. Without
+LANGWATCH_ENDPOINT it does nothing, silently.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from llmproxy.errors import UpstreamError
 from llmproxy.report.events import Event, Finished, ImmediateHandler, Message, Started
 
 PATIENCE = 30.0
-"""Seconds that `drain` waits at most."""
+"""Maximum seconds that `drain` waits."""
 _BACK_OFF = 0.1
 _TIMEOUT = 10.0
 _GOOD = range(200, 300)
@@ -50,7 +49,7 @@ class ScenarioRunFinishedEventStatus(StrEnum):
 
 @dataclass(kw_only=True)
 class ScenarioMessage:
-    """A message with an id, and with text where a conversation may have parts; nothing is refused."""
+    """A message with an id, and with text in place of parts; never refused."""
 
     id: str
     role: str
@@ -65,7 +64,7 @@ class ScenarioMessage:
 
 
 def convert_messages_to_api_client_messages(messages: Iterable[Mapping[str, Any]]) -> list[ScenarioMessage]:
-    """Return a conversation in the endpoint's form; a message's id is its place unless it has one."""
+    """Return a conversation in the endpoint's form; a message's id is its index by default."""
     return [_convert_message(index, message) for index, message in enumerate(messages)]
 
 
@@ -95,7 +94,7 @@ class ScenarioRunStartedEventMetadata:
     description: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What the user says beside it."""
+    """Additional metadata from the user."""
 
     def to_dict(self) -> dict[str, Any]:
         own = {"name": self.name, "description": self.description} | ({"fields": self.fields} if self.fields else {})
@@ -152,7 +151,7 @@ class ScenarioRunStartedEvent(ScenarioEvent):
 
 @dataclass(kw_only=True)
 class ScenarioMessageSnapshotEvent(ScenarioEvent):
-    """The conversation so far; one for every message that joins it."""
+    """The conversation so far; one for every new message."""
 
     type_: ClassVar[str] = "SCENARIO_MESSAGE_SNAPSHOT"
     messages: Sequence[ScenarioMessage]
@@ -163,7 +162,7 @@ class ScenarioMessageSnapshotEvent(ScenarioEvent):
 
 @dataclass(kw_only=True)
 class ScenarioRunFinishedEvent(ScenarioEvent):
-    """A run ended; the last event of its stream."""
+    """The end of a run; the last event of its stream."""
 
     type_: ClassVar[str] = "SCENARIO_RUN_FINISHED"
     status: ScenarioRunFinishedEventStatus
@@ -176,7 +175,7 @@ class ScenarioRunFinishedEvent(ScenarioEvent):
 
 @dataclass(eq=False)
 class Subscription:
-    """Somebody who listens, until `dispose` is called."""
+    """A subscriber, until `dispose` is called."""
 
     on_next: Callable[[Any], None] | None = None
     on_error: Callable[[Exception], None] | None = None
@@ -190,7 +189,7 @@ class Subscription:
 
 
 class Stream:
-    """Hands every event to those who subscribed before it. After its end nothing comes any more."""
+    """Passes every event to earlier subscribers. Nothing follows its end."""
 
     def __init__(self) -> None:
         self._listeners: list[Subscription] = []
@@ -203,7 +202,7 @@ class Stream:
         on_completed: Callable[[], None] | None = None,
         scheduler: object = None,  # noqa: ARG002 (the fourth parameter of Rx)
     ) -> Subscription:
-        """Listen. An object with `on_next` and `on_completed` methods may stand for the three functions."""
+        """Subscribe. An object with `on_next` and `on_completed` methods may replace the three functions."""
         target: Any = on_next
         if on_next is not None and hasattr(on_next, "on_next"):
             on_next, on_error, on_completed = target.on_next, target.on_error, target.on_completed
@@ -234,19 +233,19 @@ class Stream:
 
 
 class RunMessagesAndOutcome(Protocol):
-    """What is asked of a run beside its events."""
+    """Data of a run that its events lack."""
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
-        """The conversation; what was taken back is not in it, though events told it."""
+        """The conversation, without withdrawn messages that events have contained."""
 
     @property
     def outcome(self) -> Any:
-        """How it ended, before its end is told."""
+        """Outcome of the run, before its end is emitted."""
 
 
 class LangWatchEvents(ImmediateHandler):
-    """A handler: tells a stream the events of one run in LangWatch's form."""
+    """A handler that passes the events of one run to a stream in LangWatch's form."""
 
     def __init__(self, stream: Stream, run: RunMessagesAndOutcome, fields: Mapping[str, Any]) -> None:
         self._stream, self._run, self._fields = stream, run, fields
@@ -289,7 +288,7 @@ class LangWatchEvents(ImmediateHandler):
 
 
 class EventReporter:
-    """Posts to one endpoint, in its protocol."""
+    """Client of one endpoint's protocol."""
 
     def __init__(self, endpoint: str | None = None, api_key: str | None = None) -> None:
         """Post to `endpoint`, else to LANGWATCH_ENDPOINT; the key is `api_key`, else LANGWATCH_API_KEY."""
@@ -301,7 +300,7 @@ class EventReporter:
         return bool(self.endpoint)
 
     async def post_event(self, event: ScenarioEvent) -> None:
-        """Post one event. Raises UpstreamError if the endpoint does not take it."""
+        """Post one event. Raises UpstreamError if the endpoint rejects it."""
         if self.endpoint:
             await asyncio.to_thread(self._post_body, event.to_dict())
 
@@ -330,11 +329,11 @@ class EventReporter:
 
 class EventPoster(Protocol):
     async def post_event(self, event: ScenarioEvent) -> None:
-        """Take an event; an exception means: again."""
+        """Post an event; an exception causes a retry."""
 
 
 class Subscribable(Protocol):
-    """Whatever has events to listen to: our own stream, or a subject of Rx."""
+    """A source of events: our own stream, or a subject of Rx."""
 
     def subscribe(
         self,
@@ -346,10 +345,10 @@ class Subscribable(Protocol):
 
 
 class ScenarioEventBus:
-    """Posts the events of the streams that it subscribes to, in order, each up to `max_retries` times."""
+    """Posts the events of subscribed streams, in order, each up to `max_retries` times."""
 
     def __init__(self, event_reporter: EventPoster | None = None, max_retries: int = 3) -> None:
-        """Post by `event_reporter`, or to the endpoint that the environment names."""
+        """Post by `event_reporter`, or to the endpoint of the environment."""
         self._reporter = event_reporter or EventReporter()
         self._retries = max(1, max_retries)
         self._events: queue.SimpleQueue[ScenarioEvent | None] = queue.SimpleQueue()
@@ -358,12 +357,12 @@ class ScenarioEventBus:
         self._completed = False
 
     def subscribe_to_events(self, event_stream: Subscribable) -> None:
-        """Listen to anything with `subscribe(on_next, on_error, on_completed)`, once, and only with an endpoint."""
+        """Subscribe to anything with `subscribe(on_next, on_error, on_completed)`, once, if there is an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
             self._subscription = event_stream.subscribe(self._queue_event, self._log_stream_error, self._mark_completed)
 
     def drain(self, patience: float = PATIENCE) -> None:
-        """Wait until everything is posted, or given up; for `patience` seconds at most."""
+        """Wait until everything is posted or given up; at most `patience` seconds."""
         worker, self._worker = self._worker, None
         if worker is None:
             return
@@ -377,7 +376,7 @@ class ScenarioEventBus:
         return self._worker is not None
 
     def is_completed(self) -> bool:
-        """Return whether the stream ended and nothing waits."""
+        """Return whether the stream ended and no event is pending."""
         return self._completed and self._events.empty()
 
     def _queue_event(self, event: ScenarioEvent) -> None:

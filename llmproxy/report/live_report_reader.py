@@ -1,12 +1,11 @@
-"""A test that is followed while it runs: what its report in JSON lines has told so far, asked again and again.
+"""Reader of a running test's JSON-lines report, polled repeatedly.
 
     followed = LiveReportReader(Path("report.jsonl"))
     followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios":
                                             [{"n": 0, ...}, ...]}
-    followed.read_state("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
+    followed.read_state("9f1c", 12)         -> the same, with only the scenarios that changed since event 12
 
-That a test still runs is told by the lock which its writer holds, not by what it looks like: one that was killed has no
-end either.
+A running test is recognised by its writer's lock, not by the file's content: that of a killed test has no end either.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
 from llmproxy.ui.queries import read_int
 
 RUNNING = "running"
-"""The status of a run, and of a scenario, that has begun and will end."""
+"""Status of an unfinished run or scenario."""
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
 
 
 class LiveReportReader:
-    """Reads what is new each time it is asked. Safe to share between threads."""
+    """Reads the new part at each call. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Follow the report at `path`, which may not be there yet, and is made anew with each test."""
+        """Follow the report at `path`, which may not exist yet, and is created anew by each test."""
         self._path, self._alone = path, Lock()
         self._restart_reading(b"")
 
@@ -47,7 +46,9 @@ class LiveReportReader:
         """Run -> the number of its last event."""
 
     def read_state(self, test: str, after: int) -> dict[str, Any]:
-        """Return the state, or what came after `test`'s `after`-th event, and whether it runs. Raises SettingsError."""
+        """Return the state, or changes after `test`'s event `after`, and whether it is running. Raises
+        SettingsError.
+        """
         with self._alone:
             locked = is_being_written(self._path)  # before it is read: what ends in between is told the next time
             try:
@@ -74,7 +75,7 @@ class LiveReportReader:
             }
 
     def _read_new_lines(self) -> None:
-        """Read whole lines from where the last ones ended; from the beginning where the file is another one."""
+        """Read complete new lines; from the beginning if the file was replaced."""
         try:
             with self._path.open("rb") as file:
                 first = file.readline()
@@ -96,7 +97,7 @@ class LiveReportReader:
 
 
 def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
-    """Return a scenario as plain values; what has begun and not ended is under way as long as the test runs."""
+    """Return a scenario as plain values; an unfinished one is running as long as the test is."""
     tree = scenario_to_json(scenario)
     if not running:
         return tree
@@ -109,12 +110,10 @@ def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str
 
 
 def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """Return what answers the page's question for a report, a document or one in lines; `state` has the tests before
-    it.
+    """Return the viewer's handler for a report, a document or one in lines; `state` has past tests.
 
-    Raises, when asked:
+    Raises, when called:
         SettingsError: the file is no report that this version reads.
-
     """
     followed = LiveReportReader(report)
 
@@ -130,7 +129,9 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
 
 
 def read_report_document(path: Path, known: str = "") -> dict[str, Any]:
-    """Return a JSON report as a followed one; its name alone if it is the `known` one. Raises SettingsError."""
+    """Return a JSON report in the form of a followed one; only its name if it is the `known` one. Raises
+    SettingsError.
+    """
     try:
         same: dict[str, Any] = {"test": f"{path.stat().st_mtime_ns:x}", "count": 0, RUNNING: False, "scenarios": []}
         if same["test"] == known:

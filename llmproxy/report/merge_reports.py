@@ -1,9 +1,9 @@
-"""The JSON reports of the parts of a test -> the events of the whole test, of which any report is rendered.
+"""Merging of the JSON reports of a test's shards into the events of the whole test, from which any report is rendered.
 
     Part, Part, ... (in any order, some of them twice) -> Selected, runs in the order of their scenarios, Completed
 
-Nothing is added up that each part says of its own: a scenario with all its repeats is in one part, so its row (rate,
-interval, tokens, cost) is taken as it is. What is missing is said, and makes the end 3.
+A scenario with all its repeats is in one shard, so its row (rate, interval, tokens, cost) is copied, not added. Missing
+shards are reported, with exit code 3.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from llmproxy.report.json_report import FORMAT
 from llmproxy.report.run_tree import Run, RunTree, deserialize_event, to_plain
 
 _LISTED = 5
-"""Scenarios of a missing part that are named."""
+"""Maximum scenarios of a missing shard that are named."""
 _ORDERS: Mapping[str, tuple[int, ...]] = {
     "test": (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING),
     "pytest": (3, 4, 1, 5),
 }
-"""Exit codes, the one that says most first; pytest has its own."""
+"""Exit codes by priority; pytest has its own."""
 _INTERRUPTED: Mapping[str, int] = {"test": Exit.INTERRUPTED, "pytest": 2}
 _TIMES = frozenset(
     {"at", "ms", "seconds", "total_seconds", "agent_seconds", "waited_seconds", "times", "run_id", "latency_ms"}
 )
-"""Members of a report that two runs of one part never have in common."""
+"""Members of a report that differ between any two runs of a shard."""
 _HEAD = 4096
-"""Bytes that tell what kind of report a file is."""
+"""Bytes that determine the kind of a report."""
 
 Advise = Callable[[Sequence[str], Mapping[str, Any]], str]
-"""Scenarios of which nothing is recorded, how the test was cut -> the note that says what records them."""
+"""Unrecorded scenarios, and the split -> the note with the command that records them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +45,23 @@ class ShardReport:
     path: Path
     run_tree: RunTree
     shard: Mapping[str, Any]
-    """As `sharding.shard_split_to_json` made it."""
+    """In the form of `sharding.shard_split_to_json`."""
 
     @property
     def number(self) -> int:
-        """Which part, from 1."""
+        """Number of the shard, from 1."""
         return int(self.shard["number"])
 
     @property
     def begun_at(self) -> float:
-        """Unix seconds; 0 where it is not known."""
+        """Unix seconds; 0 if unknown."""
         return self.run_tree.selected.at if self.run_tree.selected else 0.0
 
     def get_item_name(self, run: Run) -> str:
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
     def to_plain(self) -> list[Any]:
-        """Return everything that it told as plain values, whatever file it stood in."""
+        """Return its whole content as plain values, independent of the file format."""
         runs = [[run.started, *run.parts, run.finished] for run in self.run_tree.runs.values()]
         return [[[to_plain(each) for each in run] for run in runs], to_plain(self.run_tree.completed)]
 
@@ -70,7 +70,7 @@ class ShardReport:
 
 
 def detect_report_kind(path: Path) -> str:
-    """Return what kind of report a file is: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
+    """Return the kind of a report: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
     if path.suffix.lower() not in (".json", ".jsonl"):
         return ""
     with path.open("rb") as file:
@@ -81,7 +81,7 @@ def detect_report_kind(path: Path) -> str:
 
 
 def read_shard_report(path: Path, kind: str) -> ShardReport:
-    """Return what a part told. Raises SettingsError: no report, another version, or a whole test's; OSError."""
+    """Return a shard's report. Raises SettingsError: no report, another version, or a whole test's; OSError."""
     run_tree = RunTree()
     try:
         lines = read_bounded_text(path).splitlines() if kind == "jsonl" else ()
@@ -108,7 +108,7 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
 
 
 def _split_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the events of which `json_report.to_document` made a document."""
+    """Yield the events from which `json_report.to_document` made a document."""
     if tree["format"] != FORMAT:
         raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")
     runs = [run for scenario in tree["scenarios"] for run in scenario["runs"]]
@@ -131,11 +131,11 @@ class MergedReport:
     events: Sequence[Event]
     exit_code: int
     missing: Sequence[str]
-    """What did not come, in words; nothing if all is there."""
+    """Description of missing shards; empty if there are none."""
 
 
 def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = None) -> MergedReport:
-    """Put parts together. Raises SettingsError: of several tests, or one that came twice with other results."""
+    """Merge shards. Raises SettingsError: of several tests, or the same shard with different results."""
     _check_same_split(parts)
     _require_equal("title", [(part, part.run_tree.title) for part in parts])
     _require_equal(
@@ -210,7 +210,7 @@ def _merge_completed_events(
 
 
 def _check_same_split(parts: Sequence[ShardReport]) -> None:
-    """See that all parts were cut from one test, in the same way. Raises SettingsError naming two that were not."""
+    """Check that all shards belong to one split of one test. Raises SettingsError naming two that do not."""
     first, mine = parts[0].path, parts[0].shard
     for part in parts[1:]:
         name, shard = part.path, part.shard
@@ -239,7 +239,7 @@ def _require_equal(what: str, values: Sequence[tuple[ShardReport, str]]) -> None
 
 
 def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
-    """Return each part once, by number. Raises SettingsError where one came twice, and not with the same results."""
+    """Return each shard once, by number. Raises SettingsError for duplicates with different results."""
     kept: dict[int, tuple[ShardReport, Any]] = {}
     for part in sorted(
         parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.to_plain(), sort_keys=True))
@@ -272,7 +272,7 @@ def _list_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
 
 
 def _describe_interruption(part: ShardReport) -> str:
-    """Describe that a part did not come to its end, or was interrupted; empty if it did."""
+    """Describe that a shard was interrupted or is incomplete; empty otherwise."""
     ended = part.run_tree.completed
     if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
         return ""
@@ -284,14 +284,14 @@ def _describe_interruption(part: ShardReport) -> str:
 
 
 def combine_exit_codes(codes: Sequence[int], by: str = "test") -> int:
-    """Return a whole test's exit code: an unknown one is no success; nothing to run counts if all parts had none."""
+    """Return the whole test's exit code: an unknown one is no success; "nothing to run" only if all shards say so."""
     ran = [code for code in codes if code != Exit.NOTHING] or list(codes)
     strange = next((code for code in ran if code not in _ORDERS[by] and code != Exit.OK), int(Exit.OK))
     return next((int(code) for code in _ORDERS[by] if code in ran), strange)
 
 
 def _merge_rows(parts: Sequence[ShardReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
-    """Return the rows of all scenarios in order, under the names that they have in the whole."""
+    """Return the rows of all scenarios in order, under their names in the whole test."""
     run_tree = RunTree(runs={run.started.run_id: run for run in runs})
     names = Counter(each.id for each in run_tree.scenarios())
     numbers = {id(each.runs[0]): n for n, each in enumerate(run_tree.scenarios(), 1)}

@@ -1,9 +1,9 @@
-"""The terminal: one line per interaction as it ends, and what it all came to.
+"""The proxy's terminal output: one line per ended request, and the totals.
 
-Lines are aligned under heads, plain when piped (or with NO_COLOR) and coloured on a terminal, where the beginning of
-prompt and answer fills the width. Everything that came over the wire is made printable first, so that a model's name
-cannot move the cursor. A console never raises into the proxy: when nobody reads any more (a closed pipe), it falls
-silent. Lines of 20 ms are made and written together: alone, each costs more than three times as much.
+Lines are aligned under headings, plain in a pipe (or with NO_COLOR) and coloured on a terminal, where the beginning of
+prompt and answer fills the width. Text from the wire is made printable first, so that a model's name cannot move the
+cursor. A console never raises into the proxy: after a closed pipe it is silent. Lines are collected for 20 ms and
+written together: separately, each costs more than three times as much.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from llmproxy.proxy_calls import Call, Totals, Use, describe_hits, describe_stub
 from llmproxy.report.request_line import describe_request_handling, escape, format_head_line, format_request_line, paint
 
 _HEADS_AGAIN = 40
-"""Lines after which a terminal gets the heads of the columns again."""
+"""Lines after which a terminal gets the column headings again."""
 _TOGETHER = 0.02
-"""Seconds for which the line of a request waits for those of others."""
+"""Seconds for which lines of requests are collected."""
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return whether to colour: a terminal that can, and nobody said NO_COLOR (https://no-color.org)."""
+    """Return whether to use colours: a capable terminal without NO_COLOR (https://no-color.org)."""
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
 def get_terminal_width(stream: TextIO) -> int | None:
-    """Return the cells of a line of the terminal that `stream` is, None if it is none."""
+    """Return the width of the terminal at `stream`, None if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
     except (OSError, ValueError):
@@ -43,36 +43,36 @@ def get_terminal_width(stream: TextIO) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyStarted:
-    """What a proxy says when it can serve."""
+    """Facts for a proxy's start message."""
 
     url: str
-    """Where it listens, ``http://127.0.0.1:8080``."""
+    """Its address, ``http://127.0.0.1:8080``."""
     mode: Mode
     store: str
     cassette: str
     upstreams: tuple[tuple[str, str, object], ...] = ()
-    """Providers that are not where their table says: name, base URL, who set it."""
+    """Providers with another address than in the table: name, base URL, source."""
     live: tuple[Channel, ...] = ()
-    """Channels that go to their real providers or tools although the mode is replay."""
+    """Live channels in mode replay."""
     ca: str = ""
-    """Certificate of the authority that signs what intercepted clients see; empty where nothing is intercepted."""
+    """Certificate of the authority that intercepted clients must trust; empty without interception."""
     ca_bundle: str = ""
-    """The same together with everything else that is trusted."""
+    """The same with all other trusted certificates."""
 
 
 class Reporter(Protocol):
-    """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""
+    """An observer of a proxy: the console, a collector in a test. Never raises; must not block."""
 
     def on_start(self, info: ProxyStarted) -> None: ...
 
     def on_call(self, call: Call) -> None:
-        """Handle a call that has ended."""
+        """Handle an ended call."""
 
     def note(self, text: str) -> None:
-        """Handle something that belongs to no single request, in one line."""
+        """Handle a one-line message that belongs to no single request."""
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
-        """Handle what the run came to; `unused` recordings nobody asked for, None if that is not known."""
+        """Handle the totals; `unused`: number of unused recordings, None if unknown."""
 
 
 class Console:
@@ -85,9 +85,9 @@ class Console:
     ) -> None:  # fmt: skip
         """Write to `stream`.
 
-        `quiet` leaves out everything but misses, losses and the summary, `verbose` adds the steps of each request.
-        `room` gives the cells of the terminal as it is now, None for a pipe. `later` calls what it is given in so many
-        seconds, so that lines of requests are written together (whoever ends calls `flush`); without it at once.
+        `quiet` shows only misses, losses and the summary, `verbose` adds the steps of each request. `room` returns the
+        terminal's current width, None for a pipe. `later` calls a function after this many seconds, so that lines of
+        requests are written together (`flush` at the end); without it they are written at once.
         """
         self._later, self._waiting = later, list[Call]()
         self._stream, self._room, self._zone = stream, room, zone
@@ -114,7 +114,7 @@ class Console:
         self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:
-        """Print what it all came to; `unused` recordings nobody asked for, None if that is not known."""
+        """Print the totals; `unused`: number of unused recordings, None if unknown."""
         first, *others = format_totals(totals, unused, self._store)
         self._write_lines(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
@@ -122,7 +122,7 @@ class Console:
         self._write_lines()
 
     def _write_lines(self, *lines: str) -> None:
-        """Write whole lines, after those of the calls that wait, at once."""
+        """Write complete lines at once, after pending lines of calls."""
         calls, self._waiting = self._waiting, []
         if self._gone:
             return
@@ -167,9 +167,9 @@ def format_start_lines(info: ProxyStarted) -> list[str]:
 
 
 def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
-    """Return the sum in one line, and one more for each thing that somebody must look at.
+    """Return the totals on one line, and one more for each problem.
 
-    `unused` recordings nobody asked for, None if that is not known; `store` is its path as it is shown.
+    `unused`: number of unused recordings, None if unknown; `store` is its path for display.
     """
     hits = describe_hits(totals, lambda names: escape(names, None))
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
@@ -192,7 +192,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
 
 
 def _format_savings(use: Use) -> str:
-    """Return what the hits saved; nothing if there was nothing to save."""
+    """Return the savings of hits; empty if there are none."""
     tokens = use.input + use.output
     saved = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:

@@ -1,4 +1,4 @@
-"""What `--report KIND=FILE` can be: one table. A kind is a file in this package and a line here."""
+"""The table of kinds for `--report KIND=FILE`: one file in this package and one row here for each."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from llmproxy.report.run_tree import RunTree
 
 
 class BufferedReport:
-    """A report that is one document: it keeps the events, and writes the file when everything is over.
+    """Base of reports that are one document: keeps the events, and writes the file at the end.
 
-    That the place can be written to is tried at the beginning, not after an hour of tests: what is written there then
-    is the document of a test that did not end. Whoever is killed leaves that, never the report of an earlier run, and
-    never half a file.
+    It writes the document of an unfinished test at the start, which proves that the place is writable. A killed test
+    leaves that document, never an earlier run's report, and never half a file.
     """
 
     def __init__(self, path: Path, render: Callable[[RunTree], str | bytes]) -> None:
-        """Write what `render` makes of the run tree to `path`; text as UTF-8. Raises OSError."""
+        """Write the output of `render` for the run tree to `path`; text as UTF-8. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._render, self._run_tree = path, render, RunTree()
         if path.exists() and not path.is_file():
@@ -74,13 +73,13 @@ def _make_github_report(path: Path | None) -> Handler:
 
 class ReportKind(NamedTuple):
     handler: Callable[..., Handler]
-    """Takes the file, None where none was asked for; and where the store is, with `recordings`."""
+    """Takes the file, None if not given; with `recordings` also the store."""
     example: str
-    """A file as it is usually called."""
+    """Example of a file name."""
     alone: bool = False
-    """It needs no file."""
+    """Whether it needs no file."""
     recordings: bool = False
-    """It holds what the tests stand on, and is told where that is."""
+    """Whether it includes recordings, and so needs the store."""
 
 
 KINDS: Mapping[str, ReportKind] = {
@@ -93,15 +92,15 @@ KINDS: Mapping[str, ReportKind] = {
 """By name, as ``--report`` takes it."""
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
-"""How each kind is asked for: ``junit=FILE, ... or github``."""
+"""Syntax of all kinds: ``junit=FILE, ... or github``."""
 
 
 def make_report_handler(text: str, store: Callable[[], Path | None] = lambda: None) -> Handler:
-    """Return the handler that `--report` asks for, which gets to see no secrets: ``junit=FILE``, ``github``.
+    """Return the handler for an argument of `--report`, behind redaction: ``junit=FILE``, ``github``.
 
-    `store` tells, when all is over, which database has the recordings of what was tested; None where nobody knows.
+    `store` returns at the end the database with the tests' recordings; None if unknown.
 
-    Raises SettingsError: there is no such kind, or it lacks its file.
+    Raises SettingsError: unknown kind, or no file.
     """
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)

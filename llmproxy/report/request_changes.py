@@ -1,9 +1,9 @@
-"""What has changed since a suite was recorded: over all its calls and cassettes, what it touches and what it costs.
+"""Summary of changed requests over all calls and cassettes of a suite, with their effects and costs.
 
     trials of cassettes (`core.sessions.change_trials`) -> `summarize_trials` -> lines, JSON, a table for a pull request
 
-A price that nobody knows is said, never counted as 0. What to record anew costs at least the changed calls, and at most
-them and all that their recordings hold after them: a new answer may lead the program elsewhere.
+An unknown price is reported as such, never counted as 0. Recording again costs at least the changed calls, and at most
+these and all later calls of their recordings: a new answer may change the program's course.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from llmproxy.server_store_path import store_exists
 from llmproxy.settings import shown_path
 
 OTHERWISE = 0.08
-"""Share of changed calls that were answered otherwise, where real suites were recorded anew."""
+"""Share of changed calls that got a different answer in new recordings of real suites."""
 SOON = 14
-"""Days before its end from which on an accepted change is named with it."""
+"""Days before its expiry from which on an accepted change is shown with it."""
 
 
 @dataclass(slots=True)
 class ChangeGroup:
-    """One change over calls and cassettes; or the calls that no accepted change covers, of one reason."""
+    """One change over calls and cassettes; or, by reason, calls that no accepted change covers."""
 
     name: str
     text: str
     told: Change | None = None
     calls: int = 0
     cassettes: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
-    """With the whole segments that were seen with it there."""
+    """Cassettes with the whole segments seen there."""
 
     @property
     def change(self) -> Change:
@@ -61,15 +61,15 @@ class ChangeGroup:
 
 
 class RerecordCost(NamedTuple):
-    """What it costs to record anew: US dollars of each call, None where that is not known."""
+    """Cost of recording again: US dollars of each call, None if unknown."""
 
     costs: Sequence[float | None]
-    """Of the changed calls."""
+    """Costs of the changed calls."""
     after: Sequence[float | None]
-    """Of what follows them in their recordings."""
+    """Costs of later calls in their recordings."""
     seconds: float
     follows: float
-    """How many calls of `after` are asked, as is to be expected."""
+    """Expected number of calls in `after` that are sent again."""
 
     def __str__(self) -> str:
         calls, more = len(self.costs), len(self.after)
@@ -92,10 +92,10 @@ class RerecordCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangeSummary:
-    """What trials saw, put together."""
+    """Combined results of trials."""
 
     groups: Sequence[ChangeGroup]
-    """Of what may be accepted, by origin."""
+    """Acceptable changes, by origin."""
     refused: Sequence[ChangeGroup]
     counts: Mapping[str, int]
     """Calls, changed, carried under accepted changes; cassettes, changed; tests that pass, pass carried, fail."""
@@ -136,12 +136,12 @@ class ChangeSummary:
             yield f"with recorded answers: {passed}, {counts['carried']} with carried answers, {counts['failed']} fail"
 
     def list_next_steps(self, store: Path, folder: Path | None = None) -> list[str]:
-        """Return what to type next; `folder` holds the cassettes' files, where no settings say it."""
+        """Return the next commands; `folder` is the cassette folder, if no setting has it."""
         where = f" --cassette-dir {quote_word(shown_path(folder))}" if folder else ""
         return [f"next: {format_command(f'review{where}', shown_path(store))}"] if self.groups else []
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; a price that is not known is None."""
+        """Return plain JSON values; an unknown price is None."""
         rows = {name: [each.to_json() for each in getattr(self, of)] for name, of in _ROWS.items()}
         return rows | {"counts": dict(self.counts), "bill": self.bill and self.bill.to_json()}
 
@@ -161,7 +161,7 @@ _ROWS = {"changes": "groups", "refused": "refused"}
 
 
 def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
-    """Return what trials of a store saw that ended since then (Unix time)."""
+    """Return the results of a store's trials that ended since then (Unix time)."""
     trials = read_trials(store, since)
     rows: dict[tuple[str, int], dict[int, RowSummary]] = {}
     if trials and store_exists(store):
@@ -176,11 +176,11 @@ def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
 
 
 Recordings = Callable[[ChangeTrial], Mapping[int, RowSummary]]
-"""Returns the recordings of a trial's cassette in their order, but for calls that may be gone."""
+"""Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
 def describe_accepted_changes(store: Path, names: Sequence[str], today: date) -> list[str]:
-    """Return, of accepted changes under which answers were carried, since when they are and whether they end soon."""
+    """Return the dates of accepted changes that carried answers, and those that expire soon."""
     if not names or not store_exists(store):
         return []
     with open_store(store, writable=False, now=time.time) as database:
@@ -198,7 +198,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
 
 
 def summarize_trials(trials: Iterable[ChangeTrial], recordings: Recordings) -> ChangeSummary:
-    """Put together what trials saw."""
+    """Combine the results of trials."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
     bills = []
@@ -234,12 +234,12 @@ def summarize_trials(trials: Iterable[ChangeTrial], recordings: Recordings) -> C
 
 
 _MISSING = frozenset({NotCarried.NO_PLACE, NotCarried.NOT_LOOKED_AT})
-"""Of calls that have not changed but are new, or come after one that was refused: nobody can say more."""
+"""Reasons of unchanged calls that are new, or follow a refused one: nothing more is known of them."""
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
 def _find_removed_calls(trial: ChangeTrial, recordings: Recordings) -> Iterator[Change]:
-    """Yield the recorded calls that are no longer made, where a trial went the recorded way to its end."""
+    """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
     clients = {each.origin for call in trial.seen for each in call.changes if each.origin.source is Author.CLIENT}

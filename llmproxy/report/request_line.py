@@ -1,8 +1,8 @@
-"""The line of one request, in columns that a terminal has room for; pure.
+"""Layout of a request's line in columns that fit the terminal; pure.
 
-A pipe gets every column. A terminal gets those that fit, and what is left of its width for the beginning of prompt and
-answer; what tells a line apart (time, what happened, model, status, recording, session, a note) is never left out for
-it, a long name of a session cut in its middle.
+A pipe gets every column. A terminal gets those that fit, and the beginning of prompt and answer in the remaining width.
+Essential columns (time, outcome, model, status, recording, session, a note) are never dropped for it; a long session
+name is cut in the middle.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.proxy_calls import Call
 
 _BORDERS = " /:,-"
-"""Where a long name is best broken."""
+"""Preferred places to break a long name."""
 
 
 def count_cells(text: str) -> int:
-    """Return how many cells a text of printable characters takes."""
+    """Return the display width of a printable text."""
     return len(text) if text.isascii() else sum(map(_count_char_cells, text))
 
 
 def clip_cells(text: str, room: int) -> str:
-    """Return as much of a text as fits into `room` cells, a cut marked."""
+    """Return the part of a text that fits into `room` cells, with a mark if cut."""
     if count_cells(text) <= room:
         return text
     return text[: _count_fitting_chars(text, room - 1)].rstrip() + "…" if room > 0 else ""
 
 
 def clip_middle(text: str, room: int) -> str:
-    """Return as much of a name as fits, cut in its middle: long ones begin alike and part at their ends."""
+    """Return a name cut in the middle to fit: long names often differ only at the end."""
     if count_cells(text) <= room:
         return text
     front = clip_cells(text, (room + 2) // 3)
@@ -44,7 +44,7 @@ def clip_middle(text: str, room: int) -> str:
 
 
 def wrap_to_cells(text: str, room: int, borders: str = _BORDERS) -> list[str]:
-    """Return the lines of a text in a column of `room` cells: all of it, broken behind a border where one is near."""
+    """Return all lines of a text in a column of `room` cells, broken after a border if one is near."""
     lines = []
     while count_cells(text) > room:
         most = max(_count_fitting_chars(text, room), 1)
@@ -61,7 +61,7 @@ def pad_cells(text: str, room: int, *, right: bool = False) -> str:
 
 
 def _count_fitting_chars(text: str, room: int) -> int:
-    """Return how many characters stand in `room` cells."""
+    """Return the number of characters that fit in `room` cells."""
     if text.isascii():
         return min(len(text), max(room, 0))
     taken = 0
@@ -80,32 +80,32 @@ _COLOURS = {
     "REPLAY": "32", "REPLAY~": "32", "CARRIED": "33", "STUB": "36", "RECORD": "36", "PASS": "33", "REFUSE": "31",
     "MISS": "1;31", "FAULT": "35", "note": "33", "dim": "2",
 }  # fmt: skip
-"""ANSI attributes of a word."""
+"""ANSI attributes by word."""
 _LONGEST = 100
-"""Characters of a name from the wire that are shown."""
+"""Maximum characters shown of a name from the wire."""
 _NOTE = 300
-"""Characters of a note: an address and a reason."""
+"""Maximum characters of a note: an address and a reason."""
 _TEXT = 60
-"""Characters of prompt and answer each that a pipe gets."""
+"""Characters of prompt and answer each in a pipe."""
 _FEWEST = 8
-"""Cells below which a text says nothing."""
+"""Least useful width of a text."""
 _SESSION = 20
-"""Cells that the name of a session gets before any text does."""
+"""Width reserved for a session's name before any text."""
 _REMEMBERED = 512
-"""Lines that differ in nothing but their time and duration are put together once; so many of them."""
+"""Size of the cache of lines that differ only in time and duration."""
 
 
 class _Column(NamedTuple):
     head: str
     cells: int
     narrow: int
-    """Cells on a terminal of less than `_WIDE`."""
+    """Width on a terminal narrower than `_WIDE`."""
     since: int = 0
-    """The narrowest terminal that shows it."""
+    """Least terminal width that shows it."""
     right: bool = False
 
     def is_shown(self, room: int | None) -> bool:
-        """Return whether a terminal of `room` cells, None for a pipe, has room for it."""
+        """Return whether a terminal of `room` cells, None for a pipe, shows it."""
         return room is None or room >= self.since
 
 
@@ -130,7 +130,7 @@ def format_request_line(
 ) -> str:
     """Return the line of one request.
 
-    `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe.
+    `zone` is the machine's own by default, `room` the terminal's width, None for a pipe.
     """
     before, after = _format_line_parts(call.fields_without_timing, colour, room)
     took = duration(call.ms)
@@ -145,7 +145,7 @@ def _format_clock(second: int, zone: tzinfo | None) -> str:
 
 @lru_cache(_REMEMBERED)
 def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001 - key
-    """Return a line between its time and its duration, and behind that, of calls that are alike but for these."""
+    """Return the parts of a line between time and duration, and after that, for calls that differ only in these."""
     call = Call(*alike)
     replayed = call.decision is Decision.REPLAY
     word = "MISS" if call.miss and call.decision is Decision.REFUSE else call.decision.value
@@ -182,7 +182,7 @@ def _lay_out_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
 
 
 def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
-    """Yield what stands after the columns, in `room` cells; `key`: also of what was not found."""
+    """Yield the details after the columns, in `room` cells; `key`: also of a miss."""
     found = f"#{call.interaction}" if call.interaction is not None else ""
     digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
     party = f"({escape(call.party)})" if call.party != AGENT else ""
@@ -196,7 +196,7 @@ def _list_trailing_details(call: Call, room: int | None, *, key: bool) -> Iterat
 
 
 def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
-    """Return prompt and answer as far as `room` goes; a short one leaves its share to the other."""
+    """Return prompt and answer cut to `room`; a short one leaves its share to the other."""
     texts = [printable(" ".join(text.split())) for text in (call.asked, call.answered)]
     if not any(texts):
         return ""
@@ -212,7 +212,7 @@ def _fit_prompt_and_answer(call: Call, room: int | None) -> str:
 
 
 def describe_request_handling(call: Call) -> list[str]:
-    """Return how a request came to its end, step by step; for who asked for all of it."""
+    """Return the steps of a request's handling, for verbose output."""
     what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
     times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""
     found = f"recording #{call.interaction}" if call.decision is Decision.REPLAY and call.interaction else ""
@@ -233,7 +233,7 @@ def describe_request_handling(call: Call) -> list[str]:
 
 
 def escape(text: str, longest: int | None = _LONGEST) -> str:
-    """Make text of unknown origin fit for a terminal: on one line, without control characters."""
+    """Return untrusted text on one line without control characters."""
     shown = text
     if not text.isprintable():
         shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
@@ -241,5 +241,5 @@ def escape(text: str, longest: int | None = _LONGEST) -> str:
 
 
 def paint(text: str, what: str, *, colour: bool) -> str:
-    """Put text between ANSI escapes."""
+    """Wrap text in ANSI escapes."""
     return f"\x1b[{_COLOURS[what]}m{text}\x1b[0m" if colour else text

@@ -1,8 +1,8 @@
-"""Runs at the terminal: of a suite a line for each run as it ends, everything that did not hold, and what it comes to;
-of a scenario in Python each message as it comes, then how it ended.
+"""Terminal output of runs: for a suite a line per ended run, all failures, and the totals; for a scenario in Python
+each message as it arrives, then the outcome.
 
-Live: where the output is a terminal, a bar below the lines tells how far it is; piped, there are only lines. Strings of
-    agents are shown with control characters made visible, so that an answer cannot drive the terminal.
+A terminal shows a progress bar below the lines; a pipe gets only lines. Control characters in agents' texts are made
+visible, so that an answer cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from llmproxy.report.run_tree import Run
 from llmproxy.report.scenario_rows import format_case_table
 
 _LINES = 5
-"""Lines of a tool's arguments or result that are printed."""
+"""Maximum lines printed of a tool's arguments or result."""
 _NAMED = 2
-"""How verbose one is who wants the scenario's name on each line."""
+"""Verbosity from which each line has the scenario's name."""
 _COLOURS = {"green": "32", "blue": "34", "magenta": "35", "yellow": "33", "red": "31"}
 
 
 class ScenarioConsole:
-    """Prints to a stream, with colours in a terminal; lines name their run of several, at verbose 2 the scenario."""
+    """Prints to a stream, with colours on a terminal; lines name their run if several, at verbose 2 the scenario."""
 
     def __init__(self, verbose: int = 1, stream: TextIO | None = None) -> None:
-        """Print to `stream`, else to what is standard output then."""
+        """Print to `stream`, by default standard output at that time."""
         self._verbose = verbose
         self._stream = stream
         self._prefix = ""
         self._alone = True
 
     def handle(self, event: Event) -> None:
-        """Print what of an event a reader wants to see."""
+        """Print an event."""
         if isinstance(event, Started):
             self._alone = event.runs == 1
             which = f"{event.sample}/{event.runs}" if event.runs > 1 else ""
@@ -62,7 +62,7 @@ class ScenarioConsole:
                 self._print("red", "Error:", event.error.partition("\n")[0] if short else event.error)
 
     def close(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no output is buffered."""
 
     def _print_message(self, event: Message) -> None:
         said = event.message
@@ -118,13 +118,13 @@ class SuiteConsole:
     def __init__(
         self, write: Callable[[str], object], *, colour: bool = False, live: bool = False, verbose: bool = False
     ) -> None:
-        """Write to `write`; `live`: it is a terminal; `verbose`: conversations and what passed as well."""
+        """Write to `write`; `live`: it is a terminal; `verbose`: also conversations and passed assertions."""
         self._write, self._colour, self._live, self._verbose = write, colour, live, verbose
         self._runs: dict[str, Run] = {}
         self._total = self._done = 0
         self._bar = ""
         self._errors: dict[str, str] = {}
-        """Errors that were shown -> the run in which they occurred first."""
+        """Printed errors -> the first run with each."""
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Selected):
@@ -182,7 +182,7 @@ class SuiteConsole:
             self._print_line(f"      run it again: {start.rerun}")
 
     def _find_run_with_same_error(self, event: Finished, start: Started, number: str) -> str:
-        """Return the earlier run that ended with the same error, but for its cassette, its sample and numbers."""
+        """Return an earlier run with the same error, apart from cassette, sample and numbers."""
         if event.status is not Status.ENVIRONMENT_ERROR or not event.error:
             return ""
         what = event.error.replace(f"sample {start.sample}, ", "").replace(start.cassette, "")
@@ -260,7 +260,7 @@ class SuiteConsole:
 
 
 def _escape_unprintable(text: str) -> str:
-    """Make what is no printable character visible, but leave our own colours."""
+    """Make unprintable characters visible, except our own colours."""
     pieces = re.split(r"(\x1b\[(?:32|31|35|33|0)m)", text)
     return "".join(
         piece if at % 2 else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", piece) for at, piece in enumerate(pieces)

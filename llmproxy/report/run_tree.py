@@ -1,8 +1,8 @@
-"""Events -> a tree of runs: scenarios, their runs, and what happened in each.
+"""The tree of runs built from events: scenarios, their runs, and the events of each.
 
-Reports that are one document (JUnit, JSON, HTML) fold the stream with :class:`RunTree`; those that show things as they
-happen need none of it. A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `to_plain` makes
-plain JSON values of an event, and `deserialize_event` the event again, for events that another process saw.
+Reports that are one document (JUnit, JSON, HTML) collect the stream with :class:`RunTree`; others do not need it. A run
+that never finished (Ctrl-C, a crash) stays in the tree, without an end. `to_plain` converts an event to plain JSON
+values, and `deserialize_event` back, for events from another process.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _WORST = (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.FAILED, Status.SK
 class Run:
     started: Started
     parts: list[Message | Step | Verdict] = field(default_factory=list)
-    """In the order in which they happened."""
+    """Events in order."""
     finished: Finished | None = None
 
     @property
     def status(self) -> Status:
-        """How it ended; one that did not says nothing about the agent."""
+        """Its outcome; an unfinished run says nothing about the agent."""
         return self.finished.status if self.finished else Status.ENVIRONMENT_ERROR
 
     @property
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
-        """What the judge found at last."""
+        """The judge's last findings."""
         if self.finished and self.finished.criteria:
             return tuple(self.finished.criteria)
         found = [part.criteria for part in self.parts if isinstance(part, Verdict) and part.criteria]
@@ -78,11 +78,11 @@ class ScenarioRuns:
     suite: str
     runs: list[Run] = field(default_factory=list)
     verdict: Status | None = None
-    """What whoever ran it says that it comes to (it may ask for less than all runs); None until the end."""
+    """The runner's verdict (it may require less than all runs); None until the end."""
 
     @property
     def status(self) -> Status:
-        """The status of its runs together: as told, else that of all, or flaky where some passed and some failed."""
+        """The runner's status, else that of all runs: flaky if some passed and some failed."""
         if self.verdict is not None:
             return self.verdict
         found = {run.status for run in self.runs}
@@ -93,15 +93,15 @@ class ScenarioRuns:
 
 @dataclass(slots=True)
 class RunTree:
-    """Everything that happened so far."""
+    """All events so far."""
 
     selected: Selected | None = None
     completed: Completed | None = None
     runs: dict[str, Run] = field(default_factory=dict)
-    """By run_id, in the order of their beginning."""
+    """Runs by run_id, in the order of their start."""
 
     def add_event(self, event: Event) -> None:
-        """Take the next event. One of a run that never started is dropped: nothing could be said about it."""
+        """Add an event. One of a run that never started is dropped."""
         if isinstance(event, Selected):
             self.selected = event
         elif isinstance(event, Completed):
@@ -138,7 +138,7 @@ class RunTree:
 
 
 def to_plain(value: Any) -> Any:
-    """Return an event (or a part) as plain JSON; half a surrogate pair becomes its escape, which JSON can carry."""
+    """Return an event (or a part) as plain JSON; a lone surrogate becomes its escape."""
     if hasattr(value, "__dataclass_fields__"):
         return {"event": type(value).__name__.lower()} | {name: to_plain(part) for name, part in asdict(value).items()}
     if isinstance(value, Enum):
@@ -162,15 +162,15 @@ _SCALARS: Mapping[str, Callable[[Any], bool]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST,
     "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST,
 }
-"""By the annotation of a field: what a value must be."""
+"""Type check by annotation of a field."""
 _MOST = 1 << 53
-"""Of a number in a report; NaN is not below it either."""
+"""Maximum of a number in a report; NaN fails the comparison too."""
 LATEST = 253_402_300_800
-"""Unix seconds at which there are no years any more."""
+"""Unix time after the last representable year."""
 
 
 def matches_annotation(value: object, kind: str) -> bool:
-    """Return whether a plain value is of the kind that an annotation names; of what no table names it is."""
+    """Return whether a plain value has the annotated type; True for unknown annotations."""
     kind, _, optional = kind.partition(" | ")
     if optional and value is None:
         return True
@@ -185,7 +185,7 @@ def matches_annotation(value: object, kind: str) -> bool:
 
 
 def _check_fields[T: DataclassInstance](made: T) -> T:
-    """Return what was made if each of its fields holds what is declared. Raises TypeError."""
+    """Return an object if all its fields have the declared types. Raises TypeError."""
     for each in fields(made):
         value = getattr(made, each.name)
         right = matches_annotation(value, str(each.type))
@@ -206,7 +206,7 @@ def is_decimal(text: str) -> bool:
 
 
 def deserialize_event(tree: Mapping[str, Any]) -> Event:
-    """Return the event that plain values stand for. Raises KeyError, TypeError or ValueError if they stand for none."""
+    """Return the event for plain values. Raises KeyError, TypeError or ValueError if invalid."""
     said = {name: value for name, value in tree.items() if name != "event"}
     if "status" in said:
         said["status"] = Status(said["status"])

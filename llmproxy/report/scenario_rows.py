@@ -1,15 +1,13 @@
-"""Scenarios as rows, by what their runs came to: what tables, baselines and the trend are made of, and how sure a share
-is.
+"""Rows of scenarios with the results of their runs, for tables, baselines and the trend, and intervals of rates.
 
-Cases of a scenario stand side by side at the end: those that did not pass first, and no more lines than a reader wants.
+Cases of a scenario are listed together at the end: failed ones first, with a limited number of lines.
 
     weather: 3 cases, 1 not passed; * not as most are (passed)
     * failed  rome   $0.0021  1.20 s
       passed  paris  $0.0014  0.84 s
       passed  oslo   $0.0015  0.90 s
 
-Cost and latency are those of the agent in a run, as they were recorded; of several runs the mean. What is not known is
-left out.
+Cost and latency are the agent's in a run, as recorded; the mean of several runs. Unknown values are left out.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
 
 
 def check_pass_counts(passed: int, runs: int, k: int = 1) -> None:
-    """Raise ValueError for more passes than runs, and for a `k` that counts nothing."""
+    """Raise ValueError for more passes than runs, and for a `k` below 1."""
     if not 0 <= passed <= runs:
         raise ValueError(f"{passed} of {runs} runs cannot have passed")
     if k < 1:
@@ -66,11 +64,11 @@ _KINDS = {
     "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None",
     "cost_usd": "str | None", "latency_ms": "float | None",
 }  # fmt: skip
-"""Of a row that was kept: what its values are."""
+"""Types of a stored row's values."""
 
 
 def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a row that was read if it is one. Raises TypeError."""
+    """Return a row after checking it. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
         if not matches_annotation(value, kind) or (name == "cost_usd" and value is not None and not is_decimal(value)):
@@ -79,7 +77,7 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
-    """Return a scenario's row of its runs' results; `good`: whether it passed all the same; None: if all did."""
+    """Return a scenario's row from its runs' results; `good`: whether it passed regardless; None: if all did."""
     statuses = [str(run.get("status")) for run in runs]
     passed = statuses.count("passed")
     counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
@@ -97,7 +95,7 @@ def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None
 
 
 def _mean_cost(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return US dollars of the agent in a run, the mean of several; None where one of them does not say it."""
+    """Return the agent's mean cost per run in US dollars; None if one is unknown."""
     mean = mean_known([_read_cost(run) for run in runs])
     return None if mean is None else format(mean, "f")
 
@@ -107,16 +105,16 @@ def _read_cost(row: Mapping[str, Any]) -> Decimal | None:
 
 
 _SHOWN = 30
-"""Lines of one scenario; after so many, the report files have the rest."""
+"""Maximum lines of one scenario; the report files have all."""
 _WORD = 30
-"""Characters of an axis's value."""
+"""Maximum characters of an axis's value."""
 _GOOD = (Status.PASSED.value, Status.SKIPPED.value)
 _COUNTED = tuple(each.value for each in (Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.FLAKY))
-"""How a cell ends that says something about the agent."""
+"""Statuses of cells that say something about the agent."""
 
 
 def format_case_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines for the rows of `Completed.scenarios`: of each scenario with several cases."""
+    """Return the lines for the rows of `Completed.scenarios` of each scenario with several cases."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for row in rows:
         name, bracket, rest = str(row.get("scenario", "")).partition("[")
@@ -131,11 +129,10 @@ def format_case_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and
-    latency.
+    """Return a line for each value of each axis of a matrix: passed cells, mean cost and latency.
 
     The interval is of the share of cells: runs of different cells are never pooled, a cell counts once. Cells that say
-    nothing about the agent are left out of it.
+    nothing about the agent are left out.
     """
     names = dict.fromkeys(name for _, row in cases for name in row.get("axes") or ())
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -158,7 +155,7 @@ def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
 
 
 def _pass_interval(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the interval of the share of cells that pass; empty where two cells or more do not say it."""
+    """Return the interval of the share of passed cells; empty for fewer than two."""
     counted = [row.get("status") == Status.PASSED.value for row in rows if row.get("status") in _COUNTED]
     interval = wilson(sum(counted), len(counted)) if len(counted) > 1 else None
     return "" if interval is None else _format_interval((interval.low, interval.high))
@@ -169,7 +166,7 @@ def _format_interval(interval: Sequence[float]) -> str:
 
 
 def _average_cost_and_latency(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean cost and latency of cells; None where one of them is not known."""
+    """Return mean cost and latency of cells; None if one is unknown."""
     latency = mean_known([row.get("latency_ms") for row in rows])
     return {"cost_usd": mean_known([_read_cost(row) for row in rows]), "latency_ms": latency}
 
@@ -198,7 +195,7 @@ def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def _majority_status(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return how most cases ended, more than half of them; empty where there is no such status."""
+    """Return the status of more than half of the cases; empty if there is none."""
     status, number = Counter(str(row.get("status")) for _, row in cases).most_common(1)[0]
     return status if number * 2 > len(cases) else ""
 

@@ -1,10 +1,10 @@
-"""Which part of a test has which scenario.
+"""Assignment of scenarios to shards of a test.
 
     3/10 + {id: weight} -> {id: part}
 
-The heaviest first, each to the part that is lightest so far; equal ones in the order of their ids. So the parts depend
-on ids, on how often each scenario runs and on the times of one file that is named, and on nothing that differs from
-machine to machine: no clock, no order of files, no hash of Python's.
+The heaviest first, each to the lightest shard so far; equal ones in the order of their ids. So the shards depend on
+ids, on the number of runs and on the times in one named file, and on nothing that differs between machines: no clock,
+no order of files, no hash of Python's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmproxy.files import read_bounded_text
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 MOST = 10_000
-"""Parts of a test."""
+"""Maximum number of shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Shard:
     of: int
 
     def __str__(self) -> str:
-        """As it is typed: ``3/10``."""
+        """Its option: ``3/10``."""
         return f"{self.number}/{self.of}"
 
 
 def parse_shard(text: str, flag: str = "--shard") -> Shard:
-    """Read ``3/10``. Raises SettingsError naming `flag`."""
+    """Parse ``3/10``. Raises SettingsError naming `flag`."""
     found = _SHARD.fullmatch(text.strip())
     if found is None:
         raise SettingsError(f"{flag} is {text!r}; it is a part and how many there are, such as 3/10.")
@@ -52,7 +52,7 @@ def parse_shard(text: str, flag: str = "--shard") -> Shard:
 
 
 def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
-    """Return how long scenarios or tests took, milliseconds, by an earlier JSON report. Raises SettingsError."""
+    """Return the durations of scenarios or tests in milliseconds from a JSON report. Raises SettingsError."""
     try:
         times = json.loads(read_bounded_text(path))["times"]
         return {str(name): max(int(ms), 0) for name, ms in times.items()}
@@ -66,7 +66,7 @@ def read_test_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
 
 
 def check_shard_split_json(shard: Any) -> None:
-    """See that plain values are what `shard_split_to_json` makes. Raises TypeError."""
+    """Check the form of `shard_split_to_json`. Raises TypeError."""
     shard = shard if isinstance(shard, dict) else {}
     number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
     if shard.get("by") not in ("test", "pytest") or not _is_list_of([number, of], int) or not 1 <= number <= of <= MOST:
@@ -87,14 +87,14 @@ def _is_list_of(values: Any, kind: type) -> bool:
 
 
 def weigh_items(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
-    """Return each item's weight: its time if known, else its runs by the usual time of a run, if any is known."""
+    """Return each item's weight: its time if known, else its runs times the usual time of a run, if any is known."""
     known = sorted(times[name] // max(many, 1) for name, many in runs.items() if times.get(name))
     usual = max(known[(len(known) - 1) // 2], 1) if known else 1
     return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}
 
 
 def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
-    """Return the part, from 1, of each item."""
+    """Return the shard, from 1, of each item."""
     load = [0] * of
     held = [0] * of
     found: dict[str, int] = {}
@@ -107,7 +107,7 @@ def split_items(weighed: Mapping[str, int], of: int) -> dict[str, int]:
 
 
 def shard_split_to_json(shard: Shard, parts: Mapping[str, int], by: str, **more: Any) -> dict[str, Any]:
-    """Return what a part's report says of the cut: all items in order, each one's part; `by`: ``test``, ``pytest``."""
+    """Return a shard report's description of the split: all items in order with shards; `by`: ``test``, ``pytest``."""
     return {
         "number": shard.number,
         "of": shard.of,

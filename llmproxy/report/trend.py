@@ -1,9 +1,9 @@
-"""The last tests side by side: what each scenario came to, test after test, kept in ``<store>.state.db``.
+"""Results of the last tests, scenario by scenario, kept in ``<store>.state.db``.
 
     Selected, Completed -> a row for the test, a row for each of its scenarios
-    the last so many tests -> lines, what got worse first
+    the last tests -> lines, regressions first
 
-A test that was interrupted says too little and is not kept. The database is nobody's evidence: `--report json=FILE` is.
+An interrupted test says too little and is not kept. The database is no evidence: `--report json=FILE` is.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from llmproxy.report.scenario_rows import validate_row
 from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
 
 KEPT = 200
-"""Tests that are kept."""
+"""Maximum tests kept."""
 SHOWN = 10
-"""Tests that are shown."""
+"""Maximum tests shown."""
 BUSY_SECONDS = 2.0
 _TABLES = (
     (
@@ -54,7 +54,7 @@ _LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - sk
 @dataclass(frozen=True, slots=True)
 class PastTestRun:
     at: float
-    """When it began, Unix time."""
+    """Unix time of its start."""
     title: str
     exit_code: int
     rows: Mapping[str, Mapping[str, Any]]
@@ -62,10 +62,10 @@ class PastTestRun:
 
 
 class TrendRecorder(ImmediateHandler):
-    """Keeps a test when it is over."""
+    """Stores a test at its end."""
 
     def __init__(self, path: Path, lost: Callable[[str], object]) -> None:
-        """Keep it in the database at `path`; `lost` hears why that was not possible."""
+        """Store it in the database at `path`; `lost` gets the reason if that fails."""
         self._path, self._lost = path, lost
         self._selected = Selected(title="", scenarios=0, runs=0)
 
@@ -122,7 +122,7 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
 
 
 def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:
-    """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
+    """Return a test from its row. Raises CassetteCorrupt: a value has a wrong type."""
     why = (
         ""
         if matches_annotation(title, "str") and matches_annotation(code, "int")
@@ -141,7 +141,7 @@ def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mappi
 
 
 def tests_to_page_columns(tests: Sequence[PastTestRun], names: AbstractSet[str]) -> list[dict[str, Any]]:
-    """Return tests as the columns of a page: of these scenarios alone, and only tests that ran one of them."""
+    """Return tests as columns of a page: only these scenarios, and only tests that ran one of them."""
     return [
         {"at": test.at, "statuses": {name: row["status"] for name, row in test.rows.items() if name in names}}
         for test in tests
@@ -150,7 +150,7 @@ def tests_to_page_columns(tests: Sequence[PastTestRun], names: AbstractSet[str])
 
 
 def format_trend(tests: Sequence[PastTestRun], only: Callable[[str], bool] = lambda _name: True) -> list[str]:
-    """Return a table of tests, oldest first: a line for each scenario, those that got worse first."""
+    """Return a table of tests, oldest first: a line for each scenario, regressions first."""
     names = list(dict.fromkeys(name for test in reversed(tests) for name in test.rows if only(name)))
     if not names:
         return []
@@ -165,7 +165,7 @@ def format_trend(tests: Sequence[PastTestRun], only: Callable[[str], bool] = lam
 
 
 def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, str, str]:
-    """Return how urgent a scenario is, its name, and what changed between the last two tests that ran it."""
+    """Return a scenario's urgency, its name, and the change between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
     step = 0 if before is None else rank_row_badness(last) - rank_row_badness(before)
@@ -188,7 +188,7 @@ def _format_status_mark(row: Mapping[str, Any] | None) -> str:
 def _format_change(
     before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str, shown: Callable[[Any], str]
 ) -> str:
-    """Return a figure, with what it was where that was another one; empty where it is not known."""
+    """Return a figure, with its earlier value if different; empty if unknown."""
     if last[name] is None:
         return ""
     old, new = None if before is None or before[name] is None else shown(before[name]), shown(last[name])

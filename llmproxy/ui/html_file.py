@@ -1,7 +1,7 @@
-"""One file to share: everything that the page would ask for, put into it, so that it asks nobody.
+"""A shareable page with all its data embedded, so that it sends no requests.
 
-A message stands once however often it is sent again, and a request as what it adds to an earlier one; so a file grows
-with what was said. As in every file that leaves the machine, what names a person or a machine has a stand-in
+A message is stored once however often it is sent again, and a request as its difference from an earlier one; so a file
+grows only with new content. As in every file that leaves the machine, names of persons and machines are replaced
 (`cassettes.anonymized_export`).
 """
 
@@ -36,15 +36,15 @@ from llmproxy.ui.recordings.new_content import LinkedExchange, RecordingReader
 from llmproxy.ui.recordings.step_summaries import read_steps
 
 MARK = "llmproxy recording"
-"""What kind of data a page has; by it a file of ours is told from another one."""
+"""Kind of a page's data, by which our files are recognised."""
 _DEEPEST = 50
-"""Requests that are put together to give one back."""
+"""Maximum number of requests that are combined to restore one."""
 _ONE = 2
-"""Calls of the largest size that a page with a limit has room for."""
+"""Maximum-size calls that fit into a page with a limit."""
 
 
 def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
-    """Return cassettes as a page's data; above `most` bytes the last, and huge calls, are left out and counted."""
+    """Return cassettes as a page's data; above `most` bytes without the last and huge calls, which are counted."""
     maker = PageDataBuilder(most=most)
     children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     cassettes = []
@@ -74,7 +74,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
 
 
 def _build_call_row(interaction: Interaction) -> dict[str, Any]:
-    """Return a call's row with the file's texts: those of the store name what has a stand-in here."""
+    """Return a call's row with the file's texts: the store's contain names that are replaced here."""
     i, chunks = interaction, interaction.response.chunks
     asked, answered, cost = extract_texts_and_cost(i)
     return {
@@ -93,7 +93,7 @@ class _ValuePool:
     numbers: dict[str, int] = field(default_factory=dict)
     values: list[Any] = field(default_factory=list)
     size: int = 0
-    """Characters of all of them."""
+    """Total characters."""
 
     def add(self, value: Any) -> int:
         name = json.dumps(value)
@@ -112,13 +112,13 @@ class PageDataBuilder:
     messages: _ValuePool = field(default_factory=_ValuePool)
     tools: _ValuePool = field(default_factory=_ValuePool)
     depth: dict[int, int] = field(default_factory=dict)
-    """How many others are needed to give a request back."""
+    """Number of other requests needed to restore a request."""
 
     size: int = 0
     """Characters of calls and bodies."""
 
     def add_cassette(self, store: Readable, info: CassetteInfo) -> Iterator[Interaction]:
-        """Take one cassette and sample's calls, giving those there was room for, each party's conversations apart."""
+        """Add a cassette and sample, with the calls that fit, each party's conversations separately."""
         readers: dict[str, RecordingReader] = {}
         for each in store.iter_interactions(info.name, info.sample):
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
@@ -162,7 +162,7 @@ class PageDataBuilder:
 
 
 def choose_cassettes(store: Readable, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
-    """Yield the cassettes that are meant; all where none is named."""
+    """Yield the selected cassettes; all if none is named."""
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):
             yield info

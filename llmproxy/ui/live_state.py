@@ -1,7 +1,7 @@
-"""What happens in a running proxy, as the page shows it.
+"""The state of a running proxy for the page.
 
-In two steps: `take_live_snapshot` is called where the engine lives, between two of its events, and costs little;
-`state_to_json` makes plain values of what it took in any thread.
+In two steps: `take_live_snapshot` runs in the engine's thread, between two of its events, and is fast; `state_to_json`
+converts the snapshot to plain values in any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call, CallLog
 
 MOST = 500
-"""Rows of one answer."""
+"""Maximum rows of one answer."""
 Json = Any
 _WORDS = {
     Decision.REPLAY: "hit", Decision.RECORD: "recorded", Decision.PASS: "passed", Decision.REFUSE: "refused",
@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange], after: int) -> dict[str, Json]:
-    """Take what happened after the `after`-th call: plain values, but for `rows`, the calls with their numbers."""
+    """Take the changes after call number `after`: plain values, except `rows`, the calls with their numbers."""
     sessions = [
         {
             "name": each.name,
@@ -62,7 +62,7 @@ def state_to_json(seen: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def find_miss(misses: Sequence[JournaledMiss], at: float, session: str, key: str) -> dict[str, Json] | None:
-    """Return a miss for the page: text, places, commands; None if forgotten. One asked again is kept once."""
+    """Return a miss for the page: text, places, commands; None if dropped. Repeated ones are kept once."""
     own = [each for each in misses if each.data.get("session") == session]
     found = next((each for each in own if each.at == at), None)
     found = found or next((each for each in reversed(own) if key and each.data.get("key") == key), None)
@@ -82,7 +82,7 @@ def find_miss(misses: Sequence[JournaledMiss], at: float, session: str, key: str
 
 
 def classify_call(call: Call) -> str:
-    """Return what happened in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
+    """Return the outcome in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
     if call.fault:
         return "fault"
     if call.miss and call.decision is Decision.REFUSE:

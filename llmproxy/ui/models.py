@@ -1,7 +1,7 @@
-"""What the viewer's page asks and is answered: a model for each query and answer, and a row for each question.
+"""Models of the viewer's queries and answers, and a row for each query.
 
-`scripts/api-document` describes them in `data/openapi.json`; a test holds real answers against it. Nothing else imports
-this.
+`scripts/api-document` describes them in `data/openapi.json`; a test checks real answers against it. Nothing else
+imports this.
 """
 
 from __future__ import annotations

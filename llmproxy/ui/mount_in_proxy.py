@@ -1,8 +1,8 @@
-"""The viewer at a proxy's own port: the page, its questions about the store, and what happens live.
+"""The viewer at a proxy's own port: the page, its queries about the store, and live traffic.
 
-Who may ask is the control API's rule (`core.control.answering.find_refusal`); the page alone is given to everybody who
-may name us, without a token where the asker may not have one. Answers are made in a thread of their own, over a store
-opened for each: a question about a large call must never hold up a replay.
+Access follows the control API's rule (`core.control.answering.find_refusal`); only the page itself is open to every
+client that uses the proxy's name, without its token for those who need one. Answers are computed in a thread, with a
+store opened for each: a query about a large call must never delay a replay.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _DATA = UI_PREFIX + "data/"
 
 @dataclass(slots=True)
 class Viewer:
-    """Answers what stands below ``/_llmproxy/ui/``."""
+    """Answers requests below ``/_llmproxy/ui/``."""
 
     engine: Engine
     watch: CallLog
     opened: Callable[[], Iterable[Exchange]]
-    """Gives the exchanges that have not ended."""
+    """Returns the unfinished exchanges."""
     token: str = ""
     page_token: str = ""
-    """Comes with the page, and lets it ask; anew with each proxy."""
+    """Token embedded in the page for its queries; new with each proxy."""
     tests: Callable[[Mapping[str, str]], Any] | None = None
-    """Answers what the last test in this folder told, or tells."""
+    """Handler for the last or running test of this folder."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
     def answer_request(self, asked: ControlRequest) -> Future[PageAnswer]:
-        """Answer a request, soon. Call it where the engine lives."""
+        """Answer a request asynchronously. Must be called in the engine's thread."""
         target = urlsplit(asked.target)
         path, refusing = target.path, find_refusal(asked, self.token, self.page_token)
         if path == "/":
@@ -80,7 +80,7 @@ class Viewer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _answer_page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
-        """Return the page; its token only to whom may ask without one, and never to a script."""
+        """Return the page; with its token only for clients that need none, and never for a script."""
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = find_refusal(_hide_own_origin(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
@@ -91,7 +91,7 @@ class Viewer:
         return page_answer({**start, "store": store, "store_words": format_store_option(store)})
 
     def _choose_answerer(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
-        """Return what answers a question; what it needs of the engine is taken now."""
+        """Return the function that answers a query; the engine's state is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
             seen = live_state.take_live_snapshot(
@@ -129,7 +129,7 @@ def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any
 
 
 def _hide_own_origin(asked: ControlRequest) -> ControlRequest:
-    """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
+    """Return a navigation without its origin: links on our own page lead to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
     return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)

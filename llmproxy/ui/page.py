@@ -1,8 +1,7 @@
-"""The document: one style, a script for each module, and data as JSON that no parser of HTML looks into.
+"""The document: one style, a script for each module, and data as JSON that no HTML parser interprets.
 
-Safe by what it may do rather than by trust: the policy names each script and the style by its digest and allows nothing
-else, so markup that should ever get through runs nothing and loads nothing. As a file it may ask nobody; served, only
-where it came from.
+It is safe by its policy: that allows the style and each script by digest and nothing else, so injected markup runs
+nothing and loads nothing. A file may send no requests; a served page only to its server.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import Any
 UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-"""Controls, marks that turn the direction of text, and halves of surrogate pairs: nothing that a page has to hold."""
+"""Controls, bidirectional marks and lone surrogates, which a page does not need."""
 
 _NO_SCRIPT = "This page is put together by its own script, which asks nobody. Here scripts are switched off."
 
 
 def render_page(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
-    """Return the page with its data; `plain` shows where no script may run, `served` lets it ask its server."""
+    """Return the page with its data; `plain` is shown without scripts, `served` allows requests to its server."""
     style, code = read_static("style.css"), list_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -61,20 +60,20 @@ def _digest_for_csp(text: str) -> str:
 
 
 def to_script_safe_json(value: object) -> str:
-    """Return JSON that can stand in a script element: no markup in it, and nothing that a terminal would obey."""
+    """Return JSON for a script element: without markup, and without terminal escapes."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return to_visible(text)
 
 
 def to_visible(text: str) -> str:
-    """Return a text with what does not show written as its number, as JSON writes it."""
+    """Return a text with invisible characters written as JSON escapes."""
     return UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 MAIN = "main.js"
 VENDORED = {"preact": "vendor/preact.js"}
-"""How vendored modules name each other."""
+"""Import names of vendored modules."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["']([^"']+)["'];?""", re.MULTILINE)
@@ -92,12 +91,12 @@ START = (
 
 
 def list_page_scripts() -> list[str]:
-    """Return the scripts of the page, in order: what defines modules, the modules, and what starts the first one."""
+    """Return the scripts of the page in order: the module loader, the modules, and the start of the first one."""
     return [START, *(wrap_js_module(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
 
 
 def wrap_js_module(name: str) -> str:
-    """Return a module as a script, its first line first, without characters that a terminal obeys."""
+    """Return a module as a script, its first line first, without characters that terminals interpret."""
     body = _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}", _convert_js_module(name)
     )  # one in a minified string stays what it was
@@ -110,7 +109,7 @@ def read_static(name: str) -> str:
 
 
 def _list_module_and_imports(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
-    """Yield a module and those that it imports, each once."""
+    """Yield a module and its imports, each once."""
     seen = {} if seen is None else seen
     if name in seen:
         return
@@ -122,7 +121,7 @@ def _list_module_and_imports(name: str, seen: dict[str, None] | None = None) -> 
 
 
 def _resolve_import(importer: str, named: str) -> str:
-    """Return the path in `static/` that an import means."""
+    """Return the path in `static/` of an import."""
     if named in VENDORED:
         return VENDORED[named]
     folder = importer.rpartition("/")[0]

@@ -1,9 +1,9 @@
-"""The questions of the page, one function each over an open store: what a recording holds, a window at a time.
+"""The page's queries, one function each over an open store: contents of a recording, in windows.
 
     answer_question(store, "calls", {"cassette": "default", "offset": "0"}) -> plain JSON values
 
-A query that makes no sense is refused with what it can be; nothing is guessed. `data/openapi.json` describes each under
-``/_llmproxy/ui/data/``, and a test holds it against QUESTIONS.
+An invalid query is refused with the valid values; nothing is guessed. `data/openapi.json` describes each under
+``/_llmproxy/ui/data/``, and a test checks it against QUESTIONS.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Query = Mapping[str, str]
 
 MAX_RUN_CALLS = 200
 MAX_RUN_BYTES = 24 << 20
-"""How far a story is told at once."""
+"""Maximum bytes of a run read at once."""
 BEFORE, AFTER = 24, 12
-"""Calls around one that are read for what it repeats, and for the results of its tools."""
+"""Calls before and after one that are read for repeated content, and for the results of its tools."""
 AROUND_BYTES = 6 << 20
 
 
@@ -50,14 +50,14 @@ class NoSuchQuestion(RefusedError):
 
 
 def answer_question(store: Readable, question: str, query: Query) -> Json:
-    """Answer a question of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
+    """Answer a query of the page. Raises BadQuestion, NoSuchQuestion, CassetteError."""
     if question not in QUESTIONS:
         raise NoSuchQuestion(f"llmproxy: the page has no question {question[:60]!r}.", hint=", ".join(QUESTIONS))
     return QUESTIONS[question](store, query)
 
 
 def read_int(query: Query, name: str, default: int | None, most: int) -> int:
-    """Return a whole number of a query. Raises BadQuestion."""
+    """Return an integer parameter. Raises BadQuestion."""
     text = query.get(name, "")
     if not text and default is not None:
         return default
@@ -67,7 +67,7 @@ def read_int(query: Query, name: str, default: int | None, most: int) -> int:
 
 
 def read_call_filter(query: Query) -> CallFilter:
-    """Return which calls a query means. Raises BadQuestion."""
+    """Return the call filter of a query. Raises BadQuestion."""
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
     sample = read_int(query, "sample", 1, 999_999)
@@ -84,7 +84,7 @@ def read_call_filter(query: Query) -> CallFilter:
 
 
 def answer_cassettes(store: Readable, _query: Query) -> Json:
-    """Return every cassette and sample, whose child it is, and what was asked first."""
+    """Return every cassette and sample with its fork origin and first prompt."""
     children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     return {
         "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
@@ -101,12 +101,12 @@ def answer_cassettes(store: Readable, _query: Query) -> Json:
 
 
 TOLD = 500
-"""Recordings of which the page says how they begin: a look into the store for each."""
+"""Maximum recordings with their first prompt: each needs a lookup in the store."""
 NO_CHILD = {"fork": None, "parent": None}
 
 
 def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
-    """Return of each recording that is a fork where it parted, and the name of its parent."""
+    """Return the fork point and parent's name of each recording that is a fork."""
     return {
         (each.cassette, each.sample): {
             "fork": each.describe_origin(),
@@ -117,7 +117,7 @@ def list_fork_origins(store: Readable) -> dict[tuple[str, int], dict[str, str]]:
 
 
 def answer_calls(store: Readable, query: Query) -> Json:
-    """Return a window of a recording's calls; ``sums=1`` adds what all come to, and what is drawn of each."""
+    """Return a window of a recording's calls; ``sums=1`` adds totals and the timeline."""
     which = read_call_filter(query)
     offset, limit = read_int(query, "offset", 0, 10**9), read_int(query, "limit", 200, call_list.MOST)
     found: dict[str, Json] = {"offset": offset, "rows": call_list.read_row_window(store, which, offset, limit)}
@@ -127,7 +127,7 @@ def answer_calls(store: Readable, query: Query) -> Json:
 
 
 def answer_call_place(store: Readable, query: Query) -> Json:
-    """Return a call's place in its recording's list, and its name in every store made of the same cassettes."""
+    """Return a call's position in its recording's list, and its name in every store with the same cassettes."""
     row = _read_call_row(store, read_int(query, "id", None, 1 << 62))
     which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
     return {
@@ -139,7 +139,7 @@ def answer_call_place(store: Readable, query: Query) -> Json:
 
 
 def answer_steps(store: Readable, query: Query) -> Json:
-    """Return what was asked, done and answered, from the recording's beginning on."""
+    """Return the steps of a recording from its beginning on."""
     which = read_call_filter(query)
     ids = [row["id"] for row in _prefer_agent_calls(call_list.read_row_window(store, which, 0, call_list.MOST))]
     read: list[Interaction] = list(
@@ -149,7 +149,7 @@ def answer_steps(store: Readable, query: Query) -> Json:
 
 
 def answer_call(store: Readable, query: Query) -> Json:
-    """Return one call, opened: what is new in it among those around it, and what its tools answered."""
+    """Return one call with its new content among its neighbours, and its tools' results."""
     id_ = read_int(query, "id", None, 1 << 62)
     row = _read_call_row(store, id_)
     reader = RecordingReader()
@@ -181,12 +181,12 @@ QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
 
 
 def _prefer_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Return the agent's own calls; all where it has none: what simulators and judges said is another story."""
+    """Return the agent's own calls, without simulators and judges; all if there are none."""
     return [row for row in listed if row["party"] == AGENT] or listed
 
 
 def take_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
-    """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
+    """Yield interactions until their bodies exceed the limit; always the first."""
     left = most
     for each in found:
         yield each
@@ -209,7 +209,7 @@ def _read_call_row(store: Readable, id_: int) -> RowSummary:
 
 
 def _load_neighbours(store: Readable, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
-    """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
+    """Yield the calls of the same party before or after one, nearest first, within the byte limit."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
         "SELECT id FROM interactions"

@@ -1,4 +1,4 @@
-"""What the viewer's servers answer: a value, with the header fields that keep it to whom it is for."""
+"""Responses of the viewer's servers: a value, with header fields that protect it from others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _FAULT = "That is a fault of the viewer, not of the recording: llmproxy show reads it in the terminal."
 Headers = tuple[tuple[str, str], ...]
 Ask = Callable[[str, dict[str, str]], Any]
-"""Question and query to plain values; raises LLMProxyError."""
+"""Converts question and query to plain values; raises LLMProxyError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PageAnswer:
 
 
 def build_headers(answer: PageAnswer) -> Headers:
-    """Return the header fields of every answer of ours: nothing is kept, framed, sniffed or told to others."""
+    """Return header fields common to all our answers: no caching, framing, sniffing or referrer."""
     return (
         ("content-type", answer.kind),
         ("cache-control", "no-store"),
@@ -46,7 +46,7 @@ def page_answer(start: dict[str, Any]) -> PageAnswer:
 
 
 def json_answer(status: int, value: object) -> PageAnswer:
-    """Return plain values as JSON; half a surrogate pair has no UTF-8, but JSON can escape it."""
+    """Return plain values as JSON; lone surrogates are escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return PageAnswer(status, "application/json", text.encode("utf-8", "backslashreplace"))
 
@@ -72,5 +72,5 @@ def refusal_answer(status: int, code: str, message: str, hint: str = "") -> Page
 
 
 def redirect_to_page() -> PageAnswer:
-    """Send a browser that asks for the root to the page."""
+    """Redirect a browser from the root to the page."""
     return PageAnswer(302, "text/plain", b"", (("location", UI_PREFIX),))

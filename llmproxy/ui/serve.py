@@ -1,9 +1,9 @@
-"""`llmproxy ui`: the page and its data, on loopback, for whoever has the token.
+"""`llmproxy ui`: the page and its data, on loopback, protected by a token.
 
-Who may read is asked three times: the request must name this machine (`OriginGuard`: no page of another name that
-points here), no other page may ask (Origin, Sec-Fetch-Site), and data wants the token that stands in the address that
-was printed: other users of this machine do not have it. The page itself holds no data and is given to everybody who
-names us. A store is opened for each question, for reading, and closed again.
+Access is checked three times: the request must name this machine (`OriginGuard`: no other name that resolves here), it
+must not come from another page (Origin, Sec-Fetch-Site), and data requires the token in the printed address, which
+other users of this machine lack. The page itself holds no data and is open to every client that uses our name. A store
+is opened for reading for each query, and closed again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from llmproxy.ui.responses import (
 _DATA = "data/"
 _LABEL = "label"
 _MOST = 1 << 20
-"""Bytes of what a page writes."""
+"""Maximum bytes that a page may write."""
 Put = Callable[[dict[str, str]], Any]
-"""What the page wrote to plain values; raises LLMProxyError."""
+"""Converts the page's input to plain values; raises LLMProxyError."""
 
 
 def respond_to_request(
@@ -50,7 +50,7 @@ def respond_to_request(
     put: Put | None = None,
     body: bytes = b"",
 ) -> PageAnswer:
-    """Answer one request of `llmproxy ui`; `put` takes what the page may write, where it may write anything."""
+    """Answer one request of `llmproxy ui`; `put` handles input from the page, if it may write."""
     path, _, asked = target.partition(
         "?"
     )  # origin form: nothing else names what is here, and `urlsplit` raises for `http://[`
@@ -90,7 +90,7 @@ def _answer_write_request(put: Put, body: bytes) -> PageAnswer:
 
 
 def _parse_content_length(said: str) -> int | None:
-    """Return a length that is taken; of thousands of digits, Python reads none."""
+    """Return a valid length; Python refuses to parse thousands of digits."""
     plain = said.isascii() and said.isdecimal() and len(said) <= len(str(_MOST))
     return int(said) if plain and int(said) <= _MOST else None
 
@@ -120,13 +120,13 @@ def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put
         do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as http.server calls them
 
         def log_message(self, *_: object) -> None:
-            """Print nothing: the address holds no data, and the terminal belongs to the command."""
+            """Print nothing: the terminal belongs to the command."""
 
     class ViewerServer(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Print nothing of a browser that left before its answer was there."""
+            """Print nothing if a browser left before its answer."""
             if not isinstance(sys.exception(), ConnectionError):
                 super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -1,1 +1,1 @@
-"""What several commands share: options made of settings, text that is safe to print, imports."""
+"""Code shared by several commands: options derived from settings, safe printing, imports."""

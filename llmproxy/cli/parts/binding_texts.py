@@ -1,4 +1,4 @@
-"""What commands print of runs: declared run variables, volatile fields, and what volatile fields merge."""
+"""Texts about bindings: run variables, volatile fields, and recordings that volatile fields merge."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError
 
 _SHOWN = 20
-"""Merges that are listed one by one."""
+"""Maximum merges listed one by one."""
 _RUNS = 3
-"""Runs of a cassette whose run variables are listed."""
+"""Maximum runs of a cassette whose run variables are listed."""
 _LONGEST = 60
 
 
@@ -28,7 +28,7 @@ def parse_run_variables_json(said: str) -> list[dict[str, str]]:
 
 
 def format_run_variables(said: str) -> str:
-    """Return run variables as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
+    """Return run variables on one line: ``cwd /tmp/a, home /home/kim``; long values are cut."""
     return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in parse_run_variables_json(said))
 
 
@@ -38,13 +38,13 @@ def _shorten_value(text: str) -> str:
 
 
 def format_volatile_field(field: VolatileField) -> str:
-    """Return a volatile field as words: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
+    """Return a volatile field as text: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
     where = f' "{_shorten_value(field.before)}"' if field.before else f" {field.at}"
     return f"{field.name} ({field.kind}, {to_line(field.tool) or 'anywhere'}{where})"
 
 
 def describe_run_variables(name: str, said: Sequence[str]) -> Iterator[str]:
-    """Yield the run variables of a cassette's runs; nothing where it has none."""
+    """Yield the run variables of a cassette's runs; nothing if it has none."""
     for each in said[:_RUNS]:
         yield f"{name}: recorded with {format_run_variables(each)}"
     if len(said) > _RUNS:
@@ -66,7 +66,7 @@ def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> di
 def extract_volatile_values(
     database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Return what stands in volatile fields of a recorded request: name, kind, value and path."""
+    """Return the volatile values of a recorded request: name, kind, value and path."""
     try:
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
@@ -81,7 +81,7 @@ def extract_volatile_values(
 def list_volatile_merges(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[MergedPair]]:
-    """Return by cassette which recordings its volatile fields, and shipped ones, would merge; only those with any."""
+    """Return the recordings that a cassette's own and built-in volatile fields merge, by cassette, if any."""
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
         merges = find_equated_pairs(database, name, (), rules, upstreams)
@@ -91,7 +91,7 @@ def list_volatile_merges(
 
 
 def print_merges(found: Mapping[str, Sequence[MergedPair]]) -> None:
-    """Print which recordings volatile fields merge; nothing where no cassette has volatile fields."""
+    """Print the recordings that volatile fields merge; nothing without volatile fields."""
     if not found:
         return
     count = sum(map(len, found.values()))

@@ -1,9 +1,9 @@
-"""What a shell completes beyond commands and options: names of cassettes and of models, out of the store that is meant.
+"""Shell completion of cassette names and models from the selected store.
 
-Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash
-takes a colon for the end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and
-spaces: :func:`adapt_to_bash` sees to both. Zsh runs what it gets, and typer does not quote for it whatever a name may
-hold: such a name is not offered there.
+It runs at each tab: an unreadable store completes nothing, and prints nothing into the command line. Bash splits words
+at colons and inserts completions unquoted, and pytest's names have colons, brackets and spaces: :func:`adapt_to_bash`
+handles both. Zsh evaluates completions, and typer does not quote every character a name may have: such a name is not
+offered there.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COLONS = re.compile(r"\n(:+)(?:\n|$)")
 _ESCAPED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
-"""A backslash before a quote ends typer's quoting of a name, and the rest would be run; others arrive changed."""
+"""Unsafe characters: a backslash before a quote ends typer's quoting, and zsh would run the rest."""
 
 
 @contextmanager
 def adapt_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
-    """Answer bash as it asks: words parted at colons are one, and it gets only what is missing of what is printed."""
+    """Adapt completions to bash: join words that it split at colons, and return only the missing part of each."""
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
         return
@@ -57,7 +57,7 @@ def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_models(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete a model that was recorded, as litellm names it: ``openai/gpt-4o-mini``."""
+    """Complete a recorded model by litellm's name: ``openai/gpt-4o-mini``."""
     return _complete_from_store(ctx, incomplete, _list_model_names)
 
 

@@ -1,7 +1,7 @@
-"""The agent of `llmproxy demo`: three turns with an OpenAI client, one plain, one with a tool, one streamed.
+"""The agent of `llmproxy demo`: three turns with an OpenAI client: one plain, one with a tool, one streamed.
 
-It knows nothing of llmproxy. `scripts/make-demo` records it against a scripted provider; the demo replays that
-recording to it. Its prompts are part of the recording's keys: after changing one, make the recording anew.
+It does not know llmproxy. `scripts/make-demo` records it against a scripted provider; the demo replays that recording.
+Its prompts are part of the recording's keys: after changing one, record again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def get_weather(city: str) -> str:
 
 
 def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
-    """Hold the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
+    """Run the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
     history: list[ChatCompletionMessageParam] = [{"role": "user", "content": plain}]
     say(f"\nuser       {plain}\n")
     answer = create(model=MODEL, messages=history).choices[0].message.content or ""
@@ -85,7 +85,7 @@ KEY = "no-key-needed"
 
 @dataclass(frozen=True, slots=True)
 class DemoClient:
-    """A client, made for a base URL; `refused` is what it raises where it gets an error."""
+    """A client for a base URL; `refused` is the exception that it raises for an error."""
 
     name: str
     made_for: Callable[[str], Create]
@@ -93,7 +93,7 @@ class DemoClient:
 
     @classmethod
     def find_installed(cls) -> Self:
-        """Return the real client if it is installed, else the plain one."""
+        """Return the real OpenAI client if installed, else the plain one."""
         try:
             import openai
         except ModuleNotFoundError:
@@ -105,7 +105,7 @@ class DemoClient:
         )
 
     def describe_error(self, error: Any) -> str:
-        """Return what a developer reads, the class of the exception first."""
+        """Return the error as a developer sees it, starting with the exception's class."""
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
         name = (
             f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
@@ -116,7 +116,7 @@ class DemoClient:
 
 
 class DemoRefused(Exception):
-    """An error that the plain client got."""
+    """An error that the plain client received."""
 
     def __init__(self, status_code: int, body: object) -> None:
         super().__init__(str(body))
@@ -125,7 +125,7 @@ class DemoRefused(Exception):
 
 
 class _AttributeDict(SimpleNamespace):
-    """JSON by attribute; what is not there is None."""
+    """JSON with attribute access; missing members are None."""
 
     def __getattr__(self, name: str) -> None:
         return None
@@ -136,7 +136,7 @@ def _parse_attribute_json(text: str) -> Any:
 
 
 def _make_httpx_client(url: str) -> Create:
-    """Return what asks like `client.chat.completions.create`, by httpx alone."""
+    """Return a replacement of `client.chat.completions.create` that needs only httpx."""
     import httpx
 
     client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60, trust_env=False)

@@ -1,4 +1,4 @@
-"""``llmproxy run --faults sweep``: the command again and again, with one injected fault each."""
+"""``llmproxy run --faults sweep``: run the command repeatedly, with one injected fault each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from llmproxy.settings import Loaded
 
 
 def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
-    """Run the command in replay with one injected fault each time; returns 1 if one breaks it. Raises LLMProxyError."""
+    """Replay the command once for each injected fault; returns 1 if one breaks it. Raises LLMProxyError."""
     refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = select_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
@@ -87,7 +87,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
 
 
 def _spell_cassette(loaded: Loaded) -> list[str]:
-    """Return the options that say which recording is meant, as they were typed."""
+    """Return the options that select the recording, as typed."""
     named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
     return [
         f"--{name} {shlex.quote(value)}"
@@ -97,7 +97,7 @@ def _spell_cassette(loaded: Loaded) -> list[str]:
 
 
 def read_stdin() -> bytes | None:
-    """Return what came on stdin, for each of the runs; None from a terminal."""
+    """Return the contents of stdin, for reuse in each run; None for a terminal."""
     with suppress(OSError, ValueError):
         if sys.stdin is not None and not sys.stdin.isatty():
             mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -120,7 +120,7 @@ def make_progress_printer() -> Callable[[str], None]:
 
 
 def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
-    """Print and write to `file` the table and what it comes to; returns the exit code. `typed` has FAULT in it."""
+    """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
     for line in [*format_findings(findings), "", *summarize_findings(findings, typed)]:

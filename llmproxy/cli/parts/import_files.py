@@ -1,4 +1,4 @@
-"""Files of recordings into a store: which file goes into which cassette, and the books of what came in."""
+"""Import of recording files into a store: assignment of files to cassettes, and the report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, Se
 from llmproxy.server_store_path import show_store
 
 _SKIPPED = 20
-"""Skipped exchanges that are listed one by one."""
+"""Maximum skipped exchanges listed one by one."""
 _YAML = (".yaml", ".yml")
 
 # -- which file goes into which cassette
@@ -44,11 +44,11 @@ _YAML = (".yaml", ".yml")
 class ImportFile:
     path: Path
     form: Format | None
-    """Known where it had to be looked at: in a folder, and where one was asked for. None: look when it is read."""
+    """Format, if already detected (in a folder) or requested; None: detect when reading."""
 
 
 def group_files(paths: Sequence[Path], name: str | None, form: Format | None = None) -> dict[str, list[ImportFile]]:
-    """Return each cassette's files, in order; `form` is forced. Raises CassetteNotFound, SettingsError: two names."""
+    """Return each cassette's files in order; `form` forces the format. Raises CassetteNotFound, SettingsError."""
     found: dict[str, list[ImportFile]] = {}
     for path in paths:
         for piece, own in _expand_path(path, form):
@@ -66,7 +66,7 @@ def group_files(paths: Sequence[Path], name: str | None, form: Format | None = N
 
 
 def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, str]]:
-    """Yield files with their cassettes' names: what ours say, else the file's below its folders."""
+    """Yield files with cassette names: from the content of our files, else from the path below the folder."""
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
@@ -85,7 +85,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
 
 
 def _recognise_file(path: Path, form: Format | None) -> ImportFile | None:
-    """Return a file that lies in a folder; None for what is there for other reasons (package.json)."""
+    """Return a recording file of a folder; None for other files (package.json)."""
     if form is not None or path.suffix in _YAML:
         return ImportFile(path, form)
     found = recognise_format(open_source(path))
@@ -93,7 +93,7 @@ def _recognise_file(path: Path, form: Format | None) -> ImportFile | None:
 
 
 def _read_cassette_name(path: Path) -> str:
-    """Return the name that a file of ours says itself; empty for all others."""
+    """Return the cassette name in a file of ours; empty for other formats."""
     if path.suffix not in _YAML:
         return ""
     with path.open("rb") as file:
@@ -102,7 +102,7 @@ def _read_cassette_name(path: Path) -> str:
 
 
 def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> list[Recorded]:
-    """Return the exchanges of one cassette's files; `models` are for files that name none. Raises CassetteError."""
+    """Return the exchanges of one cassette's files; `models` apply to files without any. Raises CassetteError."""
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
     for piece in pieces:
@@ -114,7 +114,7 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
 
 
 def _read_fork(pieces: Sequence[ImportFile]) -> Fork | None:
-    """Return whose child the cassette of a file is; several files put together are nobody's. Raises CassetteError."""
+    """Return the fork record of a cassette's file; None for several files. Raises CassetteError."""
     source = open_source(pieces[0].path)
     return review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
 
@@ -132,7 +132,7 @@ def _recognise_format(source: Source) -> Format:
 def load_file_or_cassette(
     what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Interaction]:
-    """Return a cassette named like a file or one in the store. Raises CassetteNotFound: neither; CassetteError."""
+    """Return a cassette from a file or from the store. Raises CassetteNotFound: neither; CassetteError."""
     if Path(what).is_file():
         recorded = read_exchanges([ImportFile(Path(what), None)])
         adopted = convert_exchanges(recorded, "diff", rules=rules, redactor=Redactor(), upstreams=upstreams)
@@ -154,7 +154,7 @@ def show_progress(work: Mapping[str, list[ImportFile]]) -> Iterator[tuple[str, l
 class _HostCounts:
     provider: str = ""
     asks_unknown: bool = False
-    """Whether it was asked in JSON there, and nobody said whose API that is."""
+    """Whether the host got JSON requests and belongs to no known provider."""
     exchanges: int = 0
     imported: int = 0
     replaced: int = 0
@@ -163,12 +163,12 @@ class _HostCounts:
 
 @dataclass(slots=True)
 class Importer:
-    """Takes files in, one after the other, and keeps the books."""
+    """Imports files one after the other and collects the report."""
 
     rules: Rules
     upstreams: Mapping[str, str]
     models: Sequence[str] = ()
-    """Those that are asked where a file says none."""
+    """Models of requests in files that name none."""
     hosts: dict[str, _HostCounts] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     failed: list[CassetteError] = field(default_factory=list)
@@ -177,11 +177,11 @@ class Importer:
 
     @property
     def imported_nothing(self) -> bool:
-        """Whether exchanges were read, and none of them came in."""
+        """Whether exchanges were read, but none was imported."""
         return bool(self.hosts) and not any(host.imported or host.unchanged for host in self.hosts.values())
 
     def import_cassette(self, database: Store, name: str, pieces: Sequence[ImportFile]) -> None:
-        """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
+        """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
             recorded, fork = read_exchanges(pieces, self.models), _read_fork(pieces)
@@ -247,7 +247,7 @@ class Importer:
         return host
 
     def format_report(self, store: Path, typed: str) -> str:
-        """Return the table by host, and what to know about it; `typed` are the files as they were named."""
+        """Return the table by host, and remarks; `typed` are the files as named by the user."""
         hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
         counted = ("exchanges", "imported", "replaced")
         total = {each: sum(getattr(host, each) for _, host in hosts) for each in counted}

@@ -1,4 +1,4 @@
-"""``llmproxy run --live``: what ran with live channels, and where the model did otherwise than the recorded one."""
+"""``llmproxy run --live``: the channels that ran live, and the differences between live and recorded model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _SERVED = {"llm": "models", "mcp": "tools", "http": "services"}
-"""What is served from the recording unless it is live, by channel."""
+"""Texts for channels replayed from the recording, by channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class LiveRun:
     live: Mapping[str, Any]
     verdict: str
     kept: bool = True
-    """Whether anything came, so that there is a cassette of it."""
+    """Whether any call was recorded, so that the cassette exists."""
 
 
 def require_recordings(loaded: Loaded) -> None:
-    """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
+    """Check that the replayed channels have recordings. Raises CassetteNotFound."""
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not store_exists(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
@@ -76,7 +76,9 @@ class LiveRuns:
 
 
 class LiveTestDiff:
-    """Collects how runs with live channels ended; prints at the end how their models differ from the recorded ones."""
+    """Collects the outcomes of runs with live channels; prints at the end how their models differ from recorded
+    ones.
+    """
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class LiveTestDiff:
         baseline: Path | None,
         tell: Callable[[list[str], Mapping[str, object]], None],
     ) -> None:
-        """Read recordings from `store`, their verdicts from the report `baseline`. `tell` takes lines and values."""
+        """Read recordings from `store`, verdicts from the report `baseline`. `tell` takes lines and values."""
         self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
         self._runs: dict[str, list[LiveRun]] = {}
 
@@ -98,7 +100,7 @@ class LiveTestDiff:
             self._tell(*self._compare_tests())
 
     def close(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: no output is buffered."""
 
     def _compare_tests(self) -> tuple[list[str], dict[str, object]]:
         before = self._read_baseline_verdicts()
@@ -128,10 +130,10 @@ class LiveTestDiff:
 def compare_live_runs(
     loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
 ) -> ModelComparison | None:
-    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where no model
-    was asked, or our store lacks it.
+    """Return the differences of live runs from the recording with verdict `verdict`; None without model calls or
+    recordings.
 
-    `path` is the store, the settings' unless it is given.
+    `path` is the store, by default the settings'.
     """
     from llmproxy.cli.import_export import read_key_rules
     from llmproxy.core.bindings.volatile_fields import list_builtin

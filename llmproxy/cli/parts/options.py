@@ -1,6 +1,6 @@
-"""Options of the command line that are not written down here: they are derived from the fields of `Settings`.
+"""Command-line options derived from the fields of `Settings`.
 
-A command of class :class:`SettingsCommand` has a flag for each option; :func:`load_settings` makes settings of them.
+A command of class :class:`SettingsCommand` has a flag for each option; :func:`load_settings` builds settings from them.
 Deriving takes time; it happens when such a command is parsed or its help is shown, not when it is listed.
 """
 
@@ -34,19 +34,19 @@ class SettingsCommand(TyperCommand):
     with_settings = True
 
     own_first = False
-    """Whether help shows the command's own options before the derived ones."""
+    """Whether help lists the command's own options before the derived ones."""
 
     free_port = False
-    """Whether the proxy is for the length of a command, and listens where there is room unless a port is typed."""
+    """Whether the proxy serves one command only, and uses any free port unless one is given."""
 
     without_live = False
-    """Whether it works on what is recorded of all channels: options of live ones have no flag."""
+    """Whether it has no flags for live channels, since it replays all channels."""
 
     shown: tuple[str, ...] = ("mode", "store", "cassette", "cassette_dir", "upstream", "speed")
-    """Derived options that the short help has, too."""
+    """Derived options that the short help includes."""
 
     run_options = ""
-    """What it is called in the table of `RunOptions`; its name unless it stands in a group."""
+    """Its name in the table of `RunOptions`; the command's name unless it is in a group."""
 
     _derived: list[Any] | None = None
     _shared: list[Any]
@@ -65,7 +65,7 @@ class SettingsCommand(TyperCommand):
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write its own options and the derived ones that are typed most, a line each; all of them with --help-all."""
+        """Write its own options and the most used derived ones, a line each; all with --help-all."""
         if ctx.meta.get(_ALL):
             super().format_options(ctx, formatter)
             return
@@ -77,7 +77,7 @@ class SettingsCommand(TyperCommand):
             formatter.write_dl([(row[0], _shorten_help(str(each.help))) for row, each in rows if row], col_max=26)
 
     def invoke(self, ctx: Any) -> Any:
-        """Set the derived options apart: the function's signature does not have them."""
+        """Move derived options out of the parameters: the function's signature lacks them."""
         for name, derived in ((_FLAGS, self._derived or []), (_OPTIONS, self._shared)):
             ctx.meta[name] = {option.name: ctx.params.pop(option.name) for option in derived}
         return super().invoke(ctx)
@@ -98,7 +98,7 @@ def _make_help_all_option() -> Any:
 
 
 _SHORT = 48
-"""Characters of a help text that leave it on one line of a terminal of 80, behind the longest option."""
+"""Characters of a help text that fit after the longest option on a line of 80."""
 
 
 def _shorten_help(text: str) -> str:
@@ -108,38 +108,38 @@ def _shorten_help(text: str) -> str:
 
 
 class OwnOptionsFirstCommand(SettingsCommand):
-    """The same for a command whose own options matter most."""
+    """A command whose own options matter most."""
 
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
 
 
 class FreePortCommand(SettingsCommand):
-    """The same for a command that starts a proxy for another command."""
+    """A command that starts a proxy for another command."""
 
     free_port = True
 
 
 class LivelessCommand(FreePortCommand):
-    """The same for a command that works on what is recorded of all channels."""
+    """A command that replays all channels."""
 
     without_live = True
 
 
 def get_flags(ctx: typer.Context) -> Mapping[str, object]:
-    """Return what was typed behind the derived flags, by option; None where a flag was not given."""
+    """Return the given values of derived flags by option; None if not given."""
     flags: Mapping[str, object] = ctx.meta[_FLAGS]
     return flags
 
 
 def get_run_options(ctx: typer.Context) -> RunOptions:
-    """Return what was typed of the options that commands which run an agent share."""
+    """Return the given values of options shared by commands that run an agent."""
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
     return RunOptions(**given)
 
 
 def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
-    """Let typer make its parameters from a function that has these."""
+    """Let typer build its parameters from a function with this signature."""
 
     def carrier() -> None:
         """Carry a signature."""
@@ -180,7 +180,7 @@ def _make_run_parameters(command: str) -> list[inspect.Parameter]:
 
 
 def _make_option_parameter(option: Option, facts: str | None) -> inspect.Parameter:
-    """Return an option as text, which `settings.load` reads; `facts` stand where else variable and default are."""
+    """Return an option as text, parsed by `settings.load`; `facts` adds variable and default to the help."""
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:
@@ -198,25 +198,25 @@ def _make_option_parameter(option: Option, facts: str | None) -> inspect.Paramet
 
 
 def refuse_live(loaded: Loaded, command: str) -> None:
-    """Refuse live channels that are set for everything where a command has none. Raises SettingsError."""
+    """Raise SettingsError if live channels are set globally and the command supports none."""
     if loaded.settings.live:
         hint = f"It was set by {loaded.sources['live']}."
         raise SettingsError(f"live channels make no sense in `{command}`.", hint=hint)
 
 
 def load_settings(flags: Mapping[str, object]) -> Loaded:
-    """Load the settings of this process: its flags, its environment, its folder.
+    """Load the settings of this process from its flags, environment and folder.
 
-    A provider's base-URL variable that is set, and is not our own address, becomes that provider's upstream: a
-    company's gateway key must never be sent to the public host.
+    A provider's base-URL variable, unless it is our own address, becomes that provider's upstream: a company's gateway
+    key must never be sent to the public host.
 
-    Raises SettingsError: A name or value that we do not understand.
+    Raises SettingsError: A name or value is invalid.
     """
     return add_env_upstreams(load(flags, os.environ, Path.cwd()), os.environ)
 
 
 def advise_record(loaded: Loaded, cassette: str = "") -> str:
-    """Return the command line for a cassette, by default the settings'; COMMAND stands for the user's own."""
+    """Return the command that records a cassette, by default the settings'; COMMAND stands for the user's own."""
     again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))
 

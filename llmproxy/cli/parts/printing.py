@@ -1,7 +1,7 @@
-"""Recorded text on a terminal: never trusted, never hidden.
+"""Safe printing of recorded text on a terminal.
 
-Whatever was recorded may hold escape sequences or bytes that are no text; everything that does not print is shown
-escaped. Tables are cut to the width of a terminal, and whole where the output goes into a pipe or file.
+Recorded text may hold escape sequences or invalid bytes; every unprintable character is shown escaped. Tables are cut
+to the width of a terminal, and complete in a pipe or file.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from llmproxy.errors import printable
 from llmproxy.report.request_line import clip_cells, count_cells, pad_cells, wrap_to_cells
 
 _LEAST = 24
-"""Cells below which the last column of a table says too little."""
+"""Least useful width of a table's last column."""
 _NARROWEST = 8
-"""Cells that a folded column has at least."""
+"""Least width of a folded column."""
 _NOWHERE: Mapping[str, int] = {}
 
 
 def to_line(text: str) -> str:
-    """Return `text` as one line that does nothing but stand there."""
+    """Return `text` on one line without any effect on a terminal."""
     return printable(" ".join(text.split()))
 
 
 def escape_lines(text: str) -> str:
-    """Return `text` with its line breaks, and everything else that does not print escaped."""
+    """Return `text` with its line breaks, and all other unprintable characters escaped."""
     return "\n".join(printable(row.replace("\t", "    ")) for row in text.replace("\r\n", "\n").split("\n"))
 
 
@@ -52,18 +52,18 @@ def body_text(content: bytes) -> str:
 
 
 def print_line(text: str = "") -> None:
-    """Print a line; what the output's encoding cannot say is escaped, never an error."""
+    """Print a line; characters outside the output's encoding are escaped, never an error."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def get_width() -> int | None:
-    """Return how many cells the terminal is wide; None for a pipe or a file, where nothing is cut or broken."""
+    """Return the terminal's width; None for a pipe or a file, where nothing is cut or broken."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def wrap_text(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
-    """Yield the rows of a text, broken between words for a terminal of `room` cells of which `indent` are taken."""
+    """Yield the lines of a text, wrapped for a terminal `room` columns wide of which `indent` are taken."""
     for row in text.split("\n"):
         if room is None or room - indent < _LEAST:
             yield row
@@ -72,7 +72,7 @@ def wrap_text(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
 
 
 def print_json(value: object) -> None:
-    """Print JSON in plain ASCII: safe for any terminal and any reader."""
+    """Print JSON in ASCII, safe for any terminal and reader."""
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
@@ -84,7 +84,7 @@ def print_table(
     measures: Collection[str] = (),
     breaks: Mapping[str, int] = _NOWHERE,
 ) -> None:
-    """Print columns, in a pipe all of them; a terminal gets those that :func:`fit_columns` finds room for."""
+    """Print columns, all of them in a pipe; on a terminal those chosen by :func:`fit_columns`."""
     for text in fit_columns(head, rows, get_width(), alike, measures, breaks):
         print_line(text)
 
@@ -97,12 +97,12 @@ def fit_columns(
     measures: Collection[str] = (),
     breaks: Mapping[str, int] = _NOWHERE,
 ) -> Iterator[str]:
-    """Yield the lines of a table for a terminal of `room` cells, None for a pipe.
+    """Yield the lines of a table for a terminal `room` columns wide; None: a pipe.
 
-    What does not fit is left out in this order: columns of `alike` that say the same in every row, then those of
-    `measures`. If the last column still has no room it gets lines of its own if it is long, and the widest of the
-    others go on below themselves (a long name of a cassette); before that those of `breaks` become as narrow as it
-    says, where a space stands in them. What tells rows apart is always there and whole; only the last column is cut.
+    Columns are dropped in this order: those of `alike` with equal values in all rows, then those of `measures`. If the
+    last column still lacks space it gets lines of its own if it is long, and the widest of the others are folded (a
+    long name of a cassette); before that, columns of `breaks` are narrowed to the given width at a space. Columns that
+    distinguish rows are always complete; only the last column is cut.
     """
     cells = [[to_line(cell) or "-" for cell in row] for row in rows]
     widths = [max(map(count_cells, column)) for column in zip(head, *cells, strict=True)]
@@ -139,7 +139,7 @@ def _align_cells(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int
 
 
 def _shrink_columns(widths: list[int], kept: Collection[int], room: int, narrow: Mapping[int, int]) -> None:
-    """Take cells from the columns of `narrow`, then from the widest until all stand in `room`, as far as that goes."""
+    """Narrow the columns of `narrow`, then the widest ones, until all fit in `room`, as far as possible."""
     if sum(widths[n] + 2 for n in kept) - 2 > room:
         for n, cells in narrow.items():
             widths[n] = min(widths[n], cells)
@@ -166,14 +166,14 @@ def write_stderr_lines(*lines: str) -> None:
 
 
 _PATIENCE = 1.0
-"""Seconds before anything is said."""
+"""Seconds before the first progress line."""
 _MINUTE = 60
 _OFTEN = 0.25
-"""Seconds between two lines."""
+"""Seconds between two progress lines."""
 
 
 class ProgressLine:
-    """Shows what is being done, how far it is and since when; nothing in a pipe.
+    """Shows the current work, its progress and duration; nothing in a pipe.
 
     with ProgressLine("verifying llmproxy.db", "interaction") as working:
         for row in working.iterate(rows): ...
@@ -182,7 +182,7 @@ class ProgressLine:
     def __init__(
         self, what: str, unit: str = "", *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`what` is shown; `unit` is what :meth:`iterate` counts."""
+        """`what` is the description; `unit` is what :meth:`iterate` counts."""
         self._what, self._unit, self._clock = what, unit, clock
         self._stream = stream or sys.stderr
         self._began = clock()
@@ -212,7 +212,7 @@ class ProgressLine:
             self._done += 1
 
     def format_line(self) -> str:
-        """Return what is to be said now; nothing in the first second."""
+        """Return the current line; empty in the first second."""
         since = self._clock() - self._began
         if since < _PATIENCE:
             return ""

@@ -1,4 +1,4 @@
-"""What is printed when a run agent has ended, and the exit code: the child's, unless the proxy knows better."""
+"""Output and exit code after a run agent has ended: the child's code, unless an option requires another."""
 
 from __future__ import annotations
 
@@ -36,43 +36,43 @@ def write_json_result(path: Path, told: Mapping[str, object]) -> None:
 
 
 LONGEST_SHUT = 61.0
-"""Seconds; longer than a fault may close the port."""
+"""Seconds, longer than a fault may close the port."""
 LOOKED_AT = 500
-"""Calls that are looked at for refusals: each comes with its recording, and a long session has many."""
+"""Calls searched for refusals: each comes with its recording, and a long session has many."""
 
 
 @dataclass(slots=True)
 class RunEnding:
-    """What is said and returned after the child."""
+    """Output and exit code after the child has ended."""
 
     proxy: ProxyHandle
     session: str
     since: float
-    """Unix time when the run began: older misses in the journal are not ours."""
+    """Unix time of the run's start: older misses in the journal belong to other runs."""
     loaded: Loaded
     command: tuple[str, ...] = ()
     report: Report | None = None
     totals: Totals | None = None
-    """What our proxy came to, all of its sessions; known when it has ended."""
+    """Totals of our proxy over all sessions; known when it has ended."""
     unused: int | None = None
-    """Recordings that nobody asked for, of all of its sessions; None if that is not known."""
+    """Unused recordings of all sessions; None if unknown."""
     misses: tuple[str, ...] = ()
-    """What was said of each."""
+    """Text of each miss."""
     records: set[str] = field(default_factory=set)
-    """Commands that record what was missed; empty for a miss beside recordings."""
+    """Commands that record the missed requests; empty for a miss in a cassette with recordings."""
     refused: tuple[str, ...] = ()
-    """Why requests were refused, other than misses: an upstream that could not be reached."""
+    """Reasons of refusals other than misses, such as an unreachable upstream."""
     unfiled: str = ""
-    """Which answers stand in no file of the folder of cassettes, and what to type."""
+    """Answers missing from the cassette folder's files, and the command to type."""
     tries: Counter[str] = field(default_factory=Counter)
-    """What the command tried to reach past the proxy under --only, in words."""
+    """Attempts to reach other hosts under --only, as text."""
     trouble: str = ""
 
     def close_session(self, *, failed: bool = False, interrupted: bool = False, last: bool = True) -> None:
-        """Close the session and, after the last run, end the proxy, if it is ours; what goes wrong is told later, it
-        must not hide the child's code.
+        """Close the session and, after the last run, end our proxy; errors are printed later and do not hide the
+        child's exit code.
 
-        A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the
+        A command that `failed` or was interrupted leaves its cassette open: mode `once` records the missing requests
         next time.
         """
         self._wait_until_listening_again()
@@ -108,7 +108,7 @@ class RunEnding:
         )
 
     def _wait_until_listening_again(self) -> None:
-        """Wait for the proxy to listen again, where an injected fault may have closed its port."""
+        """Wait until the proxy listens again, since an injected fault may have closed its port."""
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
         while self.loaded.settings.faults and process is not None and process.is_alive and time.monotonic() < until:
             try:
@@ -119,7 +119,7 @@ class RunEnding:
                 return
 
     def _read_refusals(self) -> tuple[str, ...]:
-        """Return the words of the last refusals, if they can be had: nothing else of the ending depends on them."""
+        """Return the texts of the last refusals, if available; nothing else depends on them."""
         found: list[str] = []
         with suppress(ControlError):
             if self.proxy.process is not None:  # of one that others use too, nobody knows whose such a request was
@@ -190,7 +190,7 @@ class RunEnding:
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def print_bypassed(self, code: int, *, only: bool) -> int:
-        """Print what the command tried past the proxy, as far as that is known, and return the exit code."""
+        """Print known attempts to bypass the proxy, and return the exit code."""
         if self.tries:
             said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
             tried = list_miss_lines(sorted(self.tries.elements()), prefix="  tried: ")
@@ -212,24 +212,24 @@ class RunEnding:
         return ""
 
     def _suggest_after_misses(self, store: str) -> str:
-        """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
+        """Suggest a command after misses; without any recordings `why` has nothing to add."""
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
         return f"  `{format_command('why', store)}` shows each request and its nearest recording."
 
     @property
     def summary_line(self) -> str:
-        """What it came to, in a line: our proxy's own sum, else the session's."""
+        """Totals on one line: our proxy's, else the session's."""
         if self.totals is not None:
             return format_totals(self.totals, self.unused)[0]
         return "" if self.report is None else format_counts(self.report)
 
     def _count_misses(self) -> int:
-        """Return the misses, those of other sessions of our proxy among them."""
+        """Return the number of misses, those of other sessions of our proxy included."""
         return max(0 if self.report is None else self.report.misses, 0 if self.totals is None else self.totals.misses)
 
     def to_json(self, code: int, final: int) -> dict[str, object]:
-        """Return what it came to as plain values: the session's report, the proxy's own sum, and both exit codes."""
+        """Return the result as plain values: the session's report, the proxy's totals, and both exit codes."""
         told = {} if self.report is None else self.report.to_json()
         return told | {
             "misses": self._count_misses(),
@@ -243,7 +243,7 @@ class RunEnding:
         }
 
     def _warn_of_fewer_calls(self, report: Report) -> list[str]:
-        """Return what to say of a recording that has fewer calls than the one before; nothing of any other."""
+        """Return a warning if a new recording has fewer calls than the one before; else empty."""
         from llmproxy.core.store.queries import count_live_at
 
         settings, before = self.loaded.settings, 0
@@ -258,7 +258,7 @@ class RunEnding:
         ] if report.recorded < before else []  # fmt: skip
 
     def _suggest_learning(self) -> list[str]:
-        """Print how many values vary between this run and earlier ones; an error there is no matter of this run."""
+        """Print the number of values that vary between this run and earlier ones; errors are ignored."""
         settings = self.loaded.settings
         learn = StartCommand(
             f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False)
@@ -280,7 +280,7 @@ class RunEnding:
 
 
 NAMED = 6
-"""Variables that are named before the rest is only counted."""
+"""Maximum variables named; the rest is counted."""
 
 
 _CACHES = {
@@ -290,16 +290,15 @@ _CACHES = {
     "DeepEval": ("", ".deepeval/.deepeval-cache.json", "deepeval test run without -c"),
     "LangSmith": ("LANGSMITH_TEST_CACHE", "", "unset LANGSMITH_TEST_CACHE"),
 }
-"""Programs that keep answers: the variable that says where, their place, what turns it off. Sources: settings pages,
-2026-11.
-"""
+"""Programs with a cache of answers: its variable, its folder, the switch that disables it. Sources: settings pages,
+2026-11."""
 
 
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
 def describe_no_requests(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
-    """Return what to say of a command that asked for none of its recordings: it failed, or it keeps answers itself."""
+    """Return the message for a command that used none of its recordings: it failed, or has its own cache."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
         return [
@@ -324,7 +323,7 @@ def _list_client_caches(env: Mapping[str, str]) -> list[str]:
 def explain_no_use(
     plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: Sequence[str] = (), code: int = 0
 ) -> list[str]:
-    """Return what to say when no request arrived, or only `refused` ones, and the command ended with `code`."""
+    """Return the message if no request arrived, or only `refused` ones, and the command ended with `code`."""
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}
     clients = [each for each in find_clients(command, files) if not is_configured_in_command(each, command)]
 

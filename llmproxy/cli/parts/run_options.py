@@ -1,7 +1,7 @@
-"""What was typed for a command that runs an agent, and the options that such commands share: one table of them.
+"""Arguments of commands that run an agent, and the table of options that such commands share.
 
 A field of :class:`RunOptions` is an option: `run`, `replay`, `doctor` and `mcp serve` derive those that have a help
-text for them, and what is printed to be typed again repeats those that say so.
+text for them, and suggested commands repeat those marked for it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from llmproxy.client.gather_run_variables import gather_run_variables, parse_var
 @dataclass(frozen=True, slots=True)
 class RunOption:
     flag: str
-    """As typer takes it: ``--base-urls/--no-base-urls`` for what is on."""
+    """Flag in typer's form: ``--base-urls/--no-base-urls`` if on by default."""
     help: Mapping[str, str]
-    """By command; others do not have it."""
+    """Help by command; other commands lack the option."""
     metavar: str | None
     again: bool
-    """Whether a command that is typed again repeats it."""
+    """Whether a suggested command repeats it."""
     limits: Mapping[str, float]
 
 
@@ -36,7 +36,7 @@ def _declare_run_option(
     limits: Mapping[str, float] | None = None,
     **help_: str,
 ) -> Any:
-    """Declare an option; `help_` is by command, which has `_` for a space."""
+    """Declare an option; `help_` is by command name, with `_` for a space."""
     said = {name.replace("_", " "): text for name, text in help_.items()}
     return field(default=default, metadata={"option": RunOption(flag, said, metavar, again, limits or {})})
 
@@ -117,7 +117,7 @@ class RunOptions:
     )
 
     def list_flags(self) -> Iterator[tuple[str, str | None]]:
-        """Yield what is to be typed again: a flag, and its value, None for a switch."""
+        """Yield the flags to repeat with their values, None for a switch."""
         for name, row in list_run_options().items():
             value = getattr(self, name)
             if not row.again or value in (None, RUN_DEFAULTS[name]):
@@ -139,16 +139,16 @@ RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Ru
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
-    """A command that runs an agent: options of its proxy, the agent, options of its own."""
+    """A command that runs an agent: proxy options, the agent's command, its own options."""
 
     flags: Mapping[str, object]
     command: tuple[str, ...]
     options: RunOptions = field(default_factory=RunOptions)
     recorded: tuple[str, ...] = ()
-    """Hosts of other services that are recorded too."""
+    """Hosts of other services that are recorded."""
 
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return what is true of this run only; what was typed goes before what was found. Raises SettingsError."""
+        """Return the run variables; given ones override detected ones. Raises SettingsError."""
         found = gather_run_variables(env, Path.cwd(), git=True)
         typed = parse_var_options(list(self.options.run_variable))
         names = {each["name"] for each in typed}
@@ -156,10 +156,10 @@ class RunArguments:
 
     @property
     def run_line(self) -> str:
-        """Return how it begins, for what a miss advises; the command itself may hold what nobody else should read."""
+        """Beginning of the command for advice after a miss; the agent's command may hold private words."""
         return self.format_with_flags("llmproxy run")
 
     def format_with_flags(self, command: str) -> str:
-        """Return how one of our commands begins that runs the agent in the same way."""
+        """Return the beginning of another of our commands that runs the agent in the same way."""
         words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.list_flags()]
         return " ".join([command, *words])

@@ -1,4 +1,4 @@
-"""What is opened for an agent that is run: options of its proxy, its session, its servers of tools, its variables."""
+"""Setup of a run: proxy options, session, MCP servers, environment variables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from llmproxy.settings import Loaded, Settings, list_options
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
-    """Return what was typed as options of ``llmproxy start``, but for files and variables; and where `tools` are."""
+    """Return the given options of ``llmproxy start``, except files and variables, and the address for `tools`."""
     words: list[str] = []
     for option in list_options():
         value = flags.get(option.name)
@@ -53,7 +53,7 @@ def open_session(
     declared: Sequence[Mapping[str, str]] = (),
     tools: FoundTools | None = None,
 ) -> Report:
-    """Open the session that the child's URLs name; `declared` are run variables. Raises SettingsError, ControlError."""
+    """Open the session of the child's URLs; `declared` are run variables. Raises SettingsError, ControlError."""
     settings = loaded.settings
     if proxy.process is not None:
         return proxy.control.open_session(settings.cassette, run_variables=declared)
@@ -80,7 +80,7 @@ def open_session(
 
 
 def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
-    """Return what is to go live as a session takes it, of what was typed or set; None where nothing was."""
+    """Return the live channels, given or set, as a session takes them; None if there are none."""
     settings = loaded.settings
     if loaded.is_default("live"):
         return None
@@ -92,14 +92,14 @@ def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
 
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
-    """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
+    """Return the known MCP servers of the agent to run. Raises SettingsError."""
     return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
 def redirect_tools(
     asked: RunArguments, tools: FoundTools | None, url: str, session: str, folder: Path
 ) -> tuple[RunArguments, list[str]]:
-    """Let the command have its servers, if any, behind us for this run, by a copy; and what was done, in words."""
+    """Route the command's MCP servers through the proxy by a copy of its configuration; returns a description."""
     if tools is None:
         return asked, []
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
@@ -108,7 +108,7 @@ def redirect_tools(
 
 
 def read_faults(settings: Settings) -> Mapping[str, Any] | None:
-    """Return the faults that were asked for as a session takes them; None without. Raises BadFaults."""
+    """Return the requested faults as a session takes them; None without. Raises BadFaults."""
     if not settings.faults:
         return None
     from llmproxy.core.faults import load_faults
@@ -135,7 +135,7 @@ def plan_environment(
 
 
 def write_child_ca_bundle(proxy: ProxyHandle, env: Mapping[str, str], folder: Path) -> CaFiles:
-    """Write the bundle that an intercepted child trusts. Raises MachineError: no interception, or no certificate."""
+    """Write the CA bundle for an intercepted child. Raises MachineError: no interception, or no certificate."""
     ca = proxy.control.health().ca
     if ca is None:
         raise MachineError(
@@ -147,7 +147,7 @@ def write_child_ca_bundle(proxy: ProxyHandle, env: Mapping[str, str], folder: Pa
 
 
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:
-    """Refuse what only a proxy that is started can be told. Raises SettingsError."""
+    """Raise SettingsError for flags that apply only to a proxy started by this command."""
     typed = [
         each.flag
         for each in list_options()

@@ -1,4 +1,4 @@
-"""How commands are given stores, cassettes and recordings (path, name, number), and what varies between runs."""
+"""Arguments that name stores, cassettes and recordings (path, name, id), and comparison of recorded runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def parse_store(text: str) -> Path | str:
-    """Return what was typed behind --store, no `Path` before `settings` reads it: every slash of a URL counts."""
+    """Return the argument of --store as text: converting to `Path` before `settings` would drop slashes of a URL."""
     return text if is_server(text) else Path(text)
 
 
@@ -42,23 +42,23 @@ STORE = typer.Option(
 _SQLITE = b"SQLite format 3\0"
 JOURNAL = ".state.db"
 _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")
-"""Files of a folder that may hold recordings."""
+"""Patterns of files that may hold recordings."""
 
 
 def is_database(path: Path) -> bool:
-    """Recognize one by its first bytes."""
+    """Return whether a file begins like a database."""
     return sqlite_file.read_foreign_start(path) == _SQLITE
 
 
 def is_store_file(path: Path) -> bool:
-    """Return whether a file is a database and not a store's journal."""
+    """Return whether a file is a database and not a journal."""
     return is_database(path) and not path.name.endswith(JOURNAL)
 
 
 def refuse_url(
     typed: Path | str, hint: str = "Give the path of a file; a server's store is named by --store postgresql://..."
 ) -> None:
-    """Raise SettingsError for a URL where a file is meant; it may hold a password, and is not repeated."""
+    """Raise SettingsError for a URL in place of a file, without repeating it: it may hold a password."""
     try:
         read_path(typed)
     except ValueError as error:
@@ -66,7 +66,7 @@ def refuse_url(
 
 
 def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield stores (True) and cassette files (False): those that are given, and those in folders that are given."""
+    """Yield stores (True) and cassette files (False): given ones, and those in given folders."""
     for path in given:
         refuse_url(path)
         if not path.is_dir():
@@ -80,7 +80,7 @@ def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _holds_recordings(path: Path) -> bool:
-    """Return whether a file of a folder holds recordings: settings and the like lie there too."""
+    """Return whether a file of a folder holds recordings, and not settings or the like."""
     from llmproxy.core.cassettes.formats import open_source, recognise_format
 
     return recognise_format(open_source(path)) is not None
@@ -88,7 +88,7 @@ def _holds_recordings(path: Path) -> bool:
 
 @contextmanager
 def copy_server_store(path: Path) -> Iterator[Path]:
-    """Yield the path of a store; of a server's a copy made now, so that what is checked is what the server holds."""
+    """Yield a store's path; for a server's store a fresh copy, so that its current state is checked."""
     server = find_store_server(path)
     if server is None:
         yield path
@@ -98,12 +98,12 @@ def copy_server_store(path: Path) -> Iterator[Path]:
 
 
 def resolve_store_path(given: Path | None) -> Path:
-    """Return the store that was asked for, here, in the environment or in pyproject.toml."""
+    """Return the store given here, in the environment or in pyproject.toml."""
     return Path(load_settings({"store": given}).settings.store)
 
 
 def open_given(given: Path | None, *, writable: bool = False) -> Store:
-    """Open the store; looking never changes it, and one that is not there is not made. Raises CassetteError."""
+    """Open the store for reading; it is neither changed nor created. Raises CassetteError."""
     from llmproxy.core.store.file.store import open_store
 
     path = resolve_store_path(given)
@@ -111,7 +111,7 @@ def open_given(given: Path | None, *, writable: bool = False) -> Store:
 
 
 def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
-    """Return the error for a cassette that is to be replayed and holds nothing."""
+    """Return the error for replaying a cassette without recordings."""
     store, there = loaded.settings.store, ""
     if store_exists(store):
         with open_given(store) as database:
@@ -121,13 +121,13 @@ def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
 
 
 LONGEST_NUMBER = 19
-"""Digits that an id can have."""
+"""Maximum digits of an id."""
 
 
 class CassetteAndSample(NamedTuple):
     cassette: str
     sample: int | None
-    """None: all of them."""
+    """None for all samples."""
 
 
 def is_id(typed: str) -> bool:
@@ -136,7 +136,7 @@ def is_id(typed: str) -> bool:
 
 
 def find_cassette(store: Readable, typed: str) -> CassetteAndSample:
-    """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound: what it could be."""
+    """Return the cassette of a name, without ``~N`` all samples. Raises CassetteNotFound with similar names."""
     from llmproxy.core.sessions.session import split_cassette_sample
 
     if store.cassettes(typed):
@@ -157,7 +157,7 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
 
 
 def suggest_by_name(store: Readable, typed: str, command: str) -> str:
-    """Return how to get the cassette named by a number, typed after `command`, if there is one: a number is an id."""
+    """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
     return (
         f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
         if store.has_recordings(typed, 1)
@@ -166,7 +166,7 @@ def suggest_by_name(store: Readable, typed: str, command: str) -> str:
 
 
 def require_id(typed: str, wanted: str) -> int:
-    """Return an interaction's id. Raises SettingsError: it is none; `wanted` says for what one is needed."""
+    """Return an interaction's id. Raises SettingsError if invalid; `wanted` names its purpose."""
     if is_id(typed):
         return int(typed)
     raise SettingsError(
@@ -176,7 +176,7 @@ def require_id(typed: str, wanted: str) -> int:
 
 
 def check_new_name(name: str) -> str:
-    """Return a name that a cassette can have. Raises SettingsError."""
+    """Return a valid name for a new cassette. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_cassette_sample
 
     try:
@@ -192,7 +192,7 @@ def check_new_name(name: str) -> str:
 
 
 def describe_cassettes(store: Readable) -> str:
-    """Return in a line which cassettes there are; nothing where there is none."""
+    """Return the existing cassettes on one line; empty if there is none."""
     names = sorted({info.name for info in store.cassettes()})
     return _describe_names(names, store) if names else ""
 
@@ -204,17 +204,17 @@ def _describe_names(names: Sequence[str], store: Readable) -> str:
 
 
 class TrialResult(NamedTuple):
-    """What a trial, or a comparison, came to."""
+    """Result of a trial or a comparison of runs."""
 
     lessons: Sequence[LearnedField]
     code: int = 0
-    """Of the command."""
+    """Exit code of the command."""
     misses: tuple[Miss, ...] = ()
-    """What could not be served, even on trial."""
+    """Requests not answered even on trial."""
 
 
 def learn_from_runs(loaded: Loaded) -> TrialResult:
-    """Hold the runs that were recorded against each other. Raises CassetteError."""
+    """Compare recorded runs with each other. Raises CassetteError."""
     from llmproxy.core.engine.volatile_field_learning import learn_fields
     from llmproxy.core.keys.user_rules import Rules
 

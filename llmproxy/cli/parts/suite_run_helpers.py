@@ -1,4 +1,4 @@
-"""What `llmproxy test` is made of: a part of a test (``--shard 3/10``), how signals end it, who hears of it."""
+"""Helpers of `llmproxy test`: shards (``--shard 3/10``), signals, event handlers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class ShardCases:
     cases: list[SuiteCase]
     title: str
-    """Of the whole test."""
+    """Title of the whole test."""
     told: Mapping[str, Any]
 
 
 def cut_shard(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
 ) -> ShardCases | None:
-    """Return a part of the cases; None if none was asked for. Raises SettingsError: no such part, or no times."""
+    """Return a shard of the cases; None without --shard. Raises SettingsError: no such shard, or no durations."""
     if not text:
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
@@ -64,7 +64,7 @@ def cut_shard(
 
 
 def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, at: float) -> str:
-    """Emit that a part had nothing to run, which is no failure of it; return it in words."""
+    """Emit that a shard had nothing to run, which is no failure, and return it as text."""
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
         handler.handle(Completed(exit_code=int(Exit.OK), seconds=0.0))
@@ -76,7 +76,7 @@ def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, a
 
 
 def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
-    """Print for a whole test what records the scenarios of which nothing is recorded."""
+    """Print the command that records all scenarios without recordings."""
     from llmproxy.suite.selection import advise_recording
 
     return advise_recording(
@@ -85,12 +85,12 @@ def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str
 
 
 _ENDS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Signals that end a test: Ctrl-C, a CI that gives up, a terminal that is closed."""
+"""Signals that end a test: Ctrl-C, a CI timeout, a closed terminal."""
 
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Take every signal that ends a test for Ctrl-C, so that what was started is ended: a proxy, agents, reports."""
+    """Treat every such signal like Ctrl-C, so that proxy, agents and reports are closed."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -107,7 +107,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 
 async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
-    """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
+    """Run; at a signal let running work clean up, then raise KeyboardInterrupt."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
     heard = 0
 
@@ -136,7 +136,7 @@ async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
 
 
 class CompletionTracker(ImmediateHandler):
-    """Tracks whether reports got how the test ended, and emits it where an error came before that."""
+    """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:
         self._told, self._since = False, time.monotonic()
@@ -153,7 +153,7 @@ class CompletionTracker(ImmediateHandler):
 
 
 def make_last_report_writer() -> Handler | None:
-    """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
+    """Return a handler that stores this test's events for `label` and `--rejudge last`; None if not writable."""
     try:
         make_ignored(Path.cwd() / LAST_REPORT.parent)
         return make_report_handler(f"jsonl={Path.cwd() / LAST_REPORT}")
@@ -163,7 +163,7 @@ def make_last_report_writer() -> Handler | None:
 
 
 def find_state_path(settings: LoadedSettings) -> Path:
-    """Return the database of what is known beside the recordings."""
+    """Return the path of the journal of the tests' store."""
     store = tests_store(settings)
     return store.with_name(f"{store.name}.state.db")
 

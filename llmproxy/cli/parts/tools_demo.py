@@ -1,8 +1,7 @@
-"""``llmproxy demo --tools``: an agent with an MCP server is recorded here and now; then model and server are gone, and
-it runs again.
+"""``llmproxy demo --tools``: record an agent with an MCP server, then run it again without model and server.
 
-The model is a scripted one on this machine, so no key and no network is needed; agent and server are programs of the
-package, which know nothing of us.
+The model is scripted and local, so no key and no network is needed; agent and server are programs of the package that
+do not know llmproxy.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def answer_as_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _DemoModelHandler(BaseHTTPRequestHandler):
-    """Speaks as much of OpenAI's chat completions as the agent hears."""
+    """Implements the part of OpenAI's chat completions that the agent uses."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -71,7 +70,7 @@ def _serve_model() -> Iterator[str]:
 
 
 def run_tools_demo(folder: Path, print_line: Callable[[str], None]) -> None:
-    """Do it all in an empty folder, and say what happens. Raises MachineError."""
+    """Run the demo in an empty folder and explain each step. Raises MachineError."""
     for name in _PROGRAMS:
         with as_file(files("llmproxy") / "data" / name) as path:
             shutil.copyfile(path, folder / name)

@@ -1,4 +1,4 @@
-"""Check one store, or one file of recordings, and print what is found: `llmproxy verify`, for each path."""
+"""Check of one store or file of recordings, with printed findings: `llmproxy verify`, for each path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.server_store_path import show_store
 
 _SHOWN = 20
-"""Groups of changed keys that are listed one by one."""
+"""Maximum groups of changed keys listed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Verifier:
     rules: Rules
     upstreams: Mapping[str, str]
     cassette: str | None = None
-    """Only this one of a store."""
+    """The one cassette of a store to check."""
     rekey: bool = False
     held: list[Path] = field(default_factory=list)
     """Stores that hold it."""
     lacking: list[CassetteNotFound] = field(default_factory=list)
-    """What is said of those that do not."""
+    """Messages for stores without it."""
 
     def verify_store(self, path: Path) -> int:
-        """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
+        """Check a store, print and count the errors. Raises CassetteError."""
         with open_given(path) as database, ProgressLine(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._is_cassette_stored(database, path):
                 return 0
@@ -74,7 +74,9 @@ class Verifier:
         return wrong
 
     def verify_file(self, path: Path) -> int:
-        """Check that each exchange of a file would be a recording; returns how many are not. Raises CassetteError."""
+        """Check that each exchange of a file is a valid recording; returns the number of others. Raises
+        CassetteError.
+        """
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_head_notes(recorded, path)
@@ -86,7 +88,7 @@ class Verifier:
         return len(skipped)
 
     def _list_accepted_change_conflicts(self, database: Store) -> Iterator[str]:
-        """Yield which recordings accepted changes would merge although their answers differ."""
+        """Yield recordings that accepted changes would merge although their answers differ."""
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
             for one, other in find_conflicting_recordings(database, name, accepted, self.rules, self.upstreams):
@@ -110,7 +112,7 @@ class Verifier:
         return True
 
     def _print_outdated_keys(self, path: Path, found: list[Rekeyed]) -> None:
-        """Print which recordings have another key under the rules of today than in the store."""
+        """Print recordings whose stored key differs from the key under the current rules."""
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
             print_line(

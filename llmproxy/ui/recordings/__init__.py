@@ -1,1 +1,1 @@
-"""A recording as the page reads it: its calls in order, what each says for the first time, and the list of them."""
+"""A recording for the page: its calls in order, the new content of each, and the list of them."""

@@ -1,4 +1,4 @@
-"""The list of a recording: light rows out of indexed columns, a window at a time, and what all of them come to.
+"""The list of a recording's calls: light rows from indexed columns, in windows, and totals.
 
 A recording may hold a hundred thousand calls: nothing here reads a body.
 """
@@ -12,11 +12,11 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, from_sql, to_sql, to_summary
 
 MOST = 1000
-"""Rows of one window."""
+"""Maximum rows of a window."""
 DRAWN = 3000
-"""Calls that are drawn in the strip of time; of more, the list's own bars must do."""
+"""Maximum calls in the timeline; above, the list's own bars must do."""
 USER, ANSWER = 240, 400
-"""Characters of the texts in a row."""
+"""Characters of the prompt and of the answer in a row."""
 
 _SUMS = """
 SELECT count(*), sum(input_tokens), sum(output_tokens), sum(cost_usd), count(cost_usd), min(started_at),
@@ -32,12 +32,12 @@ class CallFilter:
     cassette: str
     sample: int = 1
     find: str = ""
-    """A text that prompt, answer, model, operation, target or party holds; letter case does not count."""
+    """A text in prompt, answer, model, operation, target or party; case-insensitive."""
     failed: bool = False
-    """Only those without a whole good answer."""
+    """Whether to select calls without a complete successful answer."""
     model: str = ""
     ids: tuple[int, ...] = ()
-    """Only these; any where there are none."""
+    """Only these; all if empty."""
 
     def to_sql(self) -> tuple[str, tuple[object, ...]]:
         parts: list[tuple[str, tuple[object, ...]]] = [
@@ -58,7 +58,7 @@ class CallFilter:
 
 
 def read_row_window(store: Readable, wanted: CallFilter, offset: int, limit: int) -> list[dict[str, Any]]:
-    """Return rows in the order of their requests, from the `offset`-th on, at most MOST."""
+    """Return rows in the order of their requests, from `offset` on, at most MOST."""
     where, values = wanted.to_sql()
     sql = f"{SELECT_SUMMARY} WHERE {where} ORDER BY started_at, id LIMIT ? OFFSET ?"
     return [row_to_json(to_summary(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
@@ -73,7 +73,7 @@ def read_first_prompt(store: Readable, info: CassetteInfo) -> str:
 
 
 def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
-    """Return what the calls come to; None is unknown, never 0."""
+    """Return the totals of calls; None means unknown, never 0."""
     where, values = wanted.to_sql()
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.query(
         _SUMS.format(where=where), values
@@ -86,7 +86,7 @@ def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
 
 
 def summarize_cassettes(store: Readable) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return of each cassette and sample its models, what it cost, and how many of its calls failed."""
+    """Return models, cost, and number of failed calls of each cassette and sample."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sql = (
         "SELECT cassette, sample, model, sum(cost_usd), sum(status >= 400 OR ending <> 'complete')"
@@ -106,7 +106,7 @@ def count_calls(store: Readable, wanted: CallFilter) -> int:
 
 
 def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
-    """Return what is drawn of each call: id, Unix time, ms, ms to first byte, failed?, party, model; or nothing."""
+    """Return each call's mark: id, Unix time, ms, ms to first byte, failed?, party, model; empty if too many."""
     where, values = wanted.to_sql()
     sql = (
         "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400"
@@ -118,7 +118,7 @@ def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
 
 
 def count_rows_before(store: Readable, wanted: CallFilter, started_at: float, id_: int) -> int:
-    """Return how many rows come before a call."""
+    """Return the number of rows before a call."""
     where, values = wanted.to_sql()
     sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"
     return int(store.query(sql, (*values, started_at, id_))[0][0])

@@ -1,9 +1,8 @@
-"""One call as a person reads it: what was asked (and what of it is new), what was answered, in which time, for how
-much.
+"""One call for display: the request with its new content, the answer, timing and cost.
 
     LinkedExchange -> plain values
 
-Bodies themselves are asked for apart (`bodies`); what is here is what was made of them.
+Bodies are queried separately (`bodies`); here is their decoded content.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from llmproxy.trace.reading.decoded_exchange import DecodedExchange, has_content
 from llmproxy.ui.recordings.new_content import LinkedExchange, ReportedToolResult
 
 CHUNKS = 2000
-"""Chunks that are told one by one; of more, neighbours are told together."""
+"""Maximum chunks listed one by one; above, neighbours are combined."""
 CHANGES = 60
-"""Differences of two requests that are told."""
+"""Maximum differences listed between two requests."""
 _CONVERSATIONS = ("messages", "contents", "input")
 _TOOL_LISTS = ("tools", "functions")
 
 
 def call_to_json(told: LinkedExchange) -> dict[str, Any]:
-    """Return a call as the page takes it; `results` of its tools are added by `attach_results`, from later calls."""
+    """Return a call for the page; `attach_results` adds `results` of its tools from later calls."""
     exchange = told.exchange
     return {
         **build_call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
@@ -51,14 +50,14 @@ def call_to_json(told: LinkedExchange) -> dict[str, Any]:
 
 
 def attach_results(calls: Mapping[int, dict[str, Any]], results: Sequence[ReportedToolResult]) -> None:
-    """Put the results of tools beside the calls that asked for them, as far as these are among `calls`."""
+    """Add tool results to the calls that asked for them, if these are among `calls`."""
     for each in results:
         if (caller := calls.get(each.caller)) is not None:
             caller["results"][each.call] = {"text": each.text, "in": each.told_in}
 
 
 def build_call_facts(interaction: Interaction) -> dict[str, Any]:
-    """Return what is known of a call beside what was said."""
+    """Return the facts of a call other than its content."""
     i, usage = interaction, interaction.usage
     cost = compute_cost(i.provider, i.model, usage)
     return {
@@ -106,7 +105,7 @@ def _messages_to_json(exchange: DecodedExchange) -> list[dict[str, Any]]:
 
 
 def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
-    """Return pictures and sounds by the message in which they stand."""
+    """Return images and sounds by the message that contains them."""
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
@@ -131,7 +130,7 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
 
 
 def _list_declared_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
-    """Return names and descriptions of the tools that a request declares."""
+    """Return names and descriptions of a request's tools."""
     body = as_dict(tree.get("request")) or tree
     found: list[dict[str, str]] = []
     for entry in (as_dict(each) for name in _TOOL_LISTS for each in as_list(body.get(name))):
@@ -147,7 +146,7 @@ def _list_declared_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
 def _list_changes_since_previous(
     previous: DecodedExchange, exchange: DecodedExchange, known: int
 ) -> list[dict[str, Any]]:
-    """Return where a request differs from the one that it goes on with, beside what was added to the conversation."""
+    """Return a request's differences from its predecessor, except new messages."""
     old, new = (
         as_dict(previous.tree.get("request")) or previous.tree,
         as_dict(exchange.tree.get("request")) or exchange.tree,
@@ -181,7 +180,7 @@ def _timing_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
 
 
 def _list_websocket_messages(response: Response) -> list[str] | None:
-    """Return the messages of a WebSocket, a line each; None of anything else."""
+    """Return the messages of a WebSocket, a line each; None for other calls."""
     return list(format_transcript(response.body)) if is_websocket_body(response.headers) else None
 
 
@@ -196,14 +195,14 @@ _FORMATS = {
 }  # fmt: skip
 _DEPTH = 12
 _MOST = 40
-"""Pieces of one message."""
+"""Maximum pieces of one message."""
 
 Medium = dict[str, str]
 """``{"type": "image/png", "data": base64}``."""
 
 
 def find_media(value: Any) -> list[Medium]:
-    """Return the pictures and sounds in a part of a body, in their order. Never raises."""
+    """Return the images and sounds in a part of a body, in order. Never raises."""
     found: list[Medium] = []
     for each in _walk_media(value, 0):
         found.append(each)
@@ -248,7 +247,7 @@ def _build_medium(kind: str, data: str) -> Medium | None:
 
 
 _WORTH = 512
-"""Characters that must be saved, else a body stands for itself."""
+"""Least characters saved by a delta, else the body is stored whole."""
 
 
 def body_to_json(data: bytes) -> dict[str, Any]:
@@ -265,7 +264,7 @@ def decode_text(data: bytes) -> str | None:
 
 
 def compute_text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
-    """Return `text` as what it adds to another one, or as it is where that saves nothing."""
+    """Return `text` as a delta to another one, or whole if that saves nothing."""
     of, old = base
     front = count_common_prefix(old, text)
     back = count_common_suffix(old, text, min(len(old), len(text)) - front)

@@ -1,8 +1,7 @@
-"""A recording read in its order: of each call, what it says for the first time, and which earlier call it goes on with.
+"""The new content of each call of a recording, in order, and the earlier call that it continues.
 
-An agent sends everything said so far again with each request. `trace.reading.conversations` tells which of it was said
-before; here that, and the results that a request brings for the tool calls of earlier answers, are kept beside the
-decoded exchange.
+An agent sends the whole conversation again with each request. `trace.reading.conversations` finds the repeated part;
+here it is combined with the tool results that a request brings for earlier answers, and the decoded exchange.
 """
 
 from __future__ import annotations
@@ -19,37 +18,37 @@ from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMess
 
 
 class ReportedToolResult(NamedTuple):
-    """What a request says a tool answered."""
+    """A tool result in a request."""
 
     caller: int
-    """The interaction whose answer called the tool."""
+    """Interaction whose answer called the tool."""
     call: str
-    """Id of the call, or the tool's name where the dialect has no ids."""
+    """Id of the call, or the tool's name in dialects without ids."""
     text: str
     told_in: int
-    """The interaction whose request says so."""
+    """Interaction whose request contains it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedExchange:
     exchange: DecodedExchange
     known: int = 0
-    """How many messages of the request had been said before."""
+    """Number of the request's messages that were sent before."""
     previous: DecodedExchange | None = None
-    """The call that this one goes on with."""
+    """The call that this one continues."""
     retry: bool = False
     results: tuple[ReportedToolResult, ...] = ()
-    """Of tools that earlier calls asked for."""
+    """Results of tools called by earlier answers."""
 
 
 @dataclass(slots=True)
 class RecordingReader:
-    """Reads the calls of one recording; feed them in the order of their requests."""
+    """Reads the calls of one recording in the order of their requests."""
 
     _history: RequestMessageCache = field(default_factory=RequestMessageCache)
     _conversations: RecordedConversations = field(default_factory=RecordedConversations)
     _last: dict[str, DecodedExchange] = field(default_factory=dict)
-    """By conversation."""
+    """Last call by conversation."""
     _names: Iterator[int] = field(default_factory=lambda: count(1))
 
     def read(self, interaction: Interaction) -> LinkedExchange:

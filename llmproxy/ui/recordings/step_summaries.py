@@ -1,11 +1,11 @@
-"""What happened in a recording, in a few lines each: what was asked, what was done with which tools, what was answered.
+"""Steps of a recording in a few lines each: prompts, tool calls, answers.
 
-It is read off the spans of the trace (`trace.reading.span_builder`), so it says what suites and judges see. Steps are
-plain values in their order:
+Read from the spans of the trace (`trace.reading.span_builder`), so it agrees with suites and judges. Steps are plain
+values in order:
 
     {"kind": "user" | "says" | "tool" | "answer" | "failed" | "call", "call": id, "depth": n, ...}
 
-`call` is the interaction where the step stands; `depth` counts the sub-agents it is in.
+`call` is the interaction that contains the step; `depth` is its level of sub-agents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from llmproxy.trace.reading.span_builder import build_spans
 from llmproxy.trace.spans import Span, SpanKind
 
 TEXT = 6000
-"""Characters of one text of a step; the call holds the rest."""
+"""Maximum characters of a step's text; the call has the rest."""
 
 Step = dict[str, Any]
 
@@ -37,15 +37,15 @@ def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
 @dataclass(slots=True)
 class _StepReader:
     depth: dict[str, int] = field(default_factory=dict)
-    """Of the agent_step spans, by id."""
+    """Depth of agent_step spans by id."""
     of: dict[str, tuple[int | None, int]] = field(default_factory=dict)
-    """Interaction and depth, by the ids of spans."""
+    """Interaction and depth by span id."""
     waiting: list[Step] = field(default_factory=list)
-    """What a user said, until the request that says it names its interaction."""
+    """User texts until the request that contains them names its interaction."""
     words: dict[str, str] = field(default_factory=dict)
-    """What an answer says, by its span, until it is known whether tools are called after it."""
+    """Text of an answer by span, until it is known whether tool calls follow."""
     answers: dict[str, int | None] = field(default_factory=dict)
-    """Interactions by the spans of their answers: that of a retry is not the one whose request it shares."""
+    """Interactions by answer span: a retry's differs from that of the shared request."""
 
     def remember_interactions(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
         for each in interactions:
@@ -78,7 +78,7 @@ class _StepReader:
             yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_text(span.output)}
 
     def list_inputs_without_request(self) -> list[Step]:
-        """Return what no request followed."""
+        """Return user inputs without a following request."""
         return [{**step, "call": None} for step in self.waiting]
 
     def _make_attempt_and_call_steps(self, span: Span) -> Iterator[Step]:
