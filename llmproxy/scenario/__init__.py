@@ -1,4 +1,4 @@
-"""Simulated users and judges in front of an agent, under the names that users of LangWatch Scenario know.
+"""Simulated users and judges for testing an agent, under the names of LangWatch Scenario.
 
     from llmproxy import scenario
 
@@ -7,8 +7,8 @@
         agents=[MyAgent(), scenario.UserSimulatorAgent(), scenario.JudgeAgent(criteria=["Agent offers a refund"])],
     )
 
-It knows llmproxy from outside: a run that has a proxy records its simulator, judge and agent there, and replays them
-without a call. Importing this opens no connection and imports no LLM library.
+It uses llmproxy from outside: a run with a proxy records its simulator, judge and agent there, and replays them without
+a call. Importing this opens no connection and imports no LLM library.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ __version__ = llmproxy.__version__
 cache = scenario_cache
 configure = ScenarioConfig.configure
 default_config = ScenarioConfig.default_config
-"""As in the original a copy from import time; `ScenarioConfig.default_config` is what `configure` changes."""
+"""A copy from import time, like the original; `configure` changes `ScenarioConfig.default_config`."""
 
 
 def __dir__() -> list[str]:
-    """List the public names, imported or not, and nothing else."""
+    """List only the public names, imported or not."""
     return list(__all__)

@@ -1,4 +1,4 @@
-"""What takes part in a scenario: a class with `call`. Agent under test, simulated user and judge are all adapters."""
+"""Participants of a scenario: classes with `call`. Agent under test, simulated user and judge are all adapters."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 class AgentAdapter(ABC):
-    """Connects somebody to a scenario.
+    """Connects a participant to a scenario.
 
-    Only `call` has to be written. An object is used by one run at a time where it overrides `open` or `clone`: a second
-    run that starts meanwhile works with a clone.
+    Only `call` is required. An object that overrides `open` or `clone` is used by one run at a time: a concurrent run
+    uses a clone.
     """
 
     role: ClassVar[AgentRole] = AgentRole.AGENT
     name: str | None = None
-    """A name of one's own; nothing here asks for it."""
+    """A name for users; the runner does not use it."""
     uses_session: ClassVar[bool] = False
-    """Whether it calls by `input.llm`, or needs no LLM: such adapters answer in parallel, the others take turns."""
+    """Whether it calls by `input.llm`, or needs no LLM: such adapters run in parallel, the others take turns."""
     in_process: ClassVar[bool] = True
     """Whether its LLM calls leave from this process."""
     raises_misses: ClassVar[bool] = False
-    """Whether a request never recorded reaches the run as MissError; for others the proxy is asked after each call."""
+    """Whether a miss reaches the run as MissError; for others the proxy is queried after each call."""
 
     @abstractmethod
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Answer: a text, a message, a list of messages, or a ScenarioResult, which ends the run."""
+        """Answer with a text, a message, a list of messages, or a ScenarioResult, which ends the run."""
 
     async def open(self, session: RunSession | None) -> None:  # noqa: B027 (nothing to do is the rule)
-        """Get ready for a run, before its first call; `session` is its session at the proxy, None without one."""
+        """Prepare for a run, before its first call; `session` is its session at the proxy, None without one."""
 
     async def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Clean up after a run, whatever happened in it."""
+        """Clean up after a run, also a failed one."""
 
     def clone(self) -> Self:
-        """Return an adapter for another run that goes on at the same time; a shallow copy unless it says otherwise."""
+        """Return an adapter for a concurrent run; by default a shallow copy."""
         return copy.copy(self)
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterAttributes:
-    """What an adapter may have beside `AgentAdapter`: attributes or properties, read when they are needed."""
+    """Optional attributes or properties of adapters in addition to `AgentAdapter`, read when needed."""
 
     who: str = ""
-    """How errors name it; its class unless it says otherwise."""
+    """Its name in errors; by default its class."""
     models: Sequence[ModelConfig] = ()
-    """The models that it asks: the session must know where those with an `api_base` are."""
+    """Its models: the session must know the addresses of those with an `api_base`."""
     criteria: Sequence[object] | None = None
-    """What it judges; None if it does not say, empty if it has nothing to decide."""
+    """Its criteria; None if not given, empty if it has nothing to decide."""
     declared_processing: Any = None
-    """What its last answer said about its history, as JSON; None for nothing."""
+    """Statements of its last answer about its history, as JSON; None without any."""
     notes: Sequence[str] = ()
-    """What is told with the run."""
+    """Notes for the run's report."""
     silence_hint: str = ""
-    """What may be the cause where it gives no answer at all; empty for nothing that is known."""
+    """Possible cause of a missing answer; empty if unknown."""
     session_to_bind: str | None = None
-    """The session that must be bound to the run's while it answers; None if it can answer in parallel."""
+    """Session that is bound to the run's while it answers; None if it can answer in parallel."""
     process_env_and_folder: tuple[Mapping[str, str], Path] | None = None
     """Environment and folder of the process that it starts; None if it starts none."""
 
@@ -83,17 +83,17 @@ def find_session(given: AgentInput) -> RunSession | None:
 
 
 def is_conversation_unscripted(given: AgentInput) -> bool:
-    """Return whether the conversation goes on by itself now; in a script, who speaks next has been decided."""
+    """Return whether the conversation continues by itself now, without a script that sets the next speaker."""
     return bool(getattr(_find_running_executor(given), "unscripted", False))
 
 
 def get_wire_tool_calls(given: AgentInput) -> Mapping[int, Sequence[ToolUse]]:
-    """Return the agent's tool calls on the wire, by the place of the message that came after them."""
+    """Return the agent's tool calls on the wire, by the position of the following message."""
     return getattr(_find_running_executor(given), "wire_by_message", None) or {}
 
 
 def list_unknown_call_reasons(given: AgentInput) -> Sequence[str]:
-    """Return why answers of the agent's models may have called what the wire does not show."""
+    """Return reasons why the agent's models may have made tool calls that are not visible on the wire."""
     return getattr(_find_running_executor(given), "wire_unknown", None) or ()
 
 

@@ -1,15 +1,14 @@
-"""``@scenario.cache``: keep what a function returned, and return it the next time it is called with the same arguments.
+"""``@scenario.cache``: returns a function's stored result when it is called again with the same arguments.
 
-    cache key in effect -> key of the call -> kept? its value : call it, keep what it returned, return what was kept
+    active cache key -> key of the call -> stored? its value : call, store the result, return the stored one
 
-In effect is the cache key of the scenario that runs here, outside of one that of `configure`. Without one, with
-SCENARIO_CACHE_DIR="", and for calls and values that cannot be written down (one warning each), the function is simply
-called. The value of a first call takes the way through the file too, so that a first and a second run see the same
-types.
+The active cache key is that of the running scenario, outside of one that of `configure`. Without one, with
+SCENARIO_CACHE_DIR="", and for calls and values that cannot be serialised (one warning each), the function is simply
+called. The first result goes through the file too, so that a first and a second run see the same types.
 
-Kept are texts (`cache_store`): JSON as it is; tuples, enums, dataclasses and pydantic objects as data and the path of
-their class. Nothing is unpickled, and no code of a class runs when its object is made again; only classes are looked up
-that this process has imported, or that belong to a known SDK.
+Values are stored as text (`cache_store`): JSON as it is; tuples, enums, dataclasses and pydantic objects as data and
+the path of their class. Nothing is unpickled, and no code of a class runs when its object is restored; only classes are
+looked up that this process has imported, or that belong to a known SDK.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 class CacheWarning(UserWarning):
-    """A call that should have been cached was not, or a kept value could not be used."""
+    """A call could not be cached, or a stored value not be used."""
 
 
 class NotCacheable(Exception):
-    """A value cannot be written down, or not be made again of what was written."""
+    """A value cannot be serialised, or not be restored."""
 
 
 # -- values as JSON, and back
@@ -59,11 +58,11 @@ _KNOWN = frozenset(
     {"anthropic", "cohere", "google", "groq", "langchain_core", "litellm", "llmproxy", "mistralai", "openai"}
     | {"pydantic_ai", "together"}
 )  # fmt: skip
-"""Packages whose classes answers are made of: imported where a kept value needs one."""
+"""Packages with classes of answers: imported if a stored value needs one."""
 
 
 def encode_value(value: object) -> str:
-    """Return a value's text. Raises NotCacheable: `decode_value` would not give the same, or it holds a credential."""
+    """Return a value's text. Raises NotCacheable: `decode_value` would not restore it, or it contains a credential."""
     from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
 
     try:
@@ -85,7 +84,7 @@ def decode_value(text: str) -> Any:
 
 
 class _ValueWriter:
-    """Writes a value as JSON: what can be made again of it, or raises NotCacheable. `where` says where it stands."""
+    """Serialises a restorable value as JSON, or raises NotCacheable. `where` is its path for errors."""
 
     def write(self, value: Any, where: str) -> object:
         if value is None or type(value) in (bool, int, float):
@@ -116,7 +115,7 @@ class _ValueWriter:
         return path
 
     def write_object(self, value: Any, where: str) -> object:
-        """Write a pydantic object or one of a dataclass; private attributes do not count."""
+        """Write a pydantic object or a dataclass; private attributes are ignored."""
         members = _find_members(value)
         if members is None:
             raise NotCacheable(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
@@ -129,7 +128,7 @@ class _ValueWriter:
 
 
 def _find_members(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a pydantic object or of one of a dataclass; None for any other, and for more than that."""
+    """Return the fields of a pydantic object or dataclass without other state; None for any other."""
     if isinstance(value, BaseModel):
         return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
     if not is_dataclass(value) or isinstance(value, (list, dict, tuple, set, str, int, float, type)):
@@ -183,7 +182,7 @@ def class_path(kind: type) -> str:
 
 
 def find_class(path: str) -> type:
-    """Return the class of values at a path; of modules that are not imported, known SDKs only. Raises NotCacheable."""
+    """Return the class at a path; of modules that are not imported, known SDKs only. Raises NotCacheable."""
     module_name, _, names = path.partition(":")
     module: object = sys.modules.get(module_name)
     if module is None:
@@ -212,19 +211,19 @@ def _format_kind(value: object) -> str:
 # -- the key of a call
 
 _REPR = (dt.date, dt.time, dt.timedelta, dt.tzinfo, Decimal, UUID, PurePath, complex, range, bytes, str, int, float)
-"""Values that their `repr` tells completely; of the last three only subclasses come so far."""
+"""Types whose `repr` identifies the value; of the last three only subclasses get here."""
 _SECRET_NAMES = frozenset(
     {"accesstoken", "authorization", "authtoken", "bearertoken", "clientsecret", "idtoken", "passwd", "password"}
     | {"privatekey", "refreshtoken", "secretkey"}
 )  # fmt: skip
-"""Names, without their dashes, whose value is a credential whatever it looks like; with all that end in ``api_key``."""
+"""Names, without dashes, whose value is a credential; also all that end in ``api_key``."""
 _CREDENTIAL = {_TYPE: "credential"}
 _OF_INPUT = ("messages", "new_messages", "judgment_context", "scenario_state")
 _OF_STATE = ("description", "messages", "current_turn", "config")
 
 
 class _KeyWriter(_ValueWriter):
-    """Writes what a call is: different values differently, all credentials alike."""
+    """Serialises a call for its key: different values differently, all credentials alike."""
 
     def __init__(self) -> None:
         from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
@@ -244,7 +243,7 @@ class _KeyWriter(_ValueWriter):
         return class_path(type(value))
 
     def write_object(self, value: Any, where: str) -> object:
-        """Write what is no JSON. Raises NotCacheable for what has no value of its own: a client, an open file."""
+        """Write a value outside JSON. Raises NotCacheable for one without a value: a client, an open file."""
         kind = class_path(type(value))
         if isinstance(value, Mapping) and all(type(name) is str for name in value):
             return {_TYPE: kind, "is": self.write_members(value, where)}
@@ -269,7 +268,7 @@ class _KeyWriter(_ValueWriter):
 
 
 def _find_key_members(value: object) -> Mapping[str, object] | None:
-    """Return what of an object makes a difference to an answer: of our own, not ids, nor how verbose a run is."""
+    """Return the members of an object that affect an answer: of our own, without ids and verbosity."""
     if isinstance(value, ScenarioConfig):
         model = value.default_model
         return {"default_model": ModelConfig(model=model) if isinstance(model, str) else model}
@@ -284,7 +283,7 @@ def _find_key_members(value: object) -> Mapping[str, object] | None:
 
 @dataclass(frozen=True)
 class CachedFunction:
-    """A function that is cached, and what of a call of it counts."""
+    """A cached function, and the parts of its calls that count."""
 
     function: Callable[..., Any]
     ignore: frozenset[str] = frozenset()
@@ -292,7 +291,7 @@ class CachedFunction:
     _warned: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Refuse unknown names, which would silently do nothing. Raises TypeError: no function; ValueError."""
+        """Refuse unknown names, which would have no effect. Raises TypeError: no function; ValueError."""
         if not inspect.isroutine(self.function):
             raise TypeError(f"scenario.cache decorates functions and methods, not {self.function!r}")
         parameters = self._signature.parameters
@@ -305,7 +304,7 @@ class CachedFunction:
 
     @property
     def name(self) -> str:
-        """Its module and qualified name. A lambda's name says nothing, so its code joins it."""
+        """Its module and qualified name. A lambda's name is ambiguous, so its code is added."""
         name = f"{self.function.__module__}.{self.function.__qualname__}"
         if "<lambda>" not in name:
             return name
@@ -369,18 +368,18 @@ class CachedFunction:
 
 
 def _list_code_constants(code: object) -> Collection[object]:
-    """Return the constants of a code object; of code inside code its own, whose `repr` would name an address."""
+    """Return the constants of a code object; of nested code recursively, whose `repr` has an address."""
     return [_list_code_constants(each) if hasattr(each, "co_code") else each for each in getattr(code, "co_consts", ())]
 
 
 @dataclass(frozen=True)
 class _ResultSlot(CacheSlot):
-    """Where the result of a call is kept."""
+    """Place of a call's result."""
 
     of: CachedFunction
 
     def find(self) -> tuple[Any] | None:
-        """Return the value that is kept; None too if it cannot be used."""
+        """Return the stored value; None too if it is unusable."""
         text = super().find()
         found = None if text is None else self._decode(text[0])
         running = context_scenario.get()
@@ -389,7 +388,7 @@ class _ResultSlot(CacheSlot):
         return found
 
     def encode(self, made: Any) -> tuple[Any, str | None]:
-        """Return a value and its text; None if it cannot be kept."""
+        """Return a value and its text; None if it cannot be stored."""
         try:
             return made, encode_value(made)
         except NotCacheable as error:
@@ -397,7 +396,7 @@ class _ResultSlot(CacheSlot):
             return made, None
 
     def keep(self, encoded: tuple[Any, str | None]) -> Any:
-        """Keep what was made, and return it as it is read again; as it was made if that cannot be."""
+        """Store a result, and return it as restored; unchanged if that is impossible."""
         made, text = encoded
         kept = None if text is None else self._decode(super().keep(text))
         return kept[0] if kept else made
@@ -424,14 +423,13 @@ def cache[**P, R](
 
 
 def cache(ignore: Any = (), *, state: Sequence[str] = ()) -> Any:
-    """Cache a function or method, sync or async, while a cache key is in effect.
+    """Cache a function or method, sync or async, while a cache key is active.
 
     Args:
         ignore: parameters that do not count; `self` never does
         state: fields of `self` that count (``["model", "config.temperature"]``)
 
     Usable as ``@scenario.cache()`` and as ``@scenario.cache``.
-
     """
     for name, given in (("ignore", ignore), ("state", state)):
         if isinstance(given, str):
@@ -469,7 +467,7 @@ def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]
 
 
 class _JoblibMemory:
-    """Stands where joblib's memory stood: it decorates, it says where it is, it can be cleared."""
+    """Stands in for joblib's memory: it decorates, has a location, and can be cleared."""
 
     @property
     def location(self) -> str | None:

@@ -1,10 +1,10 @@
-"""Where answers are kept between runs: texts in one table of a SQLite file, for any number of threads and processes.
+"""Store of cached results: texts in one table of a SQLite file, for any number of threads and processes.
 
     <SCENARIO_CACHE_DIR or ~/.scenario/cache>/cache.db      read from the environment at every call; empty is off
 
-The file is opened for each look into it: so it may be removed at any time, and a forked process shares nothing. A value
-that is there is never overwritten by a parallel process: whoever stores second gets what is stored. A damaged file is
-an error, never an empty cache, and is left as it is. SCENARIO_CACHE_MODE says what a hit and a miss do (`CacheMode`).
+The file is opened for each access: so it may be removed at any time, and a forked process shares nothing. An existing
+value is never overwritten by a parallel process: the second one to store gets the stored value. A damaged file is an
+error, never an empty cache, and is not changed. SCENARIO_CACHE_MODE selects the effect of hit and miss (`CacheMode`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master WHERE t
   FROM pragma_application_id, pragma_user_version
 """
 _BUSY_SECONDS = 30.0
-"""How long a statement waits for another process's write; each takes a few milliseconds."""
+"""Seconds that a statement waits for another process's write; each takes a few milliseconds."""
 _TABLE = """
 CREATE TABLE entries (key TEXT PRIMARY KEY, value TEXT NOT NULL, name TEXT NOT NULL, cache_key TEXT NOT NULL,
   sample INTEGER NOT NULL, created_at REAL NOT NULL, hits INTEGER NOT NULL)
@@ -58,14 +58,14 @@ _WORDS = sqlite_file.ErrorTexts(
 
 
 class CacheMode(StrEnum):
-    """What a hit and a miss do."""
+    """Effect of a hit and a miss."""
 
     AUTO = "auto"
-    """A hit is returned, a miss is made and kept."""
+    """A hit is returned, a miss is called and stored."""
     REPLAY = "replay"
     """A hit is returned, a miss is an error."""
     RECORD = "record"
-    """Everything is made and kept anew."""
+    """Everything is called and stored again."""
     OFF = "off"
 
 
@@ -73,7 +73,7 @@ class CacheMode(StrEnum):
 class CacheEntry:
     key: str
     name: str
-    """The function, or what else made it."""
+    """The function, or another source."""
     cache_key: str
     sample: int
     created_at: float
@@ -86,14 +86,14 @@ class CacheEntry:
 
 @dataclass(frozen=True, slots=True)
 class CacheStore:
-    """A cache file; made when something is first kept."""
+    """A cache file, created when the first value is stored."""
 
     path: Path
     mode: CacheMode = CacheMode.AUTO
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> CacheStore | None:
-        """Return the cache that the environment names now; None if it is off. Raises SettingsError."""
+        """Return the cache set in the environment; None if it is off. Raises SettingsError."""
         said = env.get(MODE, "").strip().lower() or CacheMode.AUTO
         if said not in set(CacheMode):
             raise SettingsError(f"{MODE}={said!r} is no mode of the cache.", hint=f"There are: {', '.join(CacheMode)}.")
@@ -104,7 +104,7 @@ class CacheStore:
         return cls((place / "cache.db").absolute(), CacheMode(said))
 
     def get(self, key: str) -> str | None:
-        """Return the text that is kept under a key, and count it as a hit; None if there is none."""
+        """Return the text stored under a key, and count a hit; None if there is none."""
         with self._open_file() as conn:
             found = conn and conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
             if conn and found:
@@ -113,7 +113,7 @@ class CacheStore:
         return str(found[0]) if found else None
 
     def put(self, key: str, value: str, *, name: str, cache_key: str, sample: int = 1, now: float | None = None) -> str:
-        """Keep a text and return what is kept: the text that another process kept first, unless the mode is record."""
+        """Store a text and return the stored one: another process's earlier text, unless the mode is record."""
         row = key, value, name, cache_key, sample, time.time() if now is None else now
         verb = "REPLACE" if self.mode is CacheMode.RECORD else "INSERT OR IGNORE"
         with self._open_file(make=True) as conn:
@@ -122,7 +122,7 @@ class CacheStore:
             return str(conn.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()[0])
 
     def list(self, name: str | None = None, limit: int | None = None) -> list[CacheEntry]:
-        """Return what is kept, newest first: all, or what has `name` in its name."""
+        """Return entries, newest first: all, or those with `name` in their name."""
         asked = (
             "SELECT key, name, cache_key, sample, created_at, hits, length(CAST(value AS BLOB)), value FROM entries"
             " WHERE instr(name, ?) OR ? = '' ORDER BY created_at DESC, key LIMIT ?"
@@ -133,7 +133,7 @@ class CacheStore:
         return [CacheEntry(*row) for row in rows]
 
     def clear(self, name: str | None = None, *, cache_key: str | None = None, before: float | None = None) -> int:
-        """Forget values and return how many: all, or those of a name, of a cache key, made before a time."""
+        """Delete values and return their number: all, or those of a name, of a cache key, older than a time."""
         with self._open_file() as conn:
             done = conn and conn.execute(
                 "DELETE FROM entries WHERE (? IS NULL OR instr(name, ?)) AND (? IS NULL OR cache_key = ?)"
@@ -143,13 +143,13 @@ class CacheStore:
             return done.rowcount if done else 0
 
     def build_corrupt_error(self, what: object) -> CacheCorrupt:
-        """Return the error for a file that does not hold what it should."""
+        """Return the error for a file with invalid content."""
         hint = _WORDS.damaged.format(typed=self.path)
         return CacheCorrupt(f"The cache {self.path} is damaged: {what}.", hint=hint)
 
     @contextmanager
     def _open_file(self, *, make: bool = False) -> Iterator[sqlite3.Connection | None]:
-        """Open the file for a moment; None where nothing was kept yet and `make` does not begin it."""
+        """Open the file temporarily; None if it does not exist and `make` does not create it."""
         if not make and not self.path.exists():
             yield None
             return
@@ -179,14 +179,14 @@ class CacheStore:
 # -- one value of it, and who makes it
 
 _flying: dict[tuple[int, str, str], Future[None]] = {}
-"""What is being made now, by process (a forked one does not make what its parent makes), file and key."""
+"""Calls in progress by process (a forked one does not continue its parent's), file and key."""
 _mine: ContextVar[frozenset[Future[None]]] = ContextVar("cache_mine", default=frozenset())
-"""What is being made around here: a recursion whose arguments are ignored would wait for itself."""
+"""Calls in progress around this one: a recursion with ignored arguments would wait for itself."""
 
 
 @dataclass(frozen=True)
 class CacheSlot:
-    """Where one value is kept: a text, unless a subclass makes a text of it."""
+    """Place of one value: a text, or in a subclass a value with a text."""
 
     store: CacheStore
     key: str
@@ -195,18 +195,18 @@ class CacheSlot:
     sample: int
 
     def find(self) -> tuple[Any] | None:
-        """Return the value that is kept. Raises MissError: the mode is ``replay`` and there is none."""
+        """Return the stored value. Raises MissError: the mode is ``replay`` and there is none."""
         found = None if self.store.mode is CacheMode.RECORD else self.store.get(self.key)
         if found is None and self.store.mode is CacheMode.REPLAY:
             raise self._build_miss_error()
         return None if found is None else (found,)
 
     def encode(self, made: Any) -> Any:
-        """Return what `keep` takes of what was made: at once, since others may change it meanwhile."""
+        """Return the argument of `keep` for a result, at once, since others may change it meanwhile."""
         return made
 
     def keep(self, encoded: Any) -> Any:
-        """Keep what was made, and return what is kept; None is not kept."""
+        """Store a result, and return the stored one; None is not stored."""
         if encoded is None:
             return None
         return self.store.put(self.key, encoded, name=self.name, cache_key=self.cache_key, sample=self.sample)
@@ -225,7 +225,7 @@ class CacheSlot:
 
     @contextmanager
     def wait_for_maker(self) -> Iterator[Future[None] | None]:
-        """Yield what to wait for before a look into the file; None: nothing, and others wait until the block ends."""
+        """Yield the call to wait for before reading the file; None: none, and others wait until the block ends."""
         flight = os.getpid(), str(self.store.path), self.key
         ours: Future[None] = Future()
         ours.set_running_or_notify_cancel()  # who waits and is cancelled cancels it for nobody else
@@ -243,11 +243,12 @@ class CacheSlot:
 
 
 async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> Any:
-    """Return what is kept in a slot; if there is nothing, let `make` make it, and keep it.
+    """Return the stored value of a slot; if there is none, call `make` and store its result.
 
-    Who asks at the same time waits for it once, and makes it himself if it then is not there.
+    None from `make` means that it cannot be stored. A concurrent caller waits once, and calls `make` itself if there
+    still is none.
 
-    Raises MissError: the mode is ``replay`` and nothing is kept.
+    Raises MissError: the mode is ``replay`` and nothing is stored.
     """
     with slot.wait_for_maker() as maker:
         if maker is not None:
@@ -257,7 +258,7 @@ async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> An
 
 
 def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
-    """Do what `get_or_make` does, without an event loop."""
+    """Like `get_or_make`, without an event loop."""
     with slot.wait_for_maker() as maker:
         if maker is not None:
             maker.result()

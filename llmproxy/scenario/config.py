@@ -1,9 +1,9 @@
-"""What holds for all scenarios of a process unless a run says otherwise.
+"""Defaults for all scenarios of a process.
 
     default < configure() (successive calls accumulate) < arguments of run
 
-None means "not said" everywhere but for `cache_key` in `run`, where None is an order: no cache. To tell that apart, the
-default of such a parameter is :class:`UnsetParameter`, which prints as the documented value.
+None means "not given" except for `cache_key` in `run`, where None disables the cache. To distinguish that, the default
+of such a parameter is :class:`UnsetParameter`, which prints as the documented value.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ UNSUPPORTED = {
     "trace_wait_extension": _SERVERS,
     "trace_wait_timeout": _SERVERS,
 }
-"""Keywords of LangWatch Scenario whose absence would let a test pass unchecked, and why they are refused."""
+"""Keywords of LangWatch Scenario that are refused because ignoring them could let a test pass, with reasons."""
 _CLOSE = 0.84
-"""How alike a keyword must be to one of ours to be a slip: `criterion` is, `headers` is not."""
+"""Least similarity of a misspelt keyword to one of ours: `criterion` is, `headers` is not."""
 MAX_TURNS = 10
-"""Turns of a scenario that says nothing, or 0."""
+"""Default maximum turns; also for 0."""
 
 
 class UnsetParameter:
-    """Stands for a parameter that was not given, and prints as the default that is documented for it."""
+    """Default of a parameter that was not given; prints as the documented default."""
 
     __slots__ = ("shown",)
 
     def __init__(self, shown: object = None) -> None:
-        """Print as `shown`, which is also what the parameter means when nothing else decides."""
+        """Print as `shown`, which is also the parameter's final default."""
         self.shown = shown
 
     def __repr__(self) -> str:
@@ -63,11 +63,11 @@ UNSET_ZERO: Any = UnsetParameter(0.0)
 
 
 class ModelConfig(BaseModel):
-    """A model and how to call it; any further keyword of ``litellm.completion`` is taken (`timeout`, `headers`,
+    """A model with its parameters; any further keyword of ``litellm.completion`` is accepted (`timeout`, `headers`,
     `client`).
 
-    With others than plain parameters of OpenAI's, litellm makes the call. `base_url`, litellm's other name of
-    `api_base`, is taken for it.
+    With more than OpenAI's plain parameters, litellm makes the call. `base_url`, litellm's alias of `api_base`, is
+    accepted.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -77,7 +77,7 @@ class ModelConfig(BaseModel):
     temperature: float = 0.0
     max_tokens: int | None = None
     api_base: str | None = None
-    """Where the model is served. With a proxy it is the upstream of the session."""
+    """Address of the model. With a proxy it is the upstream of the session."""
     api_version: str | None = None
 
     @model_validator(mode="before")
@@ -96,13 +96,13 @@ class ModelConfig(BaseModel):
 
     @property
     def temperature_given(self) -> bool:
-        """Whether the temperature was chosen: one that nobody chose is dropped for models that refuse it."""
+        """Whether the temperature was given: the default is dropped for models that refuse it."""
         return "temperature" in self.model_fields_set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultProxyAndHandlers:
-    """What `configure` sets beside the documented fields, so that those stay as their users know them."""
+    """Values of `configure` outside the documented fields, which stay as users know them."""
 
     proxy: str | bool | None = None
     handlers: tuple[Handler, ...] = ()
@@ -115,24 +115,24 @@ class ScenarioConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     default_model: str | ModelConfig | None = None
-    """Model of simulators and judges that name none."""
+    """Default model of simulators and judges."""
     max_turns: _Number | None = MAX_TURNS
     verbose: StrictBool | _Number | None = True
     """Whether to print the conversation; from 2 on, each line names its scenario."""
     cache_key: StrictStr | None = None
-    """Switches the cache on, and tells one generation of its values from the next. Empty is off."""
+    """Enables the cache, and separates generations of its values. Empty is off."""
     debug: bool | None = False
-    """Whether to stop before every turn of the simulator and let a person write instead."""
+    """Whether to stop before every turn of the simulator for a person's input."""
 
     min_turns: _Number | None = None
-    """Turns to be over before a judge looks at the conversation by itself; a demanded verdict is given before."""
+    """Turns before a judge decides by itself; a demanded verdict may come earlier."""
     headless: bool | None = None
-    """Taken and ignored: nothing here opens a browser."""
+    """Accepted and ignored: no browser is opened."""
     observability: Mapping[str, Any] | None = None
-    """Taken and ignored: what the agent called is read off the wire."""
+    """Accepted and ignored: the agent's calls are observed on the wire."""
 
     default_config: ClassVar[ScenarioConfig | None] = None
-    """What `configure` made so far."""
+    """Current result of `configure`."""
     defaults: ClassVar[DefaultProxyAndHandlers] = DefaultProxyAndHandlers()
 
     @classmethod
@@ -151,10 +151,10 @@ class ScenarioConfig(BaseModel):
         handlers: Sequence[HandlerLike] | None = None,
         **unsupported: Any,
     ) -> None:
-        """Set defaults for all scenarios that start from now on; what is None stays as it is.
+        """Set defaults for all scenarios that start from now on; None keeps a value.
 
-        `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one;
-        `handlers` (functions, or objects with `handle` and `close`) hear the events of every scenario (see
+        `cache_key=""` disables the cache. `proxy` is the URL of a running llmproxy, or True to start one; `handlers`
+        (functions, or objects with `handle` and `close`) get the events of every scenario (see
         `llmproxy.report.events`), an empty tuple removes them.
         """
         for name in refuse_unsupported("configure", unsupported):
@@ -171,7 +171,7 @@ class ScenarioConfig(BaseModel):
         )
 
     def merge(self, other: ScenarioConfig) -> ScenarioConfig:
-        """Return a new configuration in which what `other` says (is not None) wins."""
+        """Return a new configuration in which the values of `other` (except None) take precedence."""
         return ScenarioConfig(**{**self.items(), **other.items()})
 
     def items(self) -> dict[str, Any]:
@@ -180,12 +180,12 @@ class ScenarioConfig(BaseModel):
 
     @property
     def turn_limit(self) -> int:
-        """How many turns a scenario may take: 0 and None mean the default."""
+        """Maximum turns of a scenario: 0 and None mean the default."""
         return self.max_turns or MAX_TURNS
 
 
 def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords without `UNSUPPORTED` ones that ask for nothing. Raises SettingsError: one asks."""
+    """Return keywords without neutral values of `UNSUPPORTED` ones. Raises SettingsError for others."""
     for name, value in given.items():
         if name in UNSUPPORTED and value:
             raise SettingsError(f"{where}({name}=...) {UNSUPPORTED[name]}", hint=f"Leave {name} out.")
@@ -193,7 +193,7 @@ def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_typos(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
+    """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of ours."""
     found = refuse_unsupported(where, given)
     for name in found:
         near = nearest_word(name, known, _CLOSE)

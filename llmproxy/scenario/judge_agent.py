@@ -1,11 +1,11 @@
 """The judge: reads the transcript, and decides criterion by criterion. It fails closed.
 
     transcript, criteria -> one or several judges -> findings, evidence checked -> votes -> a result, or the
-    conversation goes on
+    conversation continues
 
-While the conversation can go on, it ends only with a failed criterion or with all of them passed; anything inconclusive
-lets it go on. When a verdict is demanded (the last turn, `scenario.judge()`), success means that every criterion
-passed, and nothing else does. The description of the scenario is context for the judge, and no criterion.
+While the conversation can continue, it ends only with a failed criterion or with all of them passed, not with an
+inconclusive one. When a verdict is demanded (the last turn, `scenario.judge()`), success means that every criterion
+passed, and nothing else does. The description of the scenario is context for the judge, not a criterion.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, check_
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
 TOKENS = 8192
-"""Estimated tokens of a transcript from which on a judge gets an outline; LangWatch Scenario's."""
+"""Estimated tokens of a transcript above which a judge gets an outline; LangWatch Scenario's."""
 STEPS = 10
-"""How often a judge may look something up; LangWatch Scenario's."""
+"""Maximum lookups of a judge; LangWatch Scenario's."""
 _PARAMETERS = (
     "criteria", "model", "api_key", "temperature", "max_tokens", "system_prompt", "judges", "vote", "min_turns",
     "token_threshold", "max_discovery_steps", "api_base",
@@ -71,27 +71,24 @@ class JudgeAgent(AgentAdapter):
         """Prepare a judge.
 
         Args:
-            criteria: Sentences that are true of a good conversation; none for a judge that only
-                `scenario.judge(criteria=[...])` asks.
+            criteria: Sentences that are true of a good conversation; none for a judge that is only called by
+                `scenario.judge(criteria=[...])`.
             model: Name of the model; None: the default model of `scenario.configure`.
             api_key: Key for it.
-            temperature: As the model takes it. One that is not given is left out where the model refuses it.
+            temperature: Of the model. The default is dropped if the model refuses it.
             max_tokens: Limit of one answer.
-            system_prompt: Replaces what the judge is told about judging; criteria, scenario and transcript follow in
-                any case.
-            judges: How many judges, all of this model; or the models, one for each judge.
-            vote: What their votes come to: ``majority``, ``unanimous``, or ``confirm-on-fail``, which asks the others
-                only if the first one would fail something.
-            min_turns: Turns that must be over before the judge looks at the conversation at all, unless a verdict is
-                demanded.
-            token_threshold: Estimated tokens of a transcript from which on the judge gets an outline, and looks things
-                up in it.
-            max_discovery_steps: How often it may.
+            system_prompt: Replaces the instructions about judging; criteria, scenario and transcript follow in any
+                case.
+            judges: Number of judges, all of this model; or the models, one for each judge.
+            vote: Combination of their votes: ``majority``, ``unanimous``, or ``confirm-on-fail``, which calls the
+                others only if the first one would fail something.
+            min_turns: Turns before the judge examines the conversation, unless a verdict is demanded.
+            token_threshold: Estimated tokens of a transcript above which the judge gets an outline, with lookups.
+            max_discovery_steps: Maximum lookups.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
-        Raises SettingsError: no model, or a number of judges or a vote that there is not; a keyword of voice;
-        TypeError: a keyword that is nearly one of these; ValueError: criteria that are no list of texts, or an empty
-        one.
+        Raises SettingsError: no model, or an invalid number of judges or vote; a keyword of voice; TypeError: a keyword
+        similar to one of these; ValueError: criteria that are no list of texts, or an empty one.
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
         extra = refuse_typos("JudgeAgent", more, _PARAMETERS)
@@ -116,7 +113,7 @@ class JudgeAgent(AgentAdapter):
         return self.configs
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Return the result that ends the run, or an empty list: it goes on."""
+        """Return the result that ends the run, or an empty list to continue."""
         asked = input.judgment_request
         forced = asked is not None
         texts = self.criteria if asked is None or asked.criteria is None else asked.criteria
@@ -142,7 +139,9 @@ class JudgeAgent(AgentAdapter):
         return result if forced or result.success or result.failed_criteria else []
 
     def _is_too_early(self, given: AgentInput) -> bool:
-        """Return whether it is too early: the judge's `min_turns` count his turn, the run's do not (as originally)."""
+        """Return whether it is too early: the judge's `min_turns` include its turn, the run's do not (as
+        originally).
+        """
         state = given.scenario_state
         if state is None:
             return False
@@ -163,7 +162,7 @@ class JudgeAgent(AgentAdapter):
         return "\n\n".join([*parts, fence_text("transcript", seen or "(nothing was said)")])
 
     async def _ask_judges(self, question: Question, session: RunSession | None) -> list[Ruling]:
-        """Return what each judge said; all of them are heard to the end before an error of one is raised."""
+        """Return each judge's ruling; all are awaited before an error of one is raised."""
         names = list_judge_party_names(len(self.configs))
         asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
         rulings: list[Ruling] = []
@@ -204,7 +203,7 @@ class JudgeAgent(AgentAdapter):
 
 
 def list_judge_party_names(judges: int) -> tuple[str, ...]:
-    """Return the names under which the proxy knows so many judges."""
+    """Return the parties of this many judges."""
     return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
 
@@ -231,7 +230,7 @@ def _build_judge_configs(
 
 
 def _needs_other_judges(ruling: Ruling, question: Question) -> bool:
-    """Return whether the others have to be heard: the first judge would end the run as failed."""
+    """Return whether the other judges must be called: the first one would fail the run."""
     if ruling.goes_on:
         return False
     statuses = [finding.status for finding in ruling.findings.values()]
@@ -242,7 +241,7 @@ def _needs_other_judges(ruling: Ruling, question: Question) -> bool:
 
 
 def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
-    """Return why, in the words of the judges; in those of the findings where they gave none."""
+    """Return the judges' reasonings; those of the findings if they gave none."""
     told = [
         (name, ruling.reasoning)
         for name, ruling in zip(list_judge_party_names(len(rulings)), rulings, strict=True)

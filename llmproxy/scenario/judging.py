@@ -1,19 +1,19 @@
-"""Ask one judge or several, and make something of what they answer.
+"""Calls of judges, and interpretation of their answers.
 
-    pinned tool -> any tool -> JSON schema -> JSON by request       the way down, where a model refuses to be asked so
-    answer -> Ruling                                                one more attempt if it cannot be used
+    pinned tool -> any tool -> JSON schema -> JSON by request       fallbacks, if a model refuses a form of request
+    answer -> Ruling                                                one more attempt if it is unusable
 
-Of several tool calls the first counts; where it decides, the others must say the same. What is malformed after the
-repair is an error; what a verdict lacks is inconclusive. The way down is the same in every run, so a replay takes it.
+Of several tool calls the first counts; if it decides, the others must agree. An answer malformed after the retry is an
+error; a missing finding is inconclusive. The order of fallbacks is the same in every run, so a replay follows it.
 
 A transcript above `token_threshold` (at four characters a token) is shown as an outline, in which the judge looks up
-what it needs by `expand_transcript` and `grep_transcript`. No look-up may be larger than what the outline saved.
+messages by `expand_transcript` and `grep_transcript`. A lookup may not be larger than the outline's saving.
 
-    majority         everybody is asked; more than half of the votes decide a criterion
-    unanimous        everybody is asked; all must agree
-    confirm-on-fail  one is asked; the others only if it would fail something, and then more than half of all decide
+    majority         all are called; more than half of the votes decide a criterion
+    unanimous        all are called; all must agree
+    confirm-on-fail  one is called; the others only if it would fail something, and then more than half of all decide
 
-A missing vote is for nothing, and still counts as cast.
+A missing vote supports nothing, and still counts as cast.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Findin
 
 EXPAND, GREP = "expand_transcript", "grep_transcript"
 _CHARACTERS = 4
-"""Of a token, about."""
+"""Approximate characters of a token."""
 _HEAD = 120
-"""Characters of a message that the outline shows."""
+"""Characters of a message in the outline."""
 _LONGEST = 16_000
-"""Characters of one answer to a look-up."""
+"""Maximum characters of a lookup's answer."""
 _AROUND = 160
-"""Characters around a match that are shown."""
+"""Characters shown around a match."""
 _MATCHES = 20
 _PATTERN = 200
-"""Longest pattern: longer ones are pasted texts."""
+"""Maximum length of a pattern: longer ones are pasted texts."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -60,10 +60,10 @@ class Lookup:
     """A conversation, message by message, as text."""
 
     entries: Sequence[str]
-    """What a transcript shows for each message, in order; each begins with its number in brackets."""
+    """Transcript text of each message, in order; each begins with its number in brackets."""
 
     def format_outline(self) -> str:
-        """Return the beginning of every message, and how to see more."""
+        """Return the beginning of every message, with instructions for lookups."""
         heads = [_shorten_first_line(each) for each in self.entries]
         how = (
             f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. "
@@ -72,7 +72,7 @@ class Lookup:
         return "\n".join([*heads, how])
 
     def lookup_tools(self) -> list[dict[str, Any]]:
-        """Return the tools of looking up, in the form of OpenAI's chat completions."""
+        """Return the lookup tools in the form of OpenAI's chat completions."""
         indices = {
             "type": "array",
             "items": {"type": "integer"},
@@ -85,7 +85,7 @@ class Lookup:
         ]
 
     def answer_tool_call(self, name: str, arguments: str) -> str:
-        """Return what a look-up finds; what is wrong with it, in words, where it cannot be done."""
+        """Return the result of a lookup; an error text if it is invalid."""
         try:
             given = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
@@ -115,7 +115,7 @@ class Lookup:
 
 
 def _find_excerpts(entry: str, words: Sequence[str]) -> list[str]:
-    """Return where any of the words stands in a message, with what is around it."""
+    """Return the occurrences of any of the words in a message, with their surroundings."""
     number, folded = entry.partition(" ")[0], entry.casefold()
     found = []
     for word in words:
@@ -142,11 +142,11 @@ CONTINUE, FINISH = "continue_test", "finish_test"
 INVALID = "Invalid response from judge agent"
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _SHOWN = 300
-"""Characters of a malformed answer that an error quotes."""
+"""Maximum characters of a malformed answer quoted in an error."""
 
 
 class JudgeError(ModelError):
-    """A judge answered twice what is no answer."""
+    """A judge gave an unusable answer twice."""
 
     code = "llmproxy_judge"
 
@@ -154,18 +154,18 @@ class JudgeError(ModelError):
 @dataclass(frozen=True, slots=True)
 class Ruling:
     goes_on: bool
-    """Whether it wants to see more."""
+    """Whether the conversation should continue."""
     findings: Mapping[str, Finding] = field(default_factory=dict)
-    """By id of the criterion; what is missing is inconclusive."""
+    """By criterion id; missing ones are inconclusive."""
     reasoning: str = ""
     forced: bool = False
-    """Whether it had to decide: it was asked to, or it had looked things up for long enough."""
+    """Whether it had to decide: by demand, or after the maximum lookups."""
     verdict: str | None = None
-    """Its own word for all of it, where it gave one; it is not asked for."""
+    """Its overall verdict, if it gave one; it is not requested."""
 
 
 class _AnswerForcing(IntEnum):
-    """How the answer is demanded."""
+    """Form in which the answer is demanded."""
 
     PINNED = 0
     REQUIRED = 1
@@ -175,7 +175,7 @@ class _AnswerForcing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Unusable(Exception):
-    """Why an answer cannot be used; what of it can."""
+    """Reason why an answer is unusable, with its usable part."""
 
     problem: str
     literal: str
@@ -190,14 +190,14 @@ class Question:
     forced: bool
     """Whether it has to decide."""
     look: Lookup | None = None
-    """Of a conversation that `text` shows in outline."""
+    """Lookup of the conversation that `text` shows as an outline."""
     steps: int = 0
-    """How often something may be looked up."""
+    """Maximum number of lookups."""
     whole: str = ""
-    """`text` with the whole conversation, for a model that takes no tools to look things up."""
+    """`text` with the whole conversation, for a model without tools."""
 
     async def ask_judge(self, model: ModelConfig, party: str, session: RunSession | None) -> Ruling:
-        """Ask a judge. Raises JudgeError for an answer that makes no sense twice, and what `complete` raises."""
+        """Call a judge. Raises JudgeError for a second unusable answer, and errors of `complete`."""
         said: list[Message] = []
         if self.look is None:
             return await self._get_ruling_with_retry(model, party, session, said, None)
@@ -220,7 +220,7 @@ class Question:
         said: list[Message],
         first: tuple[_AnswerForcing, Answer] | None,
     ) -> Ruling:
-        """Make a ruling of the first answer, which is asked for unless it is there, or of a second one."""
+        """Return the ruling of the first answer, which is requested unless given, or of a second one."""
         way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
         unusable: _Unusable | None = None
         for _ in range(2):
@@ -266,7 +266,7 @@ class Question:
     async def _ask_model(
         self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AnswerForcing
     ) -> tuple[_AnswerForcing, Answer]:
-        """Ask in this way, or in the first one below it that the model does not refuse."""
+        """Request an answer in this form, or in the first fallback that the model accepts."""
         while True:
             try:
                 return way, await complete(
@@ -360,7 +360,7 @@ def _function_tool(name: str, description: str, parameters: dict[str, Any]) -> d
 
 
 def _parse_arguments(arguments: str) -> object:
-    """Return arguments as a value; the text itself where it is no JSON."""
+    """Return parsed arguments; the text itself if it is no JSON."""
     if not arguments.strip():
         return {}
     found = _load_json_or_none(arguments)
@@ -375,7 +375,7 @@ def _load_json_or_none(text: str) -> object:
 
 
 def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of members; a member that stands there twice, with two values, says nothing."""
+    """Build an object from members; a duplicate member with two values is dropped."""
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made and made[name] != value:
@@ -385,7 +385,7 @@ def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _quote_answer(answer: Answer) -> str:
-    """Return an answer as text, to be shown to the one who gave it."""
+    """Return an answer as text, for the retry."""
     calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
 
@@ -398,7 +398,7 @@ def _shorten(text: str) -> str:
 
 
 class VoteRule(StrEnum):
-    """How votes come to a verdict."""
+    """Combination of votes into a verdict."""
 
     MAJORITY = "majority"
     UNANIMOUS = "unanimous"
@@ -406,7 +406,7 @@ class VoteRule(StrEnum):
 
 
 def read_vote_rule(said: str) -> VoteRule:
-    """Return the rule of a name. Raises SettingsError."""
+    """Return the rule with this name. Raises SettingsError."""
     try:
         return VoteRule(said.strip().lower().replace("_", "-"))
     except ValueError as error:
@@ -416,7 +416,7 @@ def read_vote_rule(said: str) -> VoteRule:
 def combine_votes(
     ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: VoteRule
 ) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
-    """Return each criterion's outcome, with the first such judge's evidence, and the status each judge gave."""
+    """Return each criterion's outcome, with the first agreeing judge's evidence, and each judge's status."""
     found: dict[str, Finding] = {}
     cast: dict[str, tuple[str, ...]] = {}
     silent = Finding(CriterionOutcome.INCONCLUSIVE)

@@ -1,7 +1,7 @@
-"""What models of ours are told: prompts, and a conversation as text, for a judge or a simulator.
+"""Prompts for judges and simulators, and conversations as text.
 
-Prompts are `.md` files of ``llmproxy/data/prompts``, with ``$name`` where something is filled in. What is filled in is
-taken as it is: braces, dollars and backslashes in it mean nothing. A transcript:
+Prompts are `.md` files of ``llmproxy/data/prompts``, with ``$name`` as placeholders. Inserted text is literal: braces,
+dollars and backslashes in it have no meaning. A transcript:
 
     [1] user: What is the weather in Paris?
     [2] assistant: Let me look.
@@ -9,9 +9,9 @@ taken as it is: braces, dollars and backslashes in it mean nothing. A transcript
     [3] tool get_weather: {"degrees": 24}
     [4] assistant: 24 degrees.
 
-Tool calls are `name(args)`, in order; those that an agent does not report come from the wire and stand before the
-message that followed them. Nothing is shown that another run of the same conversation would change: no ids, times,
-costs. Images, sounds and files are named, not shown.
+Tool calls are `name(args)`, in order; those that an agent does not report come from the wire and precede the following
+message. Nothing is shown that differs in another run of the same conversation: no ids, times, costs. Images, sounds and
+files are named, not shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def prompt(name: str, **values: str) -> str:
-    """Return a prompt with its places filled in. Raises KeyError for a place without a value."""
+    """Return a prompt with its placeholders replaced. Raises KeyError for one without a value."""
     return Template(read_file(f"{name}.md")).substitute(values).strip()
 
 
@@ -40,17 +40,17 @@ def read_file(name: str) -> str:
 
 
 def fence_text(tag: str, text: str) -> str:
-    """Return text between tags, from which it cannot break out."""
+    """Return text between tags that it cannot close."""
     return f"<{tag}>\n{text.replace(f'</{tag}', f'<\\/{tag}')}\n</{tag}>"
 
 
 LONGEST_RESULT = 4000
-"""Characters of a tool's arguments or result that are shown: enough for an answer, not for a dump of a table."""
+"""Maximum characters shown of a tool's arguments or result: enough for an answer, not for a table dump."""
 _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
 def format_transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
-    """Return a conversation as text; `wire` has calls from the wire, by the place of the message after them."""
+    """Return a conversation as text; `wire` has calls from the wire, by the position of the following message."""
     return "\n".join(format_entries(messages, wire))
 
 
@@ -60,7 +60,7 @@ def format_entries(
     *,
     longest: int | None = LONGEST_RESULT,
 ) -> list[str]:
-    """Return the same by message, calls before it; `longest` characters of arguments and results, None: all."""
+    """Return it by message, calls before each; `longest` characters of arguments and results, None: all."""
     names: dict[str, str] = {}
     found: list[str] = []
     seen = {} if any(message.get("tool_calls") for message in messages) else (wire or {})
@@ -73,7 +73,7 @@ def format_entries(
 
 
 def drop_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
-    """Return a conversation as whoever talks to the agent sees it: texts, or with `show` its calls in brackets."""
+    """Return a conversation as its user sees it: texts, or with `show` tool calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -91,7 +91,7 @@ def drop_tools(messages: Iterable[Message], *, show: bool = False) -> list[Messa
 
 
 def content_to_text(content: object) -> str:
-    """Return content as text; a part that is no text is named in brackets."""
+    """Return content as text; other parts are named in brackets."""
     if isinstance(content, list):
         return "\n".join(filter(None, (_format_content_part(part) for part in content)))
     return content if isinstance(content, str) else "" if content is None else _to_json_text(content)
@@ -137,7 +137,7 @@ def _format_wire_calls(calls: Sequence[ToolUse], longest: int | None) -> list[st
 
 
 def _normalize_arguments(given: object, longest: int | None) -> str:
-    """Return arguments in one spelling, whatever the model's white space."""
+    """Return arguments with normalised white space."""
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip() else {}
@@ -165,7 +165,7 @@ def _format_content_part(part: object) -> str:
 
 
 def _describe_medium(source: object, inner: object) -> str:
-    """Return what is known of a medium in a few words: its type and size, or where it is."""
+    """Return a medium's type and size, or its address."""
     name = inner.get("filename") or inner.get("format") or "" if isinstance(inner, Mapping) else ""
     said = [str(name)] if name else []
     if isinstance(source, str) and source:

@@ -1,13 +1,11 @@
-"""One run's session at a proxy: who takes part in it, what passed, what was missed, what it cost.
+"""A run's session at a proxy: its participants, calls, misses and costs.
 
-The proxy is known over HTTP only. Its control calls are short and blocking, so each is made in a thread: nothing here
-holds up a loop.
+The proxy is used over HTTP only. Its control calls are short and blocking, so each runs in a thread: nothing here
+blocks an event loop.
 
-Work that an interruption does not leave half done.
-
-Cancelling a task that waits for a thread does not end the thread: it goes on, and inserts its row after the clean-up
-looked for rows. And a second cancellation ends what the first one began to clean up. So what changes the store, and
-what cleans up, is waited for to its end; only then is the cancellation heard.
+Cancelling a task that waits for a thread does not end the thread: it continues, and might insert its row after the
+cleanup looked for rows. And a second cancellation would end the cleanup that the first one began. So code that changes
+the store, and cleanup, is awaited to its end before the cancellation takes effect.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from llmproxy.scenario.types import LLM, AgentRole
 
 
 async def wait_despite_cancel[T](work: Awaitable[T]) -> T:
-    """Wait for work until it is over, however often its waiter is cancelled meanwhile; raises the cancellation then."""
+    """Wait for work to finish, regardless of cancellations of its waiter, which are raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -56,7 +54,7 @@ async def wait_despite_cancel[T](work: Awaitable[T]) -> T:
 
 
 async def finish_in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Make a blocking call that changes something; when this returns, or raises, it is over."""
+    """Run a blocking call that changes something; it has finished when this returns or raises."""
     return await wait_despite_cancel(asyncio.to_thread(act, *args, **kwargs))
 
 
@@ -86,7 +84,7 @@ async def run_parallel[T](work: Sequence[Any], limit: int) -> list[T]:
 
 NOT_FOUND = 404
 _CONNECTIONS = ConnectionPool()
-"""To proxies, for the control calls of all runs."""
+"""Connections to proxies, for the control calls of all runs."""
 atexit.register(_CONNECTIONS.close)
 _PARTIES = {AgentRole.AGENT: AGENT, AgentRole.USER: "user", AgentRole.JUDGE: "judge"}
 
@@ -105,10 +103,10 @@ class SessionSpeaker(Protocol):
 
 
 class RunSession:
-    """A session that is open; made by :meth:`open`, ended by :meth:`close`."""
+    """An open session; created by :meth:`open`, ended by :meth:`close`."""
 
     def __init__(self, control: Control, opened: Report) -> None:
-        """Take over a session that was just opened."""
+        """Take over a newly opened session."""
         self.control = control
         self.proxy = control.url
         self.name = opened.name
@@ -116,14 +114,14 @@ class RunSession:
         self.sample = opened.sample
         self.mode = opened.mode
         self.opened = opened
-        """What it came to when it was opened: `unused` says whether anything is recorded."""
+        """Its report when it was opened: `unused` shows whether anything is recorded."""
         self.llm = LLM(self.proxy, self.name, replay=opened.asks_no_model, key_names=opened.key_names)
         self._llms = {AGENT: self.llm}
         self.interrupted = False
-        """Whether the run ends before its end, so that mode `once` records it anew."""
+        """Whether the run was interrupted, so that mode `once` records it again."""
         self._closed: Report | None = None
         self._before: dict[str, int] = {}
-        """Calls that names which are watched had seen before; without a name, none."""
+        """Calls of watched names before this run; by name."""
         self._watched: set[str] = set()
 
     @classmethod
@@ -132,13 +130,13 @@ class RunSession:
         upstreams: Mapping[str, str] | None = None, run_variables: Sequence[Mapping[str, str]] = (),
         faults: Mapping[str, Any] | None = None, mocks: Mapping[str, Any] | None = None, patience: float = 30.0,
     ) -> Self:  # fmt: skip
-        """Open the session of a run; `patience` in seconds while somebody else has it open.
+        """Open the session of a run; `patience` in seconds while another client has it open.
 
-        Base-URL variables of this process that point elsewhere than to the proxy say where the providers are;
-        `upstreams` overrides them.
+        Base-URL variables of this process that do not point to the proxy are the providers' addresses; `upstreams`
+        overrides them.
 
         Raises ControlError: no proxy answers, it refuses, or the session stays open elsewhere; SettingsError: the name
-        cannot travel in a header.
+        is invalid in a header.
         """
         if not (cassette.isascii() and cassette.isprintable()):
             raise SettingsError(
@@ -165,18 +163,18 @@ class RunSession:
         return made
 
     async def declare_run_variables(self, run_variables: Sequence[Mapping[str, str]]) -> None:
-        """Declare what is true of this run only, from the next request on."""
+        """Declare run variables, from the next request on."""
         if run_variables and self._closed is None:
             await asyncio.to_thread(self.control.declare_run_variables, self.name, run_variables)
 
     async def set_faults(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
-        """Meet these faults from now on, the proxy's if None; returns the old ones' report. `again`: go on."""
+        """Set injected faults from now on, None for the proxy's; returns the old ones' report. `again`: continue."""
         before = await asyncio.to_thread(self.control.faults, self.name)
         await asyncio.to_thread(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before
 
     async def set_unattributed_baseline(self) -> None:
-        """Remember what had arrived before."""
+        """Store the number of calls that arrived before."""
         self._watched = {*(env_sessions(env_without_turn(), self.proxy) or (pid_session(),)), HOST.session} - {
             self.name,
             "",
@@ -186,28 +184,28 @@ class RunSession:
     # -- who takes part
 
     def party_headers(self, party: str) -> dict[str, str]:
-        """Return the headers of a call that the simulator (``user``) or a judge (``judge``, ``judge.2``) makes."""
+        """Return the headers of a call by the simulator (``user``) or a judge (``judge``, ``judge.2``)."""
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
 
     def llm_for_role(self, role: AgentRole) -> LLM:
-        """Return access to models for an adapter of this role: with whatever client, its calls are its party's."""
+        """Return access to models for an adapter of this role: with any client, its calls are its party's."""
         party = _PARTIES[role]
         if party not in self._llms:
             self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party_name, party)))
         return self._llms[party]
 
     def _bind_party_name(self, party: str) -> str:
-        """Bind a name under which calls are those of `party` until the session is closed. Raises ControlError."""
+        """Bind a name for the calls of `party` until the session is closed. Raises ControlError."""
         name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
         self.control.bind_session_name(name, self.name, party)
         return name
 
     @asynccontextmanager
     async def speaking_turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
-        """Let an adapter speak; gives the seconds waited.
+        """Let an adapter speak; yields the seconds waited.
 
-        One in this process that does not use `input.llm` gets the process's turn, whatever its role; a running service
-        the turn at its own session (`session_to_bind`); nobody else waits.
+        An adapter in this process that does not use `input.llm` gets the process's turn, whatever its role; a running
+        service the turn at its own session (`session_to_bind`); others do not wait.
         """
         source = getattr(adapter, "session_to_bind", None)
         if source is not None and adapter.role is AgentRole.AGENT:
@@ -223,21 +221,21 @@ class RunSession:
 
     @asynccontextmanager
     async def importing_environment(self) -> AsyncIterator[None]:
-        """Lead clients made meanwhile to the proxy: an imported module makes its own, for all of its calls."""
+        """Point clients created in the block to the proxy: an imported module may create its own."""
         async with process_turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
             yield
 
     # -- what passed
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
-        """Return every exchange so far, in order of arrival; `after` a mark."""
+        """Return every call so far, in order of arrival; `after` a mark."""
         return await asyncio.to_thread(self.control.calls, self.name, after)
 
     async def report(self) -> Report:
         return await asyncio.to_thread(self.control.report, self.name) if self._closed is None else self._closed
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
-        """Return what was asked and never recorded, as texts that explain themselves."""
+        """Return the misses as explanatory texts."""
         report = await self.report()
         if not report.misses:
             return ()
@@ -247,12 +245,12 @@ class RunSession:
         return tuple(report.miss_texts[-count:]) if count else ()
 
     async def find_miss(self, text: str) -> Miss | None:
-        """Return what the proxy knows of the miss that was told in this text; None where it keeps it no more."""
+        """Return the proxy's data of the miss with this text; None if it is no longer kept."""
         found = await asyncio.to_thread(self.control.misses, self.name)
         return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
 
     async def usage(self) -> dict[str, PartyUse]:
-        """Return calls, tokens and cost by party, the agent's first; None is unknown, as is a sum that comes to 0."""
+        """Return calls, tokens and cost by party, the agent's first; None is unknown, like a sum of zero tokens."""
         report = await self.report()
         parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {
@@ -266,18 +264,18 @@ class RunSession:
         }
 
     async def watch_service_session(self, source: str) -> None:
-        """Count what arrives under another name as well, from now on: that of a running service."""
+        """Also count calls under another name from now on: that of a running service."""
         if source not in {*self._before, self.name}:
             self._watched.add(source)
             self._before |= await asyncio.to_thread(self._count_arrived, {source})
 
     async def count_unattributed(self) -> int:
-        """Return how many calls came under this process's name in nobody's turn; parallel runs share them."""
+        """Return the number of calls under this process's name outside any turn, shared by parallel runs."""
         now = await asyncio.to_thread(self._count_arrived, self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
     async def unattributed_calls(self) -> list[Call]:
-        """Return the calls that `count_unattributed` counts, as far as the proxy still tells them."""
+        """Return the calls counted by `count_unattributed`, as far as the proxy still has them."""
         found: list[Call] = []
         for name, count in (await asyncio.to_thread(self._count_arrived, self._watched)).items():
             if (new := count - self._before.get(name, 0)) > 0:
@@ -286,12 +284,12 @@ class RunSession:
         return found
 
     async def exclude_step_calls(self, since: int) -> None:
-        """Leave out what arrived after `since` calls: a step of the script made them, in its test's session."""
+        """Exclude calls after number `since`: a step of the script made them, in its test's session."""
         if HOST.session in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.session] = self._before.get(HOST.session, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
-        """End the session and return what it came to, with the calls after number `after`; again, the same."""
+        """End the session and return its report, with the calls after number `after`; repeatable."""
         if self._closed is None:
             complete = False if self.interrupted else None
             self._closed = await asyncio.to_thread(
@@ -300,7 +298,7 @@ class RunSession:
         return self._closed
 
     def _count_arrived(self, names: set[str]) -> dict[str, int]:
-        """Return how many calls sessions have seen, as far as there are such sessions."""
+        """Return the number of calls of existing sessions."""
         found: dict[str, int] = {}
         for name in names:
             try:
@@ -312,7 +310,7 @@ class RunSession:
 
 
 async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
-    """Open a session, trying again while somebody else has it; one opened for an interrupted run is closed."""
+    """Open a session, retrying while another client has it; one opened for an interrupted run is closed."""
     deadline = time.monotonic() + patience
     while True:
         opening = asyncio.ensure_future(asyncio.to_thread(control.open_session, name, **how))
@@ -338,7 +336,7 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
 
 
 class _OwnProxy:
-    """The proxy that ``proxy=True`` starts: one for the process, ended with it."""
+    """The process's proxy for ``proxy=True``, stopped at exit."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -347,7 +345,7 @@ class _OwnProxy:
         atexit.register(self.end_proxy)
 
     def proxy_url(self, env: Mapping[str, str]) -> str:
-        """Return its address; started now if it does not run."""
+        """Return its address; starts it if needed."""
         with self._guard:
             if self._started is None or not self._started.is_alive:
                 self._open.close()
@@ -369,10 +367,10 @@ def choose_proxy(
     configured: str | bool | None,  # noqa: FBT001 - the original's parameter
     env: Mapping[str, str],
 ) -> str | None:
-    """Return the proxy that a run works with: what it says itself, what is configured, LLMPROXY_URL, else none.
+    """Return a run's proxy: its own argument, else the configured one, LLMPROXY_URL, else none.
 
-    True starts one, which all runs of this process share; False is none, whatever else is set. Blocks while one is
-    started.
+    True starts one, shared by all runs of this process; False is none, regardless of other settings. Blocks during the
+    start.
 
     Raises MachineError: none can be started.
     """

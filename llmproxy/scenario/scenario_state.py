@@ -1,4 +1,4 @@
-"""The state of a run, as steps of a script, callbacks and adapters see it."""
+"""The state of a run for steps of a script, callbacks and adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_misma
 
 
 class ScenarioState(BaseModel):
-    """What is known about a run: the conversation so far and where it stands."""
+    """State of a run: the conversation and its progress."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,19 +33,19 @@ class ScenarioState(BaseModel):
     """The turn of each message, by identity."""
 
     def bind(self, executor: RunningScenario) -> Self:
-        """Let the state be that of a run; returns the state itself."""
+        """Attach the state to a run; returns the state itself."""
         self._executor = executor
         return self
 
     @property
     def executor(self) -> RunningScenario:
-        """The executor that plays this scenario. Raises ValueError for a state that belongs to none."""
+        """The executor of this scenario. Raises ValueError for an unattached state."""
         if self._executor is None:
             raise ValueError("this ScenarioState belongs to no running scenario.")
         return self._executor
 
     def add_message(self, message: Message) -> None:
-        """Append a message to the conversation; every agent hears it."""
+        """Append a message to the conversation for all participants."""
         self.executor.add_message(message)
 
     def last_message(self) -> Message:
@@ -77,16 +77,16 @@ class ScenarioState(BaseModel):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What `scenario.run(fields=...)` was given."""
+        """Value of `scenario.run(fields=...)`."""
         return dict(getattr(getattr(self._executor, "options", None), "fields", None) or {})
 
     def field(self, name: str) -> Any:
-        """Return one of the fields; None where it is not there or empty."""
+        """Return one of the fields; None if missing or empty."""
         value = self.fields.get(name)
         return None if value == "" else value
 
     def rollback_messages_to(self, index: int) -> list[Message]:
-        """Take back and return all messages from a place on, as if unsaid. Raises ValueError for a place below 0."""
+        """Remove and return all messages from an index on. Raises ValueError for an index below 0."""
         return self.executor.rollback_messages_to(index)
 
     def tool_calls(self, name: str | None = None) -> ToolCalls:
@@ -96,16 +96,16 @@ class ScenarioState(BaseModel):
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
-        """Return what servers (MCP) got and returned, of a tool by its server's name, or all. Raises MachineError."""
+        """Return calls received by MCP servers with results, by the server's tool name, or all. Raises MachineError."""
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
         return list_mcp_server_calls(self._require_complete_served(what).tools, name)
 
     def server_differences(self) -> list[str]:
-        """Return where servers got something else than models asked for. Raises MachineError: not known."""
+        """Return differences between received and requested calls. Raises MachineError: unknown."""
         return self._find_differences(find_mismatches, "whether servers got what models asked for")
 
     def misread_results(self) -> list[str]:
-        """Return where models read something else than came, but for what agents add. Raises MachineError."""
+        """Return results that models read differently, except agents' additions. Raises MachineError."""
         return self._find_differences(find_misreadings, "whether models read what servers returned")
 
     def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:
@@ -127,7 +127,7 @@ class ScenarioState(BaseModel):
 
     @property
     def turns(self) -> list[Turn]:
-        """What was said and called, by turn; one entry for each turn in which something was said."""
+        """Messages and calls by turn; one entry for each turn with messages."""
         numbers = self._list_message_turns()
         calls = self._all_calls()
         return [
@@ -157,8 +157,8 @@ class ScenarioState(BaseModel):
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:
         """Return the newest call of a tool, in OpenAI's form; of one message the first.
 
-        Looks at the messages, then at what the agent called on the wire, which it need not report (with a proxy only).
-        Raises MachineError where it sees none and calls arrived that belong to nobody.
+        Searches the messages, then the agent's calls on the wire, which it need not report (with a proxy only). Raises
+        MachineError if it finds none and unattributed calls arrived.
         """
         for message in reversed(self.messages):
             if message.get("role") == "assistant":
@@ -175,7 +175,7 @@ class ScenarioState(BaseModel):
         return None
 
     def _require_seen(self, executor: RunningScenario, what: str) -> None:
-        """Raise MachineError where calls may be missing."""
+        """Raise MachineError if calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:
@@ -187,5 +187,5 @@ class ScenarioState(BaseModel):
             )
 
     def has_tool_call(self, tool_name: str) -> bool:
-        """Return whether the agent called a tool, as far as messages and wire show."""
+        """Return whether the agent called a tool, by messages and wire."""
         return self.last_tool_call(tool_name) is not None

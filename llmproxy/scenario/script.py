@@ -1,9 +1,9 @@
-"""The words in which a script is written; each makes a step.
+"""Functions that make the steps of a script.
 
     script=[scenario.user("Hello"), scenario.agent(), my_check, scenario.proceed(turns=2), scenario.judge()]
 
-A step is called with the state. Inside a step of one's own, ``return scenario.fail("why")`` and ``return
-scenario.fail("why")()`` mean the same: without a state, a step takes that of the scenario that runs.
+A step is called with the state. Inside a custom step, ``return scenario.fail("why")`` and ``return
+scenario.fail("why")()`` mean the same: without a state, a step uses that of the running scenario.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ type Callback = Callable[[ScenarioState], Any]
 
 
 class Step:
-    """A step of a script that was made by one of the words below."""
+    """A step of a script, made by one of the functions below."""
 
     __slots__ = ("_verb", "kind", "said")
 
     def __init__(
         self, kind: str, verb: Callable[[RunningScenario], Awaitable[ScenarioResult | None]], said: object = None
     ) -> None:
-        """Do `verb` with the executor; `kind` is the word, `said` what it was given."""
+        """Run `verb` with the executor; `kind` is the function's name, `said` its argument."""
         self.kind, self.said = kind, said
         self._verb = verb
 
     def __call__(self, state: ScenarioState | None = None) -> Awaitable[ScenarioResult | None]:
-        """Take the step in the scenario of this state, or in the one that runs here."""
+        """Run the step in the scenario of this state, or in the running one."""
         running = context_scenario.get() if state is None else state.executor
         if running is None:
             raise ValueError(
@@ -46,12 +46,12 @@ class Step:
 
 
 def message(message: Message) -> Step:
-    """Add a message as it is; a user's or assistant's takes the turn of that role."""
+    """Add a message unchanged; a user's or assistant's takes the turn of that role."""
     return Step("message", lambda executor: executor.message(message), message)
 
 
 def user(content: str | Message | None = None) -> Step:
-    """Let the user say something; without content, the simulator speaks."""
+    """Let the user speak; without content, the simulator does."""
     return Step("user", lambda executor: executor.user(content), content)
 
 
@@ -65,16 +65,16 @@ def judge(
     *,
     criteria: Sequence[str] | None = None,
 ) -> Step:
-    """Ask the judge for its verdict now.
+    """Demand the judge's verdict now.
 
-    With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script goes on, and they count
-    in the result; if not, the scenario ends as failed. A script that ends after checkpoints only has passed.
+    With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script continues, and they
+    count in the result; if not, the scenario ends as failed. A script that ends after checkpoints only has passed.
 
-    Without, it decides by its own: a failed criterion, or that all passed, ends the scenario. With something
-    inconclusive the script goes on, if there is more of it.
+    Otherwise it decides by its own: a failed criterion, or that all passed, ends the scenario. With something
+    inconclusive the script continues, if there is more of it.
 
-    `additional_context` (or a text as `content`) is told to the judge and joins no conversation; a list as `content`
-    means criteria.
+    `additional_context` (or a text as `content`) is passed to the judge and not added to the conversation; a list as
+    `content` means criteria.
     """
     if isinstance(content, list | tuple):
         if criteria is not None:
@@ -94,7 +94,7 @@ def proceed(
     *,
     on_turn_end: Callback | None = None,
 ) -> Step:
-    """Let the conversation go on by itself, for so many turns or until it ends.
+    """Let the conversation continue by itself, for this many turns or until it ends.
 
     `on_turn` is called when a new turn begins (never for the first), `on_turn_end` when one has ended, `on_step` after
     every call of an agent. All may be async.

@@ -1,13 +1,12 @@
-"""Turn-taking: adapters in one process share its environment, so one of them speaks at a time, and is heard under its
-own run's session.
+"""Turn-taking of adapters in one process: one speaks at a time, and its calls belong to its own run's session.
 
-Environment variables belong to the whole process, and so does the session that its base URLs name. While an agent has
-its turn, that session is *bound* to the run's session: whatever client the agent uses, and whenever it was built, its
-calls land in the run. The lock is one for the process, threads and event loops alike, and first come is first served.
-Where the variables do not name the proxy (it was given as an argument) they do for as long as the turn lasts. What
-arrives while nothing is bound belongs to nobody: it is counted, never guessed.
+Environment variables belong to the whole process, and so does the session in its base URLs. During an agent's turn,
+that session is *bound* to the run's session: its calls belong to the run, whatever client it uses, and whenever that
+was created. The lock is process-wide, across threads and event loops, and served in order of arrival. If the variables
+do not name the proxy (it was given as an argument) they do during the turn. Calls outside any turn belong to no run:
+they are counted, never guessed.
 
-This module holds the one state of the process that the rest must share: who has the turn.
+This module holds the one process-wide state that others share: the current turn.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PAUSE = 0.05
 
 
 class FairLock:
-    """A lock waited for in order, from any thread and event loop, which a cancelled waiter leaves alone."""
+    """A first-come lock for any thread and event loop, whose cancelled waiters leave no trace."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -42,7 +41,7 @@ class FairLock:
         self._waiting: deque[Future[None]] = deque()
 
     async def acquire_lock(self) -> float:
-        """Wait for it; return the seconds that it took."""
+        """Acquire it; return the seconds waited."""
         since = time.monotonic()
         with self._guard:
             if not self._taken:
@@ -59,7 +58,7 @@ class FairLock:
         return time.monotonic() - since
 
     def release_lock(self) -> None:
-        """Hand it to whoever waits longest."""
+        """Pass it to the longest waiter."""
         with self._guard:
             while self._waiting:
                 place = self._waiting.popleft()
@@ -71,14 +70,14 @@ class FairLock:
 
 _PROCESS = FairLock()
 _SERVICES: WeakValueDictionary[tuple[str, str], FairLock] = WeakValueDictionary()
-"""Queues for as long as somebody has or wants them: a test of ten thousand runs has one for each."""
+"""Locks that are in use: a test of ten thousand runs has one for each."""
 _GUARD = threading.Lock()
 _TURN: list[_UndoableSteps] = []
-"""What the turn that goes on did, while it goes on; guarded by the lock."""
+"""Changes made by the current turn; guarded by the lock."""
 
 
 def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of those without the turn: where it points while somebody has it is not theirs."""
+    """Return the environment without the changes of the current turn."""
     with _GUARD:
         found = dict(env)
         for steps in _TURN:
@@ -87,7 +86,7 @@ def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def get_session_lock(proxy: str, session: str) -> FairLock:
-    """Return the queue of a session that somebody else's base URLs name."""
+    """Return the lock of a session in a service's base URLs."""
     with _GUARD:
         queue = _SERVICES.get((proxy, session))
         if queue is None:
@@ -96,7 +95,7 @@ def get_session_lock(proxy: str, session: str) -> FairLock:
 
 
 def env_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
-    """Return the sessions of the proxy that base-URL variables name; ``default`` for an address without one."""
+    """Return the proxy's sessions in base-URL variables; ``default`` for an address without one."""
     found: dict[str, None] = {}
     for each in BASE_URLS:
         value = env.get(each.name, "")
@@ -108,7 +107,7 @@ def env_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
 
 
 def pid_session() -> str:
-    """Return the name under which this process's calls arrive where its variables name none."""
+    """Return the name for this process's calls if its variables have none."""
     return f"p-{os.getpid()}"
 
 
@@ -122,10 +121,10 @@ async def process_turn(
     party: str = AGENT,
     env: MutableMapping[str, str] = os.environ,
 ) -> AsyncIterator[float]:
-    """Have the process's turn, its calls bound to `session` as those of `party`; gives the seconds waited.
+    """Take the process's turn, with its calls bound to `session` as those of `party`; yields the seconds waited.
 
-    Without a session nothing is bound: clients that are made meanwhile (by a module that is imported) are led to the
-    proxy, and what is called meanwhile belongs to nobody.
+    Without a session nothing is bound: clients created in the block (by an imported module) point to the proxy, and
+    calls in the block belong to no run.
 
     Raises MachineError: the process's session stays bound to another, or the proxy is gone.
     """
@@ -147,7 +146,7 @@ async def process_turn(
 
 @asynccontextmanager
 async def bind_service(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
-    """Have what arrives under `source` land in `session`; gives the seconds waited. Raises MachineError."""
+    """Bind calls under `source` to `session`; yields the seconds waited. Raises MachineError."""
     queue = get_session_lock(control.url, source)
     waited = await queue.acquire_lock()
     steps = _UndoableSteps(control, session)
@@ -160,7 +159,7 @@ async def bind_service(control: Control, source: str, session: str, patience: fl
 
 
 async def _undo_steps(steps: _UndoableSteps, queue: FairLock) -> None:
-    """Undo everything, then let the next one in; a cancelled run does not leave that half done."""
+    """Undo all changes, then release the lock; completed even if the run is cancelled."""
 
     def end() -> None:
         try:
@@ -172,20 +171,20 @@ async def _undo_steps(steps: _UndoableSteps, queue: FairLock) -> None:
 
 
 class _UndoableSteps:
-    """What a turn did, so that it can be undone."""
+    """Changes made by a turn, for undoing."""
 
     def __init__(self, control: Control, session: str, party: str = AGENT) -> None:
         self.repeated = False
-        """Whether somebody else had to be waited for."""
+        """Whether it had to wait for another process."""
         self._control, self._session, self._party = control, session, party
         self._bound: list[tuple[str, str]] = []
-        """Sources, and to whom each belonged before; empty: to itself."""
+        """Sources with their earlier sessions; empty: their own."""
         self._env: MutableMapping[str, str] = {}
         self._set: dict[str, str | None] = {}
         self._before: dict[str, str | None] = {}
 
     async def bind_process(self, source: str, patience: float) -> None:
-        """Bind, waiting for another process; what a fixture of this process bound is borrowed."""
+        """Bind, waiting for another process; a binding by a fixture of this process is borrowed."""
         if source == self._session:
             return
         deadline = time.monotonic() + patience
@@ -210,7 +209,7 @@ class _UndoableSteps:
                 return
 
     def point_environment(self, env: MutableMapping[str, str], changes: Mapping[str, str | None]) -> None:
-        """Let the environment say so too; None: a variable that is not set."""
+        """Set the variables too; None: a variable that is not set."""
         with _GUARD:
             self._env = env
             self._set = {name: value for name, value in changes.items() if env.get(name) != value}
@@ -221,7 +220,7 @@ class _UndoableSteps:
             _TURN.append(self)
 
     def restore_environment(self, env: MutableMapping[str, str]) -> None:
-        """Take what was set out of an environment; what somebody changed since is theirs."""
+        """Restore an environment, except variables changed by others since."""
         for name, value in self._set.items():
             if env.get(name) == value:
                 before = self._before[name]

@@ -1,8 +1,7 @@
-"""What users of scenarios write down and get back: roles, the input of an adapter, what it may return, and the result
-of a run.
+"""Types of the scenario API: roles, input and return types of adapters, and the result of a run.
 
-Messages are dicts in the form of OpenAI's chat completions. They hold what their author wrote and nothing else: no ids,
-no times.
+Messages are dicts in the form of OpenAI's chat completions. They contain only what their author wrote: no ids, no
+times.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ type Messages = Annotated[list[Message], SkipValidation]
 
 
 class AgentRole(Enum):
-    """Who somebody is in a conversation; inside a turn they speak in this order."""
+    """Role in a conversation; roles speak in this order within a turn."""
 
     USER = "User"
     AGENT = "Agent"
@@ -52,11 +51,11 @@ class LLM:
     replay: bool = False
     """Whether nothing goes to a provider, so that no key is needed."""
     party: str = AGENT
-    """Whose calls these are."""
+    """Party of these calls."""
     named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
-    """Gives the name in URLs for calls of `party`; None: the session's own, under which they are the agent's."""
+    """Returns the name in URLs for calls of `party`; None: the session's own, for the agent's calls."""
     key_names: tuple[str, ...] | None = field(default=None, repr=False)
-    """Variables of keys that the recorded run needed, which get a placeholder in replay; None: all that we know."""
+    """Variables of keys that the recorded run had, which get a placeholder in replay; None: all known ones."""
 
     def base_url(self, provider: str) -> str:
         """Return a provider's base URL for its SDK, ``"openai"``, ``"groq"``, or a name of ``--upstream mine=URL``."""
@@ -64,20 +63,20 @@ class LLM:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that send a call of any URL of the proxy to this session."""
+        """Headers that route a call of any URL of the proxy to this session."""
         return {SESSION_HEADER: self.session} | ({} if self.party == AGENT else {PARTY_HEADER: self.party})
 
     @property
     def env(self) -> dict[str, str]:
-        """The variables to set for an agent in another process: base URLs, and placeholders of keys in replay."""
+        """Variables for an agent in another process: base URLs, and placeholder keys in replay."""
         return self._plan_environment(os.environ).changes
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return a whole environment for an agent in another process, made from `env`."""
+        """Return a whole environment for an agent in another process, based on `env`."""
         return self._plan_environment(env).apply_to(env)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for an agent that is told in a message."""
+        """Return plain values, for an agent that gets them in a message."""
         env = plan_env(self.proxy, self._resolve_session_name(), {}, replay=False).base_urls
         return {
             "proxy": self.proxy,
@@ -96,7 +95,7 @@ class LLM:
 
 @cache
 def _provider_paths() -> dict[str, str]:
-    """Return what follows the session in a provider's base URL; OpenAI's has no prefix."""
+    """Return the path after the session in a provider's base URL; OpenAI's has no prefix."""
     found = {"openai": "/v1"}
     for each in BASE_URLS:
         provider = each.path.split("/")[1]
@@ -106,19 +105,19 @@ def _provider_paths() -> dict[str, str]:
 
 
 class JudgmentRequest(BaseModel):
-    """That a judge has to decide now. It is true by being there: without one, `AgentInput.judgment_request` is None."""
+    """A demand for a verdict. It is always true; otherwise `AgentInput.judgment_request` is None."""
 
     model_config = ConfigDict(extra="forbid")
 
     criteria: list[str] | None = None
-    """What to judge by, in place of the judge's own criteria; None: by those."""
+    """Criteria in place of the judge's own; None: its own."""
     additional_context: str | None = None
-    """What the judge is told beside the conversation."""
+    """Additional text for the judge."""
     context: str | None = None
-    """The older name of `additional_context`; both say the same."""
+    """The older name of `additional_context`, with the same value."""
 
     def model_post_init(self, _: object) -> None:
-        """Let both names say the same; the older one alone is warned about, as it is there."""
+        """Set both names; the older one alone causes a warning, like in the original."""
         if self.context is not None and self.additional_context is None:
             older = "JudgmentRequest(context=...) is the older name of additional_context=."
             warnings.warn(older, DeprecationWarning, stacklevel=3)
@@ -127,23 +126,23 @@ class JudgmentRequest(BaseModel):
 
 
 class CriterionResult(BaseModel):
-    """What a judge found about one criterion; `criterion` is another name of `text`, `reasoning` one of `reason`."""
+    """A judge's finding about one criterion; `criterion` is an alias of `text`, `reasoning` of `reason`."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str = ""
     text: str = ""
-    """The criterion as the scenario declares it."""
+    """The criterion as declared in the scenario."""
     requirement: str = ""
-    """What the criterion asks for; the criterion itself, unless a judge of one's own says it in other words."""
+    """The criterion's requirement; the criterion itself, unless a custom judge words it differently."""
     status: str
     """``passed``, ``failed`` or ``inconclusive``."""
     evidence: str = ""
     """Quoted from the conversation."""
     reason: str = ""
-    """Why, in the judge's words."""
+    """The judge's reason."""
     votes: tuple[str, ...] = ()
-    """The status that each judge gave, where there were several."""
+    """Status by each judge, if there were several."""
 
     @model_validator(mode="before")
     @classmethod
@@ -170,18 +169,18 @@ class CriterionResult(BaseModel):
 
 
 class AgentInput(BaseModel):
-    """What an adapter is called with. The messages are copies: changing them changes nothing."""
+    """Input of an adapter. The messages are copies: changing them has no effect."""
 
     model_config = ConfigDict(extra="forbid")
 
     thread_id: str
-    """The same for everybody in one run."""
+    """The same for all participants of a run."""
     messages: Messages
     """The whole conversation so far."""
     new_messages: Messages
-    """What the others said since this adapter was last called."""
+    """Messages of others since this adapter's last call."""
     judgment_request: JudgmentRequest | None = None
-    """There when a judge has to decide now, and true then; True and False are taken too."""
+    """Set if a judge has to decide now, and true then; True and False are accepted too."""
     scenario_state: Any
     """The :class:`ScenarioState`, with which an adapter can also add messages."""
     propagation_headers: dict[str, str] = Field(default_factory=dict)
@@ -191,22 +190,22 @@ class AgentInput(BaseModel):
     @field_validator("judgment_request", mode="before")
     @classmethod
     def _read_request(cls, asked: Any) -> Any:
-        """Take what older programs say: whether a verdict is demanded, as a bool."""
+        """Accept the older form: a bool."""
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 
     def bind_llm(self, llm: LLM | None) -> Self:
-        """Let calls of models go there; returns the input itself."""
+        """Set the access to models; returns the input itself."""
         self._llm = llm
         return self
 
     @property
     def judgment_context(self) -> str | None:
-        """What ``scenario.judge(additional_context=...)`` tells the judge."""
+        """Value of ``scenario.judge(additional_context=...)`` for the judge."""
         return self.judgment_request.additional_context if self.judgment_request else None
 
     @property
     def llm(self) -> LLM | None:
-        """Where this run's LLM calls go: base URLs, headers and variables of its session; None without a proxy."""
+        """Access to models for this run: base URLs, headers and variables of its session; None without a proxy."""
         return self._llm
 
     def last_new_user_message(self) -> Message:
@@ -220,7 +219,7 @@ class AgentInput(BaseModel):
         )
 
     def last_new_user_message_str(self) -> str:
-        """Return the text of the last new user message. Raises ValueError if there is none, or more than a text."""
+        """Return the text of the last new user message. Raises ValueError if there is none, or not only text."""
         content = self.last_new_user_message()["content"]
         if type(content) is not str:
             raise ValueError(
@@ -230,7 +229,7 @@ class AgentInput(BaseModel):
 
 
 class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash, as every model)
-    """How a scenario ended."""
+    """Result of a scenario."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -243,54 +242,54 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     total_time: float | None = None
     """Seconds from start to end."""
     agent_time: float | None = None
-    """Seconds in which the agent under test was thinking."""
+    """Seconds in which the agent under test was working."""
     inconclusive_criteria: list[str] = Field(default_factory=list)
     criteria: list[CriterionResult] = Field(default_factory=list)
-    """What the judge found about each criterion, with its evidence."""
+    """The judge's findings about each criterion, with evidence."""
     status: Status | None = None
-    """PASSED or FAILED by `success`, unless it is said."""
+    """PASSED or FAILED by `success`, unless given."""
     usage: dict[str, PartyUse] = Field(default_factory=dict)
     """Calls, tokens and cost by party (agent, user, judge); empty without a proxy."""
     misses: tuple[str, ...] = ()
     tool_calls: tuple[ToolUse, ...] | None = None
-    """The agent's tool calls as seen on the wire; None without a proxy."""
+    """The agent's tool calls on the wire; None without a proxy."""
     thread_id: str = ""
     run_id: str = ""
     cassette: str = ""
-    """What the run is recorded as; empty without a proxy."""
+    """Name of the run's recording; empty without a proxy."""
     sample: int = 1
     replayed: bool | None = None
-    """Whether every LLM call was answered from the recording; None when that is not known."""
+    """Whether every LLM call was answered from the recording; None if unknown."""
     bound: int | None = None
-    """Calls answered with this run's values in place of recorded ones (docs/bindings.md); None when not known."""
+    """Calls answered with this run's values in place of recorded ones (docs/bindings.md); None if unknown."""
     bound_names: tuple[str, ...] = ()
-    """What was bound in them."""
+    """Names of the bound variables and fields."""
     carried: int = 0
-    """Answers that were given although their requests have changed, because somebody accepted the changes."""
+    """Answers carried over changed requests, by accepted changes."""
     carried_names: tuple[str, ...] = ()
-    """Those changes."""
+    """Names of those changes."""
     stale: int = 0
-    """Hits on recordings that are older than their max age."""
+    """Hits on recordings older than their max age."""
     dealt: int = 0
-    """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
+    """Hits of equal concurrent requests with different answers, assigned in order of arrival."""
     recorded_at: float | None = None
-    """When the first call that was replayed was recorded, Unix time; None when nothing was replayed."""
+    """Unix time of the first replayed recording; None without any."""
     waited: float | None = None
-    """Seconds in which the agent waited for its turn, as agents in one process take them; None without a proxy."""
+    """Seconds that the agent waited for its turn, since agents in one process take turns; None without a proxy."""
     labels: tuple[str, ...] = ()
     error: str = ""
     audio: ClassVar[None] = None
     timeline: ClassVar[None] = None
     latency: ClassVar[None] = None
     evaluations: ClassVar[Sequence[Any]] = ()
-    """As of every conversation of text there: nothing was spoken, and nothing computed on LangWatch's servers."""
+    """Evaluations on LangWatch's servers: always none here."""
 
     def model_post_init(self, _: object) -> None:
         if self.status is None:
             self.status = Status.PASSED if self.success else Status.FAILED
 
     def __eq__(self, other: object) -> bool:
-        """Compare what they say: calls of tools are objects, each equal to itself alone."""
+        """Compare by fields; tool call objects are equal only to themselves."""
         return type(self) is type(other) and self.model_dump() == other.model_dump()
 
     def __repr__(self) -> str:

@@ -1,12 +1,12 @@
-"""The simulated user: a model that plays the person of the scenario, or lines that are read out.
+"""The simulated user: a model that plays a person, or fixed lines.
 
-    the conversation, with roles reversed -> a model -> what the user types next
+    the conversation, with roles reversed -> a model -> the user's next message
 
-It sees what a user sees: texts, no tool calls and no results. What the model thought aloud is taken off; an empty
-answer is asked for again. In a conversation that goes on by itself it may end it, by a tool call, never by a word in
-the text: the judge decides then. Who the user is, is data:
+It sees what a user sees: texts, no tool calls and no results. The model's reasoning is removed; an empty answer is
+requested again. In a conversation that continues by itself it may end it, by a tool call, never by a word in the text:
+the judge decides then. The persona is data:
 
-    "impatient"                      one of those that come along (data/prompts/personas.yaml)
+    "impatient"                      a built-in one (data/prompts/personas.yaml)
     "my/persona.yaml", "who.md"      a file
     "a nurse on a night shift ..."   a text, at least two words
     Persona(name=..., about=...)     a value
@@ -51,10 +51,10 @@ class Persona:
     name: str
     about: str = ""
     behaviour: Sequence[str] = ()
-    """What such a person does, a sentence or two each."""
+    """Behaviours of such a person, a sentence or two each."""
 
     def __post_init__(self) -> None:
-        """Refuse one of whom nothing is said."""
+        """Refuse an empty one."""
         if isinstance(self.behaviour, str):
             object.__setattr__(self, "behaviour", (self.behaviour,))
         if not (self.about.strip() or self.behaviour):
@@ -124,11 +124,11 @@ def _is_text_or_texts(value: object) -> bool:
 # -- the adapter
 
 GREETING = "Hello, how can I help you today?"
-"""What the assistant is made to have said first, so that the simulator has something to answer."""
+"""Assumed first message of the assistant, so that the simulator has something to answer."""
 PARTY = "user"
 END = "end_conversation"
 ATTEMPTS = 3
-"""How often a model is asked that answers nothing."""
+"""Attempts with a model whose answers are empty."""
 NUDGE = "(The assistant has not answered yet. Write what the user says next.)"
 END_TOOL: dict[str, Any] = {
     "type": "function",
@@ -178,18 +178,18 @@ class UserSimulatorAgent(AgentAdapter):
         Args:
             model: Name of the model; None: the default model of `scenario.configure`.
             api_key: Key for it.
-            temperature: As the model takes it. One that is not given is left out where the model refuses it.
+            temperature: Of the model. The default is dropped if the model refuses it.
             max_tokens: Limit of one message.
-            system_prompt: Replaces the prompt as a whole; the persona is added to it.
-            persona: Who the user is: a name (``impatient``, ``beginner``, ...), a file, a text, a Persona.
-            lines: What the user says, in order, without a model. With `model=` as well, the model goes on after the
-                last of them; without, the conversation is over then.
-            show_tools: Whether the user sees which tools the agent called, and what they returned.
-            may_end: Whether the user may end a conversation that goes on by itself, when the goal is reached.
+            system_prompt: Replaces the whole prompt; the persona is added to it.
+            persona: The persona: a name (``impatient``, ``beginner``, ...), a file, a text, a Persona.
+            lines: Messages of the user, in order, without a model. With `model=` as well, the model continues after
+                the last of them; otherwise the conversation is over then.
+            show_tools: Whether the user sees the agent's tool calls and their results.
+            may_end: Whether the user may end a conversation that continues by itself, when the goal is reached.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
         Raises SettingsError: there is no model and there are no lines, or no such persona; a keyword of voice;
-        TypeError: a keyword that is nearly one of these.
+        TypeError: a keyword similar to one of these.
         """
         if isinstance(lines, str):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
@@ -208,7 +208,7 @@ class UserSimulatorAgent(AgentAdapter):
         self.show_tools = show_tools
         self.may_end = may_end
         self._said = 0
-        """How many of the lines."""
+        """Number of lines used."""
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
@@ -218,7 +218,7 @@ class UserSimulatorAgent(AgentAdapter):
         self._said = 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Return what the user says next; a Farewell where that was the last of it."""
+        """Return the user's next message; a Farewell if it is the last one."""
         free = is_conversation_unscripted(input)
         if self._said < len(self.lines):
             self._said += 1
@@ -270,12 +270,12 @@ class UserSimulatorAgent(AgentAdapter):
         return await complete(model=config, **how)
 
     def _may_end_now(self, messages: Sequence[Message]) -> bool:
-        """Return whether the conversation can be over: nobody leaves before the first answer."""
+        """Return whether the user may end the conversation: not before the first answer."""
         return self.may_end and any(message.get("role") == "assistant" for message in messages)
 
 
 def reverse_roles(messages: Sequence[Message]) -> list[Message]:
-    """Return texts with user and assistant exchanged; of several in a row by one of them, one is made."""
+    """Return texts with user and assistant exchanged; consecutive ones of a role are joined."""
     other = {"user": "assistant", "assistant": "user"}
     found: list[Message] = []
     for message in messages:
@@ -288,7 +288,7 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def _read_farewell(arguments: str) -> tuple[str, bool | None]:
-    """Return what the user says at the end, and whether the goal is reached, None if nothing says so."""
+    """Return the user's last text, and whether the goal is reached, None if unknown."""
     given = parse_json(arguments or "{}")
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)
     return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None

@@ -1,13 +1,13 @@
-"""What an agent did, as spans: read from a recording or a trace file, looked into, changed, compared, asserted.
+"""Spans of an agent's run: reading recordings and trace files, changing, comparing, asserting.
 
-    Cassette.from_store("llmproxy.db", cassette="weather")      spans from what went over the wire
-    Cassette.load("weather.json")                               or from a file (Evalcraft's opens too)
-    ReplayEngine(cassette).override_tool_result(...).run()      a copy with something changed; no agent runs
-    ReplayDiff.compute(old, new)                                what is different, and whether it matters
+    Cassette.from_store("llmproxy.db", cassette="weather")      spans from recorded traffic
+    Cassette.load("weather.json")                               or from a file (Evalcraft's too)
+    ReplayEngine(cassette).override_tool_result(...).run()      a copy with changes; no agent runs
+    ReplayDiff.compute(old, new)                                differences, and whether they matter
     assert tool_called(run, "get_weather")                      assertions for plain pytest
 
-This package reads recordings and knows the proxy only through them: it imports `core`, never mitmproxy. Every name is
-imported when it is first used, so that ``import llmproxy.trace`` costs nothing.
+This package reads recordings and depends on the proxy only through them: it imports `core`, never mitmproxy. Every name
+is imported at its first use, so that ``import llmproxy.trace`` costs nothing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = [  # noqa: PLE0604 - the table above is the list
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for; ``assert_<name>`` is Evalcraft's spelling of an assertion."""
+    """Import a public name at its first use; ``assert_<name>`` is Evalcraft's spelling of an assertion."""
     plain = name.removeprefix("assert_")
     home = _MODULE.get(plain)
     if home is None or (plain != name and home != "assertions"):
@@ -87,5 +87,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, imported or not, and nothing else."""
+    """List only the public names, imported or not."""
     return list(__all__)

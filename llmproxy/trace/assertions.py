@@ -1,11 +1,11 @@
-"""Assertions about what came out, what it took, and which tools were called. They return a result, true or false.
+"""Assertions about a run's output, usage and tool calls. They return a result, true or false.
 
     assert output_contains(run, "Paris") and cost_under(run, 0.01)
     assert tool_called(run, "get_weather", times=1, with_args={"city": "Paris"})
 
-Each takes a cassette or a run. What is not known proves nothing: a call whose price, tokens or time nobody told fails a
-budget, unless the caller says ``on_unknown="ignore"``. An assertion that could not fail (an empty list of tools to
-find) is a ValueError, and a trace in which nothing was recorded passes nothing.
+Each takes a cassette or a run. Unknown values prove nothing: a call without a known price, tokens or time fails a
+budget, unless the caller passes ``on_unknown="ignore"``. An assertion that could not fail (an empty list of tools to
+find) is a ValueError, and an empty trace passes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:
-    """The output has this text in it. Raises ValueError for an empty text, which is in every output."""
+    """The output contains this text. Raises ValueError for an empty text, which every output contains."""
     if not substring:
         raise ValueError("output_contains() of an empty text always holds")
     cassette = unwrap_cassette(run)
@@ -41,7 +41,7 @@ def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -
 
 
 def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
-    """The output matches this regular expression somewhere. Raises `re.error` for one that is none."""
+    """The output matches this regular expression somewhere. Raises `re.error` for an invalid one."""
     cassette = unwrap_cassette(run)
     compiled = re.compile(pattern)
     found = compiled.search(cassette.output_text)
@@ -53,7 +53,7 @@ def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionRes
 
 
 def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
-    """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
+    """The output is JSON; `embedded`: or contains it in a fenced block. `actual` is the value."""
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     return build_result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
@@ -62,7 +62,7 @@ def output_json(run: Subject, embedded: bool = False) -> AssertionResult:
 def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:
     """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
 
-    Raises ValueError, TypeError: the schema itself is none.
+    Raises ValueError, TypeError: the schema itself is invalid.
     """
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
@@ -127,7 +127,7 @@ def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = 
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
-    """All spans together took at most this many milliseconds (the sum, not the time on the wall)."""
+    """All spans together took at most this many milliseconds (the sum, not elapsed time)."""
     return _check_limit(run, "duration", unwrap_cassette(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
 
 
@@ -153,8 +153,8 @@ def _check_limit(
 def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int = 2) -> AssertionResult:
     """The agent did not go in circles.
 
-    No call (tool and arguments) was made more than `max_tool_repeats` times, wherever it stands, and no answer of a
-    model came more than `max_step_repeats` times in a row with the same words.
+    No call (tool and arguments) was made more than `max_tool_repeats` times in all, and no answer of a model occurred
+    more than `max_step_repeats` times in a row with the same words.
     """
     cassette = unwrap_cassette(run)
     calls = Counter(build_call_key(span) for span in cassette.get_tool_calls())
@@ -168,7 +168,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
 
 
 def evaluate(*results: AssertionResult) -> EvalResult:
-    """Put several results together. Raises ValueError for none: that would always pass."""
+    """Combine several results. Raises ValueError for none, which would always pass."""
     if not results:
         raise ValueError("evaluate() of nothing always passes")
     passed = sum(result.passed for result in results)
@@ -192,7 +192,7 @@ def unwrap_cassette(subject: Subject) -> Cassette:
 
 
 def build_result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:
-    """Return what an assertion found; `problem` is empty if it holds."""
+    """Return the result of an assertion; `problem` is empty if it holds."""
     empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
     if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
         problem = "Nothing was recorded in this trace, so nothing is proven."
@@ -200,7 +200,7 @@ def build_result(name: str, subject: Cassette, expected: Any, actual: Any, probl
 
 
 def matches_partially(wanted: Any, given: Any) -> bool:
-    """Return whether `given` has everything that `wanted` says; members of objects may be left out of `wanted`."""
+    """Return whether `given` contains everything in `wanted`, which may lack members of objects."""
     if isinstance(wanted, dict):
         return isinstance(given, dict) and all(
             name in given and matches_partially(value, given[name]) for name, value in wanted.items()
@@ -248,7 +248,7 @@ def tool_called(
 
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
-    """This tool was not called; without a name: none at all."""
+    """This tool was not called; without a name: no tool was."""
     cassette = unwrap_cassette(run)
     called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
     problem = f"Called {_format_call_count(len(called))}: {called}." if called else ""
@@ -256,7 +256,7 @@ def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResul
 
 
 def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:
-    """These tools were called in this order, others between allowed; `strict`: exactly. Raises ValueError: none."""
+    """These tools were called in this order, with others between; `strict`: exactly. Raises ValueError: none."""
     cassette = unwrap_cassette(run)
     sequence, expected = cassette.get_tool_sequence(), list(expected_order)
     if not strict and not expected:
@@ -272,7 +272,7 @@ def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False
 
 
 def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode = "strict") -> AssertionResult:
-    """The tools called were these.
+    """These tools were called.
 
     `mode`: ``strict`` the same in the same order; ``unordered`` the same, each as often; ``subset`` no others than
     these; ``superset`` all of these, and maybe others.
@@ -300,7 +300,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
 def same_tool_calls(
     run: Subject, baseline: Subject | str | Path, *, ignore_fields: Iterable[str] = (), compare_results: bool = False
 ) -> AssertionResult:
-    """The same tools had the same arguments as in a baseline; ids, moments and temporary paths may differ."""
+    """The same tools had the same arguments as in a baseline; ids, times and temporary paths may differ."""
     from llmproxy.trace.comparing.diff import ReplayDiff
 
     old = Cassette.load(baseline) if isinstance(baseline, str | Path) else unwrap_cassette(baseline)
@@ -314,7 +314,7 @@ def same_tool_calls(
 
 
 def build_call_key(span: Span) -> str:
-    """Return what two calls share if they are the same call."""
+    """Return a key that is equal for equal calls."""
     return f"{span.tool_name} {encode_strictly(read_span_arguments(span))}"
 
 

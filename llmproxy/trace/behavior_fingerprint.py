@@ -1,14 +1,14 @@
-"""What a run said and did, without what a re-recording changes.
+"""Fingerprint of a run's behaviour, independent of what a new recording changes.
 
     spans -> roles, normalised prompts, outputs, tool names and arguments, results -> 16 hex digits
 
 Left out: ids, times, durations, tokens, cost, model versions, metadata, empty system noise; within texts and arguments,
-what `core.traffic.json_diff` takes for a date, an id or a temporary path stands as its kind. Retries are one call.
+a date, an id or a temporary path (as `core.traffic.json_diff` recognises them) is replaced by its kind. Retries count
+as one call.
 
-What a trace does not say: the spans whose cost, tokens or duration should be there and is not.
-
-A total adds up what is known. Whether it is all there is to know is asked here, so that a budget is never met by
-ignorance. Pure; imports only the model.
+Also the missing measures of a trace: spans whose cost, tokens or duration should be known and is not. A total adds up
+known values. These functions say whether it is complete, so that a budget is never met by missing data. Pure; imports
+only the model.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.trace.spans import Span, SpanKind
 
 CLIENT_ERROR = 400
-"""From this status on nothing was generated, so nothing is owed."""
+"""Least HTTP status at which nothing was generated, so nothing is billed."""
 
 
 def count_missing_measures(spans: Iterable[Span]) -> dict[str, int]:
-    """Return how many answers of models lack a ``cost``, ``tokens`` or a ``duration``, by what some lack."""
+    """Return the number of model answers that lack ``cost``, ``tokens`` or ``duration``, by measure."""
     found = {"cost": 0, "tokens": 0, "duration": 0}
     requests: dict[str, Span] = {}
     for span in spans:
@@ -51,7 +51,7 @@ def _has_tokens(span: Span) -> bool:
 
 
 def _is_billed_answer(span: Span) -> bool:
-    """Return whether a span should say what a call cost."""
+    """Return whether a span should have a cost."""
     metadata = span.metadata or {}
     status = metadata.get("http.response.status_code")
     if isinstance(status, int) and status >= CLIENT_ERROR:
@@ -61,7 +61,7 @@ def _is_billed_answer(span: Span) -> bool:
 
 _SPACE = re.compile(r"\s+")
 _IDS = frozenset({"id", "call_id", "tool_call_id"})
-"""Members of a message that name nothing but itself."""
+"""Members that hold a message's own id."""
 _DEPTH = 64
 # Stricter than the table of volatile differences: there both sides are at hand, here a wrong match would hide a change.
 _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -85,11 +85,11 @@ class BehaviorTrace(Protocol):
 
     @property
     def spans(self) -> Sequence[Span]:
-        """What happened in between."""
+        """Spans in between."""
 
 
 def behavior_fingerprint(cassette: BehaviorTrace) -> str:
-    """Return 16 hex digits that two recordings share if the agent and the model behaved the same."""
+    """Return 16 hex digits that are equal for recordings with the same behaviour of agent and model."""
     digest = sha256()
     for text in (cassette.input_text, cassette.output_text):
         digest.update(_encode_json_line(normalize_value(text)))
@@ -104,7 +104,7 @@ def _encode_json_line(value: object) -> bytes:
 
 
 def _extract_span_behavior(span: Span) -> list[Any] | None:
-    """Return what counts of a span; an agent's step is a bracket around others and says nothing itself."""
+    """Return the relevant parts of a span; an agent's step only groups others and has none."""
     if span.kind is SpanKind.AGENT_STEP:
         return None
     if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
@@ -115,7 +115,7 @@ def _extract_span_behavior(span: Span) -> list[Any] | None:
 
 
 def normalize_value(value: Any, depth: int = 0) -> Any:
-    """Return a value without what changes from run to run; a text that is JSON counts as what it says."""
+    """Return a value without parts that change from run to run; JSON texts count as their values."""
     if depth > _DEPTH:
         return "<deep>"
     if isinstance(value, str):
@@ -136,5 +136,5 @@ def normalize_value(value: Any, depth: int = 0) -> Any:
 
 
 def _has_volatile_id(value: dict[str, Any]) -> bool:
-    """Return whether an object is a message, or a tool call within one: its id names nothing but itself."""
+    """Return whether an object is a message, or a tool call within one, so that its id is irrelevant."""
     return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)

@@ -1,13 +1,13 @@
-"""Spans of a recording written as they come: memory does not grow with the recording.
+"""Streaming export of a recording's spans: memory does not grow with the recording.
 
-write_trace     the trace file, `Cassette.load` and Evalcraft read it; the head, with its totals, stands at the end
-write_otlp      OTLP as JSON lines (OpenTelemetry's file exporter): each line one export request
+write_trace     the trace file, read by `Cassette.load` and Evalcraft; the head, with its totals, comes last write_otlp
+OTLP as JSON lines (OpenTelemetry's file exporter): each line one export request
 
-In OTLP a call of a model is one CLIENT span ``chat <model>``, a tool call with its result one ``execute_tool <name>``,
-a message to a server of tools one CLIENT span ``tools/call <name>`` with ``mcp.*``, a conversation one
-``invoke_agent``; user input and agent output are messages of the calls they belong to. Trace and span ids are digests
-of ours. Times that are not known are the start's, and the attribute ``llmproxy.unknown`` says so. Source: the OTLP
-specification 1.x (JSON: ids as hex, 64-bit numbers as text).
+In OTLP a model call is one CLIENT span ``chat <model>``, a tool call with its result one ``execute_tool <name>``, a
+message to an MCP server one CLIENT span ``tools/call <name>`` with ``mcp.*``, a conversation one ``invoke_agent``; user
+input and agent output are messages of their calls. Trace and span ids are digests of ours. Unknown times are set to the
+start's, with the attribute ``llmproxy.unknown``. Source: the OTLP specification 1.x (JSON: ids as hex, 64-bit numbers
+as text).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Plain = dict[str, Any]
 
 
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
-    """Return a trace as one OTLP export request. `content` False leaves out what was said."""
+    """Return a trace as one OTLP export request. `content` False leaves out all texts."""
     converter = OtlpSpanConverter(cassette.id, content=content)
     spans = [plain for span in cassette.spans for plain in converter.feed_span(span)]
     return build_otlp_request([*spans, *converter.finish()], cassette.name)
@@ -49,7 +49,7 @@ def build_otlp_request(spans: list[Plain], name: str) -> Plain:
 
 
 class OtlpSpanConverter:
-    """Converts the spans of one recording, in order; holds requests until answered, and conversations until the end."""
+    """Converts the spans of one recording, in order; holds unanswered requests, and conversations until the end."""
 
     def __init__(self, trace: str, *, content: bool = True) -> None:
         self._trace = _digest_id(trace, 32)
@@ -59,7 +59,7 @@ class OtlpSpanConverter:
         self._ends: dict[str, int] = {}
 
     def feed_span(self, span: Span) -> Iterator[Plain]:
-        """Convert one span; some wait."""
+        """Convert a span; some are held."""
         metadata = span.metadata or {}
         conversation = metadata.get("gen_ai.conversation.id")
         if isinstance(conversation, str):
@@ -78,7 +78,7 @@ class OtlpSpanConverter:
                 yield plain
 
     def finish(self) -> Iterator[Plain]:
-        """Yield what waited: requests without an answer, and the conversations, which end with their last span."""
+        """Yield held spans: unanswered requests, and conversations, which end with their last span."""
         for request in self._requests.values():
             yield self._convert_model_call(None, request)
         for plain in self._steps:
@@ -130,7 +130,7 @@ class OtlpSpanConverter:
         return plain | _build_status(span)
 
     def _strip_reasoning(self, attributes: Plain) -> None:
-        """Leave out what was thought, if what was said is left out."""
+        """Remove reasoning if texts are left out."""
         if not self._content:
             attributes.pop("llmproxy.reasoning", None)
 
@@ -152,7 +152,7 @@ class OtlpSpanConverter:
         return plain
 
     def _find_parent_id(self, span: Span) -> str | None:
-        """Return the id of the parent; a request has no span of its own, so what hangs on it hangs on its parent."""
+        """Return the parent's id; a request has no span of its own, so its children get its parent."""
         request = self._requests.get(span.parent_id or "")
         return request.parent_id if request is not None else span.parent_id
 
@@ -162,7 +162,7 @@ def _digest_id(text: str, digits: int) -> str:
 
 
 def _to_nanoseconds(seconds: float) -> int:
-    """Return nanoseconds, exact to the microsecond; what is no time is the beginning of time."""
+    """Return nanoseconds, exact to the microsecond; 0 for an invalid time."""
     try:
         return max(round(seconds * _MILLION) * 1000, 0)
     except (TypeError, ValueError, OverflowError):
@@ -174,7 +174,7 @@ def _build_status(span: Span) -> Plain:
 
 
 def _build_price_attributes(span: Span) -> Plain:
-    """Return cost and, for spans that came without attributes, tokens."""
+    """Return cost and, for spans without attributes, tokens."""
     found: Plain = {} if span.cost_usd is None else {"llmproxy.cost_usd": span.cost_usd}
     usage = span.token_usage
     if usage is not None and "gen_ai.usage.input_tokens" not in (span.metadata or {}):
@@ -202,7 +202,7 @@ def _build_tool_content_attributes(span: Span) -> Plain:
 
 
 def _convert_messages(asked: object, output: object, reasons: object) -> Plain:
-    """Return what was said, by the conventions' schema of messages."""
+    """Return messages in the schema of the conventions."""
     found: Plain = {}
     messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}] if asked else []
     plain = [_convert_message(message) for message in messages if isinstance(message, dict)]
@@ -280,7 +280,7 @@ def write_trace(
 def write_otlp(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT, content: bool = True
 ) -> int:
-    """Write OTLP in JSON lines; returns how many spans. `content`: what was said. Raises as `Cassette.from_store`."""
+    """Write OTLP in JSON lines; returns the number of spans. `content`: with texts. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batch_spans(spans, OtlpSpanConverter(f"{cassette}~{sample}", content=content)):
@@ -303,11 +303,11 @@ def _batch_spans(spans: Iterator[Span], converter: OtlpSpanConverter) -> Iterato
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-"""Of surrogate pairs: recorded answers may hold one, OTLP's readers take none."""
+"""Lone surrogates: recorded answers may contain them, OTLP's readers reject them."""
 
 
 def build_trace_from_calls(calls: Iterable[Call], name: str) -> Cassette:
-    """Return calls as a trace, at the times when they arrived in this run."""
+    """Return calls as a trace, at the times of their arrival in this run."""
     made = [(read_interaction(call), call.at) for call in calls]
     placed = (replace(each, started_at=at) if at else each for each, at in made if each is not None)
     return from_interactions(placed, name)

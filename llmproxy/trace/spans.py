@@ -1,16 +1,16 @@
-"""The values of a trace: spans, what they cost, a run, what an assertion found.
+"""Data classes of a trace: spans, usage, a run, assertion results.
 
 The shape is Evalcraft's (0.12): the same names, defaults and JSON, so that a file written by either is read by the
-other and has the same fingerprint there. These values are mutable, as theirs are, and read the clock and make random
-ids where theirs do; nothing that replay or a key depends on comes from here.
+other and has the same fingerprint there. The classes are mutable like the original's, and read the clock and create
+random ids in the same places; nothing that replay or a key depends on comes from here.
 
-What is not known is None, where the original has 0. A number that the original's reader needs to add up is written as
-0 and named in ``metadata["llmproxy.unknown"]``; reading undoes that.
+An unknown value is None, where the original has 0. A number that the original's reader needs to add up is written as 0
+and named in ``metadata["llmproxy.unknown"]``; reading restores None.
 
-A test written for the original expects JSONDecodeError for text that is no JSON, AttributeError for a list where an
-object belongs, KeyError for a missing member and ValueError for an unknown kind. Each of our errors is both.
+A test written for the original expects JSONDecodeError for invalid JSON, AttributeError for a list in place of an
+object, KeyError for a missing member and ValueError for an unknown kind. Each of our errors is a subclass of both.
 
-The fingerprint is the original's, over every member of every span: it tells whether a file was changed.
+The fingerprint is the original's, over every member of every span: it shows whether a file was changed.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ class TraceNotJSON(CassetteCorrupt, json.JSONDecodeError):
     """The file is no JSON: empty, cut off, or something else."""
 
     def __init__(self, message: str, cause: json.JSONDecodeError) -> None:
-        """Keep what the JSON reader said, for those who ask for line and column."""
+        """Keep the JSON reader's message, line and column."""
         ValueError.__init__(self, message)  # the next in line is JSONDecodeError's, which wants a document
         self.message, self.hint = message, ""
         self.msg, self.doc, self.pos = cause.msg, cause.doc, cause.pos
         self.lineno, self.colno = cause.lineno, cause.colno
 
     def __reduce__(self) -> Any:
-        """Pickle as one of ours; JSONDecodeError's way would lose the message."""
+        """Pickle like our errors; JSONDecodeError's way would lose the message."""
         return type(self), (self.message, json.JSONDecodeError(self.msg, self.doc, self.pos))
 
 
 class TraceWrongShape(CassetteCorrupt, AttributeError, TypeError):
-    """There is a list, a text or a number where an object belongs, or the other way round."""
+    """A list, a text or a number in place of an object, or the other way round."""
 
 
 class TraceIncomplete(CassetteCorrupt, KeyError):
-    """A member is missing that a span cannot be without."""
+    """A required member is missing."""
 
 
 class TraceWrongValue(CassetteCorrupt):
-    """A member has a value that makes no sense there, such as an unknown kind."""
+    """A member has an invalid value, such as an unknown kind."""
 
 
 _NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
@@ -63,7 +63,7 @@ def require_type(given: object, wanted: type, what: str) -> None:
 
 
 UNKNOWN = "llmproxy.unknown"
-"""Member of a span's metadata in files: numbers that stand there as 0 and are not known."""
+"""Member of a span's metadata in files: names of unknown numbers, which are written as 0."""
 
 
 class SpanKind(StrEnum):
@@ -91,7 +91,7 @@ class TokenUsage:
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     total_tokens: int | None = 0
-    """Fresh, cached, cache-written and generated ones together."""
+    """Sum of fresh, cached, cache-written and generated tokens."""
     cache_read_tokens: int | None = 0
     cache_write_tokens: int | None = 0
 
@@ -106,7 +106,7 @@ class TokenUsage:
 
     @classmethod
     def from_dict(cls, data: Any) -> TokenUsage:
-        """Read the five counts; one that is missing is 0."""
+        """Read the five counts; a missing one is 0."""
         require_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
         for name, count in counts.items():
@@ -118,14 +118,14 @@ _COUNTS = tuple(TokenUsage.__dataclass_fields__)
 
 
 def check_number(given: object, name: str) -> None:
-    """Refuse what cannot be added up. Raises TraceWrongValue."""
+    """Check that a value is a finite number. Raises TraceWrongValue."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
         raise TraceWrongValue(f"`{name}` must be a number, not {given!r:.60}.")
 
 
 @dataclass
 class Span:
-    """One thing that happened: a request to a model, its answer, a tool call ..."""
+    """One event of a run: a request to a model, its answer, a tool call ..."""
 
     id: str = field(default_factory=lambda: str(uuid.uuid4()))  # noqa: TID251 - the original's default
     kind: SpanKind = SpanKind.LLM_REQUEST
@@ -133,7 +133,7 @@ class Span:
     timestamp: float = field(default_factory=time.time)  # noqa: TID251 - the original's default
     """Unix time, seconds."""
     duration_ms: float | None = 0.0
-    """None: not known."""
+    """None if unknown."""
     parent_id: str | None = None
     input: Any = None
     output: Any = None
@@ -147,7 +147,7 @@ class Span:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all sixteen members as the file has them."""
+        """Return all sixteen members as in the file."""
         data = {name: getattr(self, name) for name in _SPAN}
         kind: object = self.kind
         data["kind"] = kind.value if isinstance(kind, SpanKind) else kind
@@ -166,11 +166,10 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: Any) -> Span:
-        """Read one span; unknown members are left out.
+        """Read one span, ignoring unknown members.
 
-        Raises TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: there is no
-        such kind, or a number is none (also a ValueError); TraceWrongShape: something is no object (also an
-        AttributeError).
+        Raises TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: unknown kind,
+        or an invalid number (also a ValueError); TraceWrongShape: something is no object (also an AttributeError).
         """
         require_type(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
@@ -195,12 +194,12 @@ _SPAN = tuple(Span.__dataclass_fields__)
 
 
 def read_span_arguments(span: Span) -> Any:
-    """Return a tool call's arguments; of one whose arguments were no object what it said instead."""
+    """Return a tool call's arguments; if they were no object, their text."""
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 
 
 def _restore_unknown(span: Span) -> None:
-    """Make None again what a file could only say as 0."""
+    """Restore None for numbers that a file contains as 0."""
     metadata = dict(span.metadata)
     marks = metadata.pop(UNKNOWN)
     span.metadata = metadata
@@ -224,7 +223,7 @@ class Provenance:
     model_aliases: dict[str, list[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its members; an alias table and lists of tools and requested models only where there are any."""
+        """Return its members; alias table, tools and requested models only if not empty."""
         always = ("recorded_at", "sdk_version", "python_version", "models", "prompt_hash")
         data = {name: getattr(self, name) for name in always}
         for name in ("tools", "requested_models", "model_aliases"):
@@ -234,14 +233,14 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, data: Any) -> Provenance:
-        """Read it; unknown members are left out."""
+        """Read it, ignoring unknown members."""
         require_type(data, dict, "provenance")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
 
 @dataclass
 class AssertionResult:
-    """What an assertion found. True if it passed, so that ``assert tool_called(run, "search")`` says everything."""
+    """Result of an assertion. True if it passed, so that ``assert tool_called(run, "search")`` is enough."""
 
     name: str = ""
     passed: bool = True
@@ -250,7 +249,7 @@ class AssertionResult:
     message: str = ""
 
     def __bool__(self) -> bool:
-        """Return whether it passed; Evalcraft's result is always true, there one asks for `passed`."""
+        """Return whether it passed; Evalcraft's result is always true, and has `passed`."""
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
@@ -261,7 +260,7 @@ class AssertionResult:
 class EvalResult:
     passed: bool = True
     score: float = 1.0
-    """Share of the assertions that passed."""
+    """Share of passed assertions."""
     assertions: list[AssertionResult] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -278,7 +277,7 @@ class EvalResult:
 
 
 class SpanListDigest:
-    """The original's fingerprint, over the JSON of a list of spans that go by one at a time."""
+    """The original's fingerprint, over the JSON of a list of spans that are added one at a time."""
 
     def __init__(self) -> None:
         self._digest = sha256(b"[")
@@ -289,7 +288,7 @@ class SpanListDigest:
         self._between = b", "
 
     def hexdigest(self) -> str:
-        """Return 16 hex digits, over what was added so far."""
+        """Return 16 hex digits over the added spans."""
         closed = self._digest.copy()
         closed.update(b"]")
         return closed.hexdigest()[:16]
@@ -303,7 +302,7 @@ def fingerprint_spans(spans: Iterable[dict[str, Any]]) -> str:
 
 
 def canonical_json(span: dict[str, Any]) -> bytes:
-    """Return one span as the fingerprint sees it. Raises TraceWrongShape for what has no JSON."""
+    """Return the text of a span for the fingerprint. Raises TraceWrongShape for values without JSON form."""
     try:
         return json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
     except (TypeError, ValueError, RecursionError) as error:

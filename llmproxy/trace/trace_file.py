@@ -1,13 +1,13 @@
-"""A trace: the spans of one run of an agent, the JSON file that holds them, and what a replay of it returns.
+"""A trace: the spans of one run of an agent, its JSON file, and the result of its replay.
 
 The file has two forms, both read, the first written:
 
     {"evalcraft_version": ..., "llmproxy_trace": 1, "cassette": {...}, "spans": [...]}       enveloped
     {"name": ..., "fingerprint": ..., "spans": [...]}                                        flat
 
-`fingerprint` is the original's, over every member of every span: it tells whether a file was changed.
-`behavior_fingerprint` is ours, over what was said and done: a re-recording that behaves the same has the same one. The
-class keeps the original's name, Cassette; elsewhere a cassette is what the store records. Files are read whole or not
+`fingerprint` is the original's, over every member of every span: it shows whether a file was changed.
+`behavior_fingerprint` is ours, over texts and tool calls: a new recording of the same behaviour has the same one. The
+class keeps the original's name, Cassette; elsewhere a cassette is a recording in a store. Files are read whole or not
 at all, and written atomically.
 """
 
@@ -33,7 +33,7 @@ from llmproxy.trace.spans import Provenance, Span, SpanKind, TraceNotJSON, check
 
 
 def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
-    """Read a JSON file and make something of it; errors name the file. Raises as `Cassette.load`."""
+    """Read and convert a JSON file; errors name the file. Raises as `Cassette.load`."""
     try:
         text = read_bounded_text(path)
     except FileNotFoundError as error:
@@ -58,7 +58,7 @@ def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
 
 
 def write_json_file(path: Path, data: dict[str, Any]) -> Path:
-    """Write JSON, indented; what JSON has no form for is written as its text."""
+    """Write indented JSON; values without JSON form are written as text."""
     try:
         with replace_file(path, "surrogatepass") as file:
             json.dump(data, file, indent=2, default=str)
@@ -69,9 +69,9 @@ def write_json_file(path: Path, data: dict[str, Any]) -> Path:
 
 
 WRITES = "0.12.0"
-"""The version of Evalcraft whose shape is written."""
+"""Version of Evalcraft whose format is written."""
 FORMAT = 1
-"""Version of what llmproxy adds to the file; a newer one is refused."""
+"""Version of llmproxy's additions to the file; a newer one is refused."""
 _LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
 
 
@@ -90,10 +90,10 @@ class Cassette:
     input_text: str = ""
     output_text: str = ""
     total_tokens: int = 0
-    """Of the spans that say it; :attr:`unknown` tells whether all do."""
+    """Sum over spans with tokens; :attr:`unknown` shows whether any lack them."""
     total_cost_usd: float = 0.0
     total_duration_ms: float = 0.0
-    """Sum of the spans' durations, not the time on the wall."""
+    """Sum of the spans' durations, not elapsed time."""
     llm_call_count: int = 0
     """Requests *and* responses to models, as the original counts."""
     tool_call_count: int = 0
@@ -101,18 +101,18 @@ class Cassette:
     metadata: dict[str, Any] = field(default_factory=dict)
     provenance: Provenance | None = None
     created_at_unknown: bool = False
-    """The file did not say when it was made. Not written."""
+    """Whether the file has no creation time. Not written."""
 
     # -- what can be asked
 
     def compute_fingerprint(self) -> str:
-        """Set and return the fingerprint: 16 hex digits over everything in the spans, ids and times included."""
+        """Set and return the fingerprint: 16 hex digits over all members of the spans, ids and times included."""
         self.fingerprint = fingerprint_spans(span.to_dict() for span in self.spans)
         return self.fingerprint
 
     @property
     def behavior_fingerprint(self) -> str:
-        """16 hex digits over what was said and done: nothing in it changes when the same behaviour is recorded anew."""
+        """16 hex digits over texts and tool calls, unchanged in a new recording of the same behaviour."""
         from llmproxy.trace.behavior_fingerprint import behavior_fingerprint
 
         return behavior_fingerprint(self)
@@ -139,7 +139,7 @@ class Cassette:
 
     @property
     def unknown(self) -> dict[str, int]:
-        """How many spans lack a ``cost``, ``tokens`` or ``duration`` that they should have; empty if none does."""
+        """Number of spans that lack a required ``cost``, ``tokens`` or ``duration``, by measure; empty if none."""
         from llmproxy.trace.behavior_fingerprint import count_missing_measures
 
         return count_missing_measures(self.spans)
@@ -152,11 +152,11 @@ class Cassette:
         return [span for span in self.spans if span.kind in _LLM]
 
     def get_tool_sequence(self) -> list[str]:
-        """Return the names of the tools in order of their calls; a call without a name is left out."""
+        """Return the called tools' names in order, without unnamed calls."""
         return [span.tool_name for span in self.get_tool_calls() if span.tool_name]
 
     def capture_provenance(self) -> Provenance:
-        """Set and return where this comes from: now, this version, these models and prompts."""
+        """Set and return the provenance: current time, this version, these models and prompts."""
         calls = self.get_llm_calls()
         text = json.dumps(
             {"input_text": self.input_text, "llm_inputs": [span.input for span in calls]}, sort_keys=True, default=str
@@ -175,16 +175,16 @@ class Cassette:
     # -- files
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the enveloped form; totals and fingerprint are computed anew first."""
+        """Return the enveloped form, with recomputed totals and fingerprint."""
         self.compute_metrics()
         self.compute_fingerprint()
         return {**build_trace_header(self), "spans": [span.to_dict() for span in self.spans]}
 
     @classmethod
     def from_dict(cls, data: Any) -> Cassette:
-        """Read either form; unknown members are left out, totals are taken as they stand there.
+        """Read either form, ignoring unknown members, with the totals of the file.
 
-        Raises CassetteCorrupt, each time the kind that the original's error is too (`trace.spans`), and CassetteNewer.
+        Raises CassetteCorrupt, in the subclass that is also the original's error (`trace.spans`), and CassetteNewer.
         """
         require_type(data, dict, "A trace file")
         newer = data.get("llmproxy_trace", FORMAT)
@@ -206,21 +206,21 @@ class Cassette:
                    created_at_unknown=head.get("created_at") is None)  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
-        """Write the file, its folders too, atomically; returns its path."""
+        """Write the file atomically, creating its folders; returns its path."""
         return write_json_file(Path(path), self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Cassette:
         """Read a file.
 
-        Raises CassetteNotFound: there is none (also a FileNotFoundError); CassetteCorrupt: it is not what it should be
-        (also JSONDecodeError, AttributeError, KeyError or ValueError); CassetteNewer: a newer llmproxy wrote it.
+        Raises CassetteNotFound (also a FileNotFoundError); CassetteCorrupt: invalid content (also JSONDecodeError,
+        AttributeError, KeyError or ValueError); CassetteNewer: a newer llmproxy wrote it.
         """
         return read_json_file(Path(path), cls.from_dict)
 
     @classmethod
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:
-        """Turn a recording into a trace; `party` None takes everybody's. Raises CassetteNotFound, CassetteError."""
+        """Convert a recording into a trace; `party` None takes all parties. Raises CassetteNotFound, CassetteError."""
         from llmproxy.trace.reading.recording_spans import spans_of
 
         return _build_from_spans(
@@ -247,7 +247,7 @@ def build_trace_header(cassette: Cassette) -> dict[str, Any]:
 
 
 class TraceHead:
-    """The head of a trace, while its spans go by."""
+    """The head of a trace, collected while its spans are streamed."""
 
     def __init__(self, cassette: str, sample: int) -> None:
         """Start a trace without spans."""
@@ -258,7 +258,7 @@ class TraceHead:
         self._root: set[str] = set()
 
     def add_span(self, span: Span) -> None:
-        """Add a span to the totals, and see whether it is what the whole run began or ended with."""
+        """Add a span to the totals, and check whether it is the run's first input or last output."""
         trace = self.trace
         trace.count_span(span)
         if trace.created_at_unknown:
@@ -273,7 +273,7 @@ class TraceHead:
 
 
 def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassette:
-    """Turn the agent's interactions, in the order of their requests, into a trace of this name."""
+    """Convert the agent's interactions, in the order of their requests, into a trace of this name."""
     from llmproxy.trace.reading.span_builder import build_spans
 
     return _build_from_spans(TraceHead(name, 1), build_spans(each for each in interactions if each.party == AGENT))

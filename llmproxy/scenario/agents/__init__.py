@@ -1,9 +1,9 @@
-"""Agents in any language as adapters: over HTTP, as a command that speaks JSON lines, as a callable, as a service.
+"""Adapters for agents in any language: over HTTP, as a command with JSON lines, as a callable, as a service.
 
-Each answers a conversation that `AgentInput.thread_id` names, and gets the run's session at the proxy in the way that
-suits it: variables for what is started, a header, a body field or a bound session for what runs already. An agent that
-was never reached is AgentUnreachable (the environment's fault), one that was reached and crashed, hung or answered
-nonsense is AgentError (it counts).
+Each answers the conversation named by `AgentInput.thread_id`, and gets the run's session at the proxy in a suitable
+way: variables for a started process, a header, a body field or a bound session for a running service. An agent that was
+never reached is AgentUnreachable (the environment's fault), one that was reached and crashed, hung or answered nonsense
+is AgentError (it counts).
 """
 
 from llmproxy.scenario.agents.command import CommandAgent

@@ -1,9 +1,9 @@
-"""A process that is spoken to in lines: started in a group of its own, listened to by threads, killed with all that it
-started.
+"""A child process with line-based communication: started in a process group of its own, read by threads, killed with
+all its children.
 
-Threads and blocking pipes rather than an event loop's: a conversation may go on in another loop than the one that
-started it. Standard output is for answers alone. What stands there and is no answer is an error that shows the line; a
-program's chatter belongs on standard error, of which the end is kept for whoever asks why it died.
+It uses threads and blocking pipes rather than an event loop's: a conversation may continue in another loop than it
+started in. Standard output is for answers only; any other line there is an error that shows it. Log messages belong on
+standard error, whose end is kept for error messages.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from typing import IO
 from llmproxy.errors import AgentUnreachable, printable
 
 LONGEST = 32 << 20
-"""Bytes of one line."""
+"""Maximum bytes of a line."""
 _KEPT = 200
-"""Lines of standard error that are kept."""
+"""Maximum lines of standard error kept."""
 _PIECE = 4096
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-"""Windows has one signal, and it kills."""
+"""Kill signal; Windows has only one signal."""
 GRACE = 3.0
-"""Seconds that a process gets to end by itself once its input is closed, and again after it was asked to."""
+"""Seconds that a process gets to exit once its input is closed, and again after a signal."""
 
 
 class ProcessEnded(Exception):
-    """Standard output is at its end."""
+    """Standard output has ended."""
 
 
 class LineTooLong(Exception):
-    """One line is longer than any answer."""
+    """A line exceeds the maximum length."""
 
 
 class AgentProcess:
     def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> None:
-        """Start it. Raises AgentUnreachable if there is no such program, or it may not be executed."""
+        """Start it. Raises AgentUnreachable if the program does not exist, or is not executable."""
         found = shutil.which(words[0], path=env.get("PATH"))
         if found is None and cwd is not None and os.sep in words[0]:
             found = shutil.which(str(cwd / words[0]))
@@ -73,11 +73,11 @@ class AgentProcess:
 
     @property
     def stderr_tail(self) -> str:
-        """The end of what it wrote on standard error."""
+        """The end of its standard error."""
         return b"".join(self._complaints).decode("utf-8", "replace")
 
     def write_stdin(self, data: bytes) -> None:
-        """Write to its standard input; blocks while nobody reads there. Raises OSError when it is gone."""
+        """Write to its standard input; blocks while it does not read. Raises OSError when it has exited."""
         pipe = self.popen.stdin
         if pipe is None or pipe.closed:
             raise BrokenPipeError("its input is closed")
@@ -93,7 +93,7 @@ class AgentProcess:
         return None
 
     def wait_for_line(self, timeout: float) -> bytes:
-        """Wait for the next line that is not empty. Raises TimeoutError, ProcessEnded, LineTooLong."""
+        """Wait for the next non-empty line. Raises TimeoutError, ProcessEnded, LineTooLong."""
         try:
             found = self._lines.get(timeout=timeout)
         except queue.Empty:
@@ -104,7 +104,7 @@ class AgentProcess:
         raise found
 
     def wait_for_exit(self, timeout: float) -> int | None:
-        """Return its exit code once it ended, and everything it said was heard; None if it goes on."""
+        """Return its exit code once it has exited and its output is read; None if it continues."""
         try:
             code = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -114,7 +114,7 @@ class AgentProcess:
         return code
 
     def end_process(self, grace: float = GRACE) -> None:
-        """End it: close its input, ask it, kill it, and kill what is left of its group."""
+        """End it: close its input, signal it, kill it, and kill the rest of its group."""
         with contextlib.suppress(OSError):
             if self.popen.stdin is not None:
                 self.popen.stdin.close()

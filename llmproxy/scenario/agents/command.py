@@ -6,11 +6,11 @@
                                    there is one
 
 The process lives for one run (or for one conversation) and is started with the session's variables, so that an agent
-that knows nothing of all this is recorded all the same; `llm` says the same in each message. ``lines=False`` is for a
-plain program: started for each message, which it reads from standard input to the end, its whole output is the answer.
+without knowledge of the proxy is recorded too; `llm` contains the same in each message. ``lines=False`` is for a plain
+program: started for each message, which it reads from standard input to the end; its whole output is the answer.
 
-A process that cannot be started was never reached. One that was started and then dies, hangs or talks nonsense is the
-agent's error, with the end of what it wrote on standard error.
+A process that cannot be started was never reached. One that was started and then dies, hangs or sends invalid output is
+the agent's error, with the end of its standard error.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from llmproxy.scenario.values.messages import format_value, join_user_texts, rea
 
 LIVES = ("run", "conversation")
 _SHELL_NOT_FOUND = (126, 127)
-"""What a shell, or `env`, ends with if there is no such program."""
+"""Exit code of a shell, or of `env`, for a missing program."""
 _LAST_WORDS = 0.5
-"""Seconds that a process whose output ended gets to say with which exit code."""
+"""Seconds to wait for the exit code after the end of the output."""
 
 
 class CommandAgent(AgentAdapter):
-    """Starts a command and speaks JSON lines with it."""
+    """Starts a command and exchanges JSON lines with it."""
 
     in_process: ClassVar[bool] = False
     child: ClassVar[type[AgentProcess]] = AgentProcess
-    """What it starts; a test puts a slow one in its place."""
+    """Class of the process; a test passes a slow one."""
 
     @property
     def process_env_and_folder(self) -> tuple[Mapping[str, str], Path]:
-        """Environment and folder of its process, but for the proxy's."""
+        """Environment and folder of its process, without the proxy's variables."""
         return {**os.environ, **self.env}, self.cwd or Path.cwd()
 
     def __init__(
@@ -62,17 +62,17 @@ class CommandAgent(AgentAdapter):
         timeout: float = 120.0,
         process: Literal["run", "conversation"] = "run",
     ) -> None:
-        """Speak to a command.
+        """Prepare a command.
 
         Args:
             command: Words, or a text that is split like a shell's (no shell runs it).
-            cwd: Where it runs.
-            env: Variables besides those of this process; the proxy's are set over them.
+            cwd: Working directory.
+            env: Additional variables; the proxy's take precedence.
             lines: False starts it for each message, with text in and text out.
             timeout: Seconds for one answer.
-            process: How long one process lives.
+            process: Lifetime of a process.
 
-        Raises SuiteError: there is no command, or `process` is none of the two.
+        Raises SuiteError: the command is empty, or `process` is invalid.
         """
         try:
             self.words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(map(str, command))
@@ -86,16 +86,16 @@ class CommandAgent(AgentAdapter):
         self.env = dict(env or {})
         self.lines, self.timeout, self.process = lines, timeout, process
         self.declared_processing: Any = None
-        """What the last answer said about the agent's history, as ``processors``; None for nothing."""
+        """``processors`` of the last answer about the agent's history; None without any."""
         self._children: dict[str, AgentProcess] = {}
         self._closed = 0
-        """How often: what is being started in a thread meanwhile belongs to nobody any more."""
+        """Number of closes: a process being started in a thread meanwhile is discarded."""
         self._asked = 0
         self._heard = False
 
     @property
     def silence_hint(self) -> str:
-        """What keeps a program that was written for something else from answering even once."""
+        """Possible cause of a program that never answers."""
         if self._heard or not self.lines:
             return ""
         return (
@@ -112,7 +112,7 @@ class CommandAgent(AgentAdapter):
         await self.close()
 
     async def close(self) -> None:
-        """End the processes, and what they started."""
+        """End the processes with their children."""
         self._closed += 1  # before the processes are taken: `_start_process` looks behind its own note
         children, self._children = list(self._children.values()), {}
         if children:
@@ -150,7 +150,7 @@ class CommandAgent(AgentAdapter):
     # -- in a thread
 
     def _start_process(self, name: str, llm: LLM | None, closed: int) -> AgentProcess:
-        """Start a process that `close` ends; at once if closed since `closed` was counted. Raises AgentError."""
+        """Start a process; ended at once if closed since `closed` was counted. Raises AgentError."""
         env = {**env_without_turn(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:

@@ -1,14 +1,13 @@
-"""An agent from what a file says of it: one key that names the kind, and what belongs to it.
+"""Agents from their description in a file: one key for the kind, with its parameters.
 
     agent: {http: {url: "http://127.0.0.1:8000/ask", body: {question: $message}, reply: $.answer}}
-    agent: {http: "http://127.0.0.1:8000/v1"}                     an OpenAI-compatible endpoint, where there is no
-                                                                  `body` and no `reply`
+    agent: {http: "http://127.0.0.1:8000/v1"}                     an OpenAI-compatible endpoint, without `body` and
+                                                                  `reply`
     agent: {url: "http://127.0.0.1:8000/v1", session: default}    a running service, one message at a time
     agent: {command: [node, agent.mjs]}                           JSON lines
     agent: {python: "agents.py:answer"}
 
-``${env:NAME}`` in any text is the variable of that name. Strict: a key that nobody reads is refused, with the one that
-was probably meant.
+``${env:NAME}`` in any text is an environment variable. Unknown keys are refused, with the nearest valid one.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ KEYS: Mapping[str, Mapping[str, str]] = {
     "command": {"run": _WORDS, "cwd": _TEXT, "env": _TABLE, "lines": _TRUTH, "process": _TEXT, "timeout": _NUMBER},
     "python": {"call": _TEXT, "timeout": _NUMBER},
 }
-"""Kinds of agents -> what each takes -> what that must be."""
+"""Kinds of agents -> keys -> their types."""
 _FIRST = {"http": "url", "command": "run", "python": "call"}
-"""What a kind's value is if it is no table."""
+"""Key of a kind's value if that is no table."""
 
 
 def build_agent(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
-    """Return the agent that a mapping describes; its paths start at `folder`. Raises SuiteError: it makes no sense."""
+    """Return the agent that a mapping describes; its paths are relative to `folder`. Raises SuiteError: invalid."""
     if not isinstance(mapping, Mapping):
         raise SuiteError("agent: this is no table.", hint=_KINDS)
     kinds = [kind for kind in KEYS if kind in mapping]

@@ -1,12 +1,12 @@
-"""A Python callable as an agent: sync or async, in the shape that it happens to have.
+"""A Python callable as an agent: sync or async, with any of these signatures.
 
     def agent(message): ...                    async def agent(messages, thread_id): ...
     def agent(input: AgentInput): ...          def agent(message, llm): ...
     a class with `call` (an AgentAdapter), or an instance
 
-Arguments are given by name: `message` (what the user newly said), `messages` (the conversation), `thread_id`,
-`user_id` (that a suite's run works as), `llm`, `input`. A callable
-of one argument with another name gets the message. A sync one runs in a thread, so that it cannot hold up other runs.
+Arguments are passed by name: `message` (the user's new text), `messages` (the conversation), `thread_id`, `user_id` (of
+a suite's run), `llm`, `input`. A callable of one argument with another name gets the message. A sync one runs in a
+thread, so that it cannot block other runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMED = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
 
 
 class FunctionAgent(AgentAdapter):
-    """Calls a Python callable; one that takes `llm` is believed to use it, and needs no turn."""
+    """Calls a Python callable; one with a parameter `llm` is assumed to use it, and needs no turn."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class FunctionAgent(AgentAdapter):
         folder: Path | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Call `target`, or what ``module:attr`` or ``path/to/file.py:attr`` names, found from `folder` on.
+        """Call `target`, or the attribute ``module:attr`` or ``path/to/file.py:attr``, relative to `folder`.
 
-        Nothing is imported before the first run. `timeout` in seconds, for one answer; None waits.
+        Nothing is imported before the first run. `timeout` in seconds, for one answer; None: no limit.
 
-        Raises SuiteError: a name that cannot be one.
+        Raises SuiteError: an invalid name.
         """
         if isinstance(target, str):
             module, colon, attribute = target.rpartition(":")
@@ -72,16 +72,18 @@ class FunctionAgent(AgentAdapter):
 
     @property
     def session_to_bind(self) -> str | None:
-        """What an adapter says for a running service."""
+        """An adapter's own value, for a running service."""
         return AdapterAttributes.of_adapter(self._found).session_to_bind
 
     @property
     def declared_processing(self) -> Any:
-        """What an adapter's last answer said about its history; None for nothing."""
+        """Statements of an adapter's last answer about its history; None without any."""
         return AdapterAttributes.of_adapter(self._found).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
-        """Import it, if not yet done, in a turn's environment. Raises AgentUnreachable: none; AgentError: it raised."""
+        """Import it, if not yet done, in a turn's environment. Raises AgentUnreachable: not found; AgentError: it
+        raised.
+        """
         if session is not None and self._found is None and not _is_module_imported(str(self.target), self.folder):
             async with session.importing_environment():
                 self._load_target()
@@ -90,7 +92,7 @@ class FunctionAgent(AgentAdapter):
             await found.open(session)
 
     async def close(self) -> None:
-        """Let an adapter clean up."""
+        """Close an adapter."""
         if isinstance(self._found, AgentAdapter):
             await self._found.close()
 
@@ -102,7 +104,7 @@ class FunctionAgent(AgentAdapter):
         return made
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Call it and return what it returns; what it raises is not touched."""
+        """Call it and return its result; exceptions pass unchanged."""
         found = self._load_target()
         limit = asyncio.timeout(self.timeout)
         try:
@@ -130,7 +132,7 @@ class FunctionAgent(AgentAdapter):
         return self._found
 
     def _copy_adapter_attributes(self) -> None:
-        """Set for this object what adapters say by their class."""
+        """Copy class attributes of adapters to this object."""
         found = self._found
         if isinstance(found, AgentAdapter):
             uses = found.uses_session
@@ -142,7 +144,7 @@ class FunctionAgent(AgentAdapter):
 
 
 def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:
-    """Return an adapter of a class of adapters, and everything else that can be called as it is."""
+    """Return an instance of an adapter class, and any other callable unchanged."""
     if isinstance(found, type) and issubclass(found, AgentAdapter):
         found = found()
     if not isinstance(found, AgentAdapter) and not callable(found):
@@ -158,7 +160,7 @@ def _list_parameters(found: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _build_call_arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return what to call it with, by the names of its parameters. Raises SuiteError for one that nothing is for."""
+    """Return its arguments by parameter name. Raises SuiteError for an unknown required one."""
     values = {
         "message": join_user_texts(given.new_messages),
         "messages": given.messages,

@@ -1,15 +1,15 @@
-"""Agents over HTTP: one request for a message, and everything that can go wrong with it, told apart.
+"""Agents over HTTP: one request for a message, with its possible errors distinguished.
 
     HttpAgent("http://127.0.0.1:8000/ask", body={"question": "$message", "user": "$thread_id"}, reply="$.data.answer")
-    OpenAIAgent("http://127.0.0.1:8000/v1")      keeps nothing, so the whole conversation goes with each message
+    OpenAIAgent("http://127.0.0.1:8000/v1")      stateless, so the whole conversation is sent with each message
 
-`HttpAgent` speaks JSON with any endpoint: a template of what is sent, a path to what is read. An agent that names its
-conversations itself gives the path of that id (`conversation`) and gets it back as ``$conversation``.
+`HttpAgent` exchanges JSON with any endpoint: a template of the request, a path to the answer. An agent that assigns its
+own conversation ids has a path to that id (`conversation`) and gets it back as ``$conversation``.
 
-Never reached (no such host, nobody listens) is AgentUnreachable, the environment's fault; so nothing was tested.
-Whatever comes after the connection is the agent's: it breaks off, hangs, answers 500, a web page or nothing. An agent
-that answered before in this conversation and does not listen any more has crashed. Nothing is asked twice: an agent
-acts, and what it did twice is another test.
+An agent never reached (unknown host, no listener) is AgentUnreachable, the environment's fault: nothing was tested.
+Every error after the connection is the agent's: it closes, hangs, answers 500, a web page or nothing. An agent that
+answered before in this conversation and does not listen any more has crashed. Nothing is retried: an agent acts, and
+acting twice is another test.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 CONNECT = 10.0
-"""Seconds until a connection must be there."""
+"""Timeout of connecting in seconds."""
 LARGEST = 32 << 20
-"""Bytes of an answer that are read."""
+"""Maximum bytes read of an answer."""
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _GOOD = range(200, 300)
 _REDIRECTS = range(300, 400)
@@ -49,7 +49,7 @@ _REDIRECTS = range(300, 400)
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What came back, with a status that is good."""
+    """An answer with a successful status."""
 
     kind: str
     """Its content type, without parameters."""
@@ -60,7 +60,7 @@ class HttpReply:
         return self.body.decode("utf-8", "replace")
 
     def json(self, who: str) -> Any:
-        """Return the parsed body. Raises AgentError for a web page, for nothing, and for what is no JSON."""
+        """Return the parsed body. Raises AgentError for a web page, an empty body, and invalid JSON."""
         if not self.body.strip():
             raise AgentError(f"{who} gave an empty answer.")
         title = html_title(self.text)
@@ -74,7 +74,7 @@ class HttpReply:
 
 
 def check_agent_url(url: str) -> str:
-    """Check an agent's address. Raises SuiteError, saying what it should look like."""
+    """Check an agent's address. Raises SuiteError with the expected form."""
     try:
         parts = urlsplit(url.strip())
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -89,17 +89,17 @@ def check_agent_url(url: str) -> str:
 
 
 class HttpAdapter(AgentAdapter):
-    """The base of agents behind HTTP: one connection pool for a run, one request for a message."""
+    """Base of agents behind HTTP: one connection pool for a run, one request for a message."""
 
     in_process: ClassVar[bool] = False
 
     def __init__(self, url: str, headers: Mapping[str, str] | None, timeout: float) -> None:
-        """Check what was given; `timeout` in seconds, for a whole answer."""
+        """Check the arguments; `timeout` in seconds, for a whole answer."""
         self.url = check_agent_url(url)
         self.timeout = timeout
         self.headers = RequestTemplate.from_tree(dict(headers or {}), "headers")
         self.more_headers: dict[str, str] = {}
-        """Sent along, for whoever hands over the session."""
+        """Additional headers, for handing over the session."""
         self._client: httpx.AsyncClient | None = None
         self._reached: set[str] = set()
 
@@ -111,7 +111,7 @@ class HttpAdapter(AgentAdapter):
 
     @property
     def hands_over(self) -> bool:
-        """Whether the agent is told its session in each request."""
+        """Whether each request contains the session."""
         return self.headers.hands_over
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
@@ -128,11 +128,11 @@ class HttpAdapter(AgentAdapter):
         return made
 
     def forget_run_state(self) -> None:
-        """Forget connections and conversations; those that are open are somebody else's."""
+        """Drop connections and conversations, which belong to the original of a clone."""
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
     async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
-        """Make one request, once. Raises AgentUnreachable: nobody was there; AgentError: no answer of an agent."""
+        """Send one request, once. Raises AgentUnreachable: no connection; AgentError: no valid answer."""
         import httpx
 
         thread = str(values.get("thread_id"))
@@ -198,13 +198,13 @@ class HttpAdapter(AgentAdapter):
 
 
 BODY: Mapping[str, Any] = {"message": "$message", "thread_id": "$thread_id"}
-"""What is sent unless a template says otherwise."""
+"""Default template of the request."""
 METHODS = ("POST", "PUT", "PATCH", "GET")
 _TEXT = "text/plain"
 
 
 class HttpAgent(HttpAdapter):
-    """Sends a template filled in, reads the answer at a path."""
+    """Sends a filled template, reads the answer at a path."""
 
     def __init__(
         self,
@@ -217,19 +217,19 @@ class HttpAgent(HttpAdapter):
         timeout: float = 120.0,
         processing: str | None = None,
     ) -> None:
-        """Speak to the endpoint at `url`.
+        """Use the endpoint at `url`.
 
         Args:
-            url: Where requests go; may hold ``$thread_id`` and the other names.
+            url: Address; may contain ``$thread_id`` and the other names.
             method: POST, PUT, PATCH, or GET, which sends no body.
-            body: Template of what is sent, see `templates`; None is `BODY`.
-            reply: Path of the answer, see `read_path`; None takes an object with `text`, `message` or `messages`.
-            conversation: Path of the id that the agent gives its conversation.
+            body: Template of the body, see `templates`; None is `BODY`.
+            reply: Path of the answer, see `read_path`; None accepts an object with `text`, `message` or `messages`.
+            conversation: Path of the id that the agent assigns to its conversation.
             headers: Templates, too.
             timeout: Seconds for a whole answer.
-            processing: Path of what the agent says about its history (condenser, pruner, token limiter).
+            processing: Path of the agent's statements about its history (condenser, pruner, token limiter).
 
-        Raises SuiteError: one of them cannot be meant.
+        Raises SuiteError: one of them is invalid.
         """
         super().__init__(url, headers, timeout)
         self.method = method.upper()
@@ -245,7 +245,7 @@ class HttpAgent(HttpAdapter):
         self.conversation = None if conversation is None else read_path(conversation, "conversation")
         self.processing = None if processing is None else read_path(processing, "processing")
         self.declared_processing: Any = None
-        """What stood there in the last answer; None for nothing."""
+        """Value at that path in the last answer; None without any."""
         if self.conversation is None and "conversation" in self._template_names:
             raise SuiteError(
                 "body: $conversation is the id that the agent gave, and nothing says where it stands.",
@@ -259,11 +259,11 @@ class HttpAgent(HttpAdapter):
 
     @property
     def hands_over(self) -> bool:
-        """Whether the agent is told its session in each request."""
+        """Whether each request contains the session."""
         return any(each.hands_over for each in (self.body, self.headers, self._address))
 
     async def open(self, session: RunSession | None) -> None:
-        """Forget the last run's conversations."""
+        """Drop the last run's conversations."""
         await super().open(session)
         self._ids = {}
 
@@ -296,7 +296,7 @@ class HttpAgent(HttpAdapter):
         return read_answer(said, self.who)
 
     def _fill_url(self, values: Mapping[str, Any]) -> str:
-        """Return the address, every value in it percent-encoded."""
+        """Return the address, with every value percent-encoded."""
         if not self._address.names:
             return self.url
         plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
@@ -320,7 +320,7 @@ _STREAM = "text/event-stream"
 
 
 class OpenAIAgent(HttpAdapter):
-    """Speaks chat completions with an agent, whole or as a stream."""
+    """Uses chat completions with an agent, whole or as a stream."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class OpenAIAgent(HttpAdapter):
         stream: bool = False,  # noqa: FBT001, FBT002 - written as stream=True
         timeout: float = 120.0,
     ) -> None:
-        """Speak to the endpoint below `url` (``http://127.0.0.1:8000/v1``); `timeout`: seconds for a whole answer."""
+        """Use the endpoint below `url` (``http://127.0.0.1:8000/v1``); `timeout`: seconds for a whole answer."""
         super().__init__(url, headers, timeout)
         if not self.url.rstrip("/").endswith(_PATH):
             self.url = self.url.rstrip("/") + _PATH
@@ -355,7 +355,7 @@ class OpenAIAgent(HttpAdapter):
 
 
 def _join_completion_message(found: HttpReply, who: str) -> object:
-    """Put an answer together, from one piece or from many."""
+    """Build an answer from one piece or many."""
     draft = Draft()
     for value in list_events(found.kind or "application/json", found.body):
         event = as_dict(value)

@@ -1,10 +1,9 @@
-"""A service that runs already and does not know of runs: its base URLs name one session of the proxy, for everybody who
-asks it.
+"""A running service without knowledge of runs: its base URLs name one session of the proxy for all its callers.
 
-It is tested one message at a time: while it answers, that session is bound to the run's. A service that hands on a
-header of the request to its LLM calls can be tested in parallel (`propagates`), but that is believed only once a call
-has proven it: a message sent under a session made for this, which replays an empty cassette, so that nothing goes to a
-provider, must be seen there and nowhere else.
+It is tested one message at a time: while it answers, that session is bound to the run's. A service that forwards a
+header of the request to its LLM calls can be tested in parallel (`propagates`), but only after a probe has proven it: a
+message sent under a session created for this, which replays an empty cassette, so that nothing goes to a provider, must
+arrive there and nowhere else.
 """
 
 from __future__ import annotations
@@ -24,25 +23,24 @@ from llmproxy.scenario.turn_taking import bind_service
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 PROBE = "llmproxy-probe"
-"""Begins the names of the sessions under which a service is tried; nothing is ever recorded in them."""
+"""Prefix of probe sessions; nothing is ever recorded in them."""
 PROBING = 20.0
-"""Seconds for the answer to a probe; what it says does not matter."""
+"""Timeout of a probe in seconds; its answer does not matter."""
 
 
 class ServiceAgent(AgentAdapter):
-    """Speaks with a running service, its LLM calls landing in the run's session."""
+    """Calls a running service, whose LLM calls belong to the run's session."""
 
     in_process: ClassVar[bool] = False
 
     def __init__(self, agent: HttpAdapter, session: str = DEFAULT_SESSION, propagates: str | None = None) -> None:
-        """Speak by `agent`.
+        """Call the service by `agent`.
 
         Args:
-            agent: How the service is spoken to.
-            session: The session that the service's base URLs name; ``default`` for one whose base URL names none.
-            propagates: Name of a header that the service sends on, as ``x-llmproxy-session``, with each of its LLM
+            agent: Adapter for the service.
+            session: Session in the service's base URLs; ``default`` if the base URL has none.
+            propagates: Name of a header that the service forwards, as ``x-llmproxy-session``, with each of its LLM
             calls.
-
         """
         if propagates is not None and not (propagates.isascii() and propagates.replace("-", "").isalnum()):
             raise SuiteError(f"propagates: {propagates!r} cannot be the name of a header.")
@@ -50,25 +48,25 @@ class ServiceAgent(AgentAdapter):
         self.session = session
         self.propagates = propagates
         self.notes: tuple[str, ...] = ()
-        """What the user should know, one sentence each."""
+        """Messages to the user, one sentence each."""
         self._run: RunSession | None = None
         self._proven: dict[str, bool] = {}
-        """By proxy; shared with clones."""
+        """Probe results by proxy; shared with clones."""
 
     @property
     def session_to_bind(self) -> str | None:
-        """The session that must be bound to the run's while this agent answers; None if it can answer in parallel."""
+        """Session that is bound to the run's while this agent answers; None if it can answer in parallel."""
         if self._run is None or self.agent.hands_over or self._proven.get(self._run.proxy):
             return None
         return self.session
 
     @property
     def declared_processing(self) -> Any:
-        """What the last answer said about the agent's history; None for nothing."""
+        """Statements of the last answer about the agent's history; None without any."""
         return AdapterAttributes.of_adapter(self.agent).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
-        """Get ready for a run; finds out whether the service sends the header on, once for each proxy."""
+        """Prepare for a run; checks whether the service forwards the header, once for each proxy."""
         self.notes, self._run = (), session
         await self.agent.open(session)
         if session is None or self.agent.hands_over:
@@ -93,14 +91,15 @@ class ServiceAgent(AgentAdapter):
         return made
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Send one message and return the service's answer; whoever calls has the turn (`RunSession.speaking_turn`)."""
+        """Send one message and return the service's answer; the caller has the turn (`RunSession.speaking_turn`)."""
         return await self.agent.call(input)
 
     async def _probe_header_propagation(self, control: Control) -> None:
-        """Send one message under a session of its own, and see whether its LLM calls arrive there.
+        """Send one message under a probe session, and check whether its LLM calls arrive there.
 
-        Where they arrive otherwise is bound to a second session for as long: both replay an empty cassette, so whatever
-        the service does with the header, no call of the probe goes to a provider, and no model tells the agent to act.
+        Other destinations of its calls are bound to a second probe session meanwhile: both replay an empty cassette, so
+        whatever the service does with the header, no call of the probe goes to a provider, and no model makes the agent
+        act.
         """
         told, otherwise = (f"{PROBE}-{token_hex(8)}" for _ in range(2))
         for name in (told, otherwise):

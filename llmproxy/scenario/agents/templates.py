@@ -1,11 +1,10 @@
-"""What is sent to an agent, from a template: JSON (or a header) in which ``$name`` stands for a value.
+"""Templates of requests to an agent: JSON (or a header) in which ``$name`` stands for a value.
 
     {"question": "$message", "session": "$thread_id", "meta": {"history": "$history"}}
 
-A text that is nothing but a name becomes the value itself, a list or an object as well; inside a longer text the value
-is put in as text. ``${name}`` where letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for a variable of the
-environment (keys do not belong in files). A name that is none is refused when the template is read, not when it is
-first used.
+A text that is only a name becomes the value itself, also a list or an object; inside a longer text the value is
+inserted as text. ``${name}`` if letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for an environment variable
+(keys do not belong in files). An unknown name is refused when the template is parsed, not at its first use.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _NAME = re.compile(
 class RequestTemplate:
     tree: Any
     names: frozenset[str]
-    """Names that it uses."""
+    """Names used in it."""
 
     @classmethod
     def from_tree(cls, tree: Any, what: str) -> RequestTemplate:
-        """Check a template; `what` names the key it stands under. Raises SuiteError for a name that is none."""
+        """Parse a template; `what` names its key for errors. Raises SuiteError for an unknown name."""
         found: set[str] = set()
         _collect_names(tree, found)
         for name in sorted(found):
@@ -61,11 +60,11 @@ class RequestTemplate:
 
     @property
     def hands_over(self) -> bool:
-        """Whether the agent is told its session."""
+        """Whether it contains the session."""
         return bool(self.names & set(HANDOVER))
 
     def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
-        """Return the template with values in place. Raises AgentUnreachable: an environment variable is not set."""
+        """Return the template with values. Raises AgentUnreachable: an environment variable is not set."""
         return _fill_in(self.tree, values, env)
 
 

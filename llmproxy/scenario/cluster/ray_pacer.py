@@ -1,11 +1,10 @@
-"""Rates of providers over a whole cluster: one actor counts, and each worker asks it for its proxy.
+"""Rates of providers over a whole cluster: one actor counts, and each worker asks it on behalf of its proxy.
 
-    driver       RateCounter, an actor, if a rate was said and the test reaches a network
-    worker       `serve_pacer`: a port of its machine, at which its proxy asks before a call goes;
-                 protocol.PACER_VARIABLE says how
+    driver       RateCounter, an actor, if there are rates and the test reaches a network
+    worker       `serve_pacer`: a port of its machine, at which its proxy asks before a call;
+                 protocol.PACER_VARIABLE defines how
 
-An actor whose node dies is started again elsewhere. It knows nothing of what the former one let go, and lets a whole
-window pass.
+If its node dies, the actor is restarted elsewhere. It does not know earlier calls, and waits for a whole window.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from typing import Any
 from llmproxy.core.providers.hosts import CallRateLimiter
 
 Take = Callable[[str, bool], float]
-"""Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
+"""Counts a call to a provider, of models or not; returns the seconds until it may be sent."""
 
 
 class RateCounter:
-    """Counts for all nodes, by the clock of the one on which it is."""
+    """Counts for all nodes, by the clock of its own."""
 
     def __init__(
         self, rates: Mapping[str, str], *, anew: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Count calls; `anew`: after another one that is gone."""
+        """Count calls; `anew`: after the loss of an earlier one."""
         self._pace = CallRateLimiter(rates, clock, **({"since": clock()} if anew else {}))
 
     def count_call(self, provider: str, model: bool) -> float:  # noqa: FBT001 - asked from elsewhere, by place
-        """Count one call; returns the seconds until it may go."""
+        """Count one call; returns the seconds until it may be sent."""
         return self._pace.count_call(provider, model=model)
 
 
 def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:
-    """Start the actor that counts, which takes no processor from the runs; None without rates."""
+    """Start the counting actor, which takes no processor from the runs; None without rates."""
     if not rates:
         return None
 
@@ -52,7 +51,7 @@ def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:
 
 
 def make_remote_take(ray: Any, actor: Any) -> Take | None:
-    """Return how a worker asks that actor; None where there is none."""
+    """Return a worker's function for that actor; None without one."""
     if actor is None:
         return None
     return lambda provider, model: float(ray.get(actor.count_call.remote(provider, model)))
@@ -60,7 +59,7 @@ def make_remote_take(ray: Any, actor: Any) -> Take | None:
 
 @contextmanager
 def serve_pacer(take: Take) -> Iterator[str]:
-    """Serve a proxy of this machine for the block; gives what `protocol.PACER_VARIABLE` is to say."""
+    """Serve this machine's proxy in the block; yields the value of `protocol.PACER_VARIABLE`."""
     secret = secrets.token_hex(16)
 
     class PacingHandler(socketserver.StreamRequestHandler):
@@ -74,7 +73,7 @@ def serve_pacer(take: Take) -> Iterator[str]:
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Print nothing: a proxy that gets no answer says so, and sends nothing."""
+            """Print nothing: a proxy without an answer reports it, and sends nothing."""
 
     with PacingListener(("127.0.0.1", 0), PacingHandler) as server:
         thread = threading.Thread(target=server.serve_forever, name="llmproxy pacer", daemon=True)

@@ -1,12 +1,12 @@
 """The remote runner: calls as tasks of a Ray cluster, for suites and for scenarios in Python.
 
-    open_cluster     a cluster: found or started, connected to, left; why it was refused
-    RemoteRunner     what is on all nodes: the calls, what they need, cancelled, made again where a worker or a node
-                     died; what was recorded
+    open_cluster     a cluster: found or started, connected to, left; reasons of failure
+    RemoteRunner     tasks on all nodes: calls, their data, cancellation, repetition after the death of a worker or
+                     node; recordings
     run_task         in the worker: the parcel unpacked by a test's first run (`worker_node`), then one run
 
-A run whose worker or node died is started again, once, which is said; nothing of the first try was told. Ctrl-C cancels
-what is under way, which cleans up there. This is the only module that imports ray.
+A run whose worker or node died is repeated once, with a note; no event of the first attempt was emitted. Ctrl-C cancels
+active runs, which clean up on their nodes. This is the only module that imports ray.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }  # fmt: skip
-"""Under `uv run` it would copy the working folder to every node, and it would report usage."""
+"""Variables that stop Ray from copying the working folder to every node under `uv run`, and from usage reports."""
 _TRIES = 4
 _PASSING = "Initialization failure from server"
-"""What a busy cluster says now and then to a client, for which it starts a process: the next try finds it."""
+"""Temporary errors of a busy cluster to a client, for which it starts a process: the next attempt succeeds."""
 _CLIENT_PORT = 10001
 _REACHING = 10.0
 """Seconds."""
 _CANCELLING = 15.0
-"""Seconds that cancelled runs have to clean up."""
+"""Seconds that cancelled runs get to clean up."""
 _MEGABYTE = 1 << 20
 _DEATHS = (
     "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError", "OutOfMemoryError", "OwnerDiedError",
     "ObjectLostError",
 )  # fmt: skip
-"""What Ray raises where a worker or a node is gone."""
+"""Ray's errors for a lost worker or node."""
 
 
 def ray_address(where: str, env: Mapping[str, str]) -> str:
-    """Return what `--on` names as Ray's address; ``local`` for one that is started. Raises SettingsError."""
+    """Return Ray's address for `--on`; ``local`` for a cluster to start. Raises SettingsError."""
     if where == "ray":
         return env.get("RAY_ADDRESS", "") or "local"
     scheme, _, host = where.partition("://")
@@ -65,7 +65,9 @@ def ray_address(where: str, env: Mapping[str, str]) -> str:
 
 @contextmanager
 def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
-    """Open a cluster for a test; yields the module and its tries. Raises MachineError: no Ray, another version."""
+    """Open a cluster for a test; yields the module and the number of attempts. Raises MachineError: no Ray, another
+    version.
+    """
     os.environ.update(_QUIET)
     address = ray_address(where, os.environ)
     try:
@@ -85,7 +87,7 @@ def import_ray() -> Any:
 
 
 def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Connect to a cluster, and return how many tries it took. Raises MachineError."""
+    """Connect to a cluster, and return the number of attempts. Raises MachineError."""
     check_reachable(where, address)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     for number in range(1, _TRIES + 1):
@@ -103,7 +105,7 @@ def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Calla
 
 
 def check_reachable(where: str, address: str) -> None:
-    """See that somebody listens at an address: Ray itself would try for many minutes. Raises MachineError."""
+    """Check that an address has a listener: Ray itself would try for many minutes. Raises MachineError."""
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
         host, port = parts.hostname or "", parts.port or (_CLIENT_PORT if "://" in address else 0)
@@ -119,7 +121,7 @@ def check_reachable(where: str, address: str) -> None:
 
 
 def build_cluster_error(where: str, error: Exception) -> MachineError:
-    """Return why a cluster cannot be used, in words."""
+    """Return the reason why a cluster cannot be used."""
     text = str(error).strip()
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
         return MachineError(
@@ -136,7 +138,7 @@ def build_cluster_error(where: str, error: Exception) -> MachineError:
 
 
 def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return what a scenario needs in Ray's words: ``{cpu: 2, gpu: 1, memory: 500 (megabytes), anything: 1}``."""
+    """Return a scenario's resources in Ray's form: ``{cpu: 2, gpu: 1, memory: 500 (megabytes), anything: 1}``."""
     wanted = {"cpu": 1.0, **(resources or {})}
     found: dict[str, Any] = {"num_cpus": wanted.pop("cpu")}
     if gpu := wanted.pop("gpu", 0):
@@ -148,26 +150,28 @@ def ray_options(resources: Mapping[str, float] | None) -> dict[str, Any]:
 
 class RemoteRunner:
     def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:
-        """Nothing runs yet; `rates` of providers hold for all nodes together; `tries` is what connecting took."""
+        """`rates` of providers hold for all nodes together; `tries` is the number of attempts to connect."""
         self._ray, self._tries = ray, tries
         self._task = ray.remote(max_retries=0)(run_task)
         self._counting = start_counting(ray, rates)
         self._running: set[Any] = set()
         self._again: list[str] = []
-        """Names of runs that were made again because their worker or node died."""
+        """Names of runs repeated because their worker or node died."""
         self._missed = False
         self._most = self._find_max_of_each_resource()
         self.recorded: list[Mapping[str, bytes]] = []
-        """Files of cassettes that runs changed, as they came home."""
+        """Returned cassette files that runs changed."""
 
     def put_parcel(self, parcel: NodeSetup) -> list[Any]:
-        """Send a parcel once to Ray's object store; returns its reference, in a list, so that Ray leaves it there."""
+        """Send a parcel once to Ray's object store; returns its reference, in a list, so that Ray does not resolve
+        it.
+        """
         return [self._ray.put(parcel), self._counting]
 
     async def run(
         self, name: str, resources: Mapping[str, float] | None, parcel: NodeSetup, sent: list[Any], *arguments: object
     ) -> NodeReply[Any]:
-        """Make a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
+        """Execute a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
         try:
             back = await self._submit(name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments))
         except Exception as error:
@@ -211,7 +215,7 @@ class RemoteRunner:
         raise MachineError(f"its worker or node died twice: {died}")
 
     def list_notes(self) -> list[str]:
-        """Return what the end of a test should say of the cluster."""
+        """Return notes about the cluster for the end of a test."""
         said = [f"connecting to the cluster took {self._tries} tries"] if self._tries > 1 else []
         if self._again:
             said.append(f"run again, because a worker or a node died: {', '.join(dict.fromkeys(self._again))}")
@@ -222,7 +226,7 @@ class RemoteRunner:
         return said
 
     def _find_max_of_each_resource(self) -> dict[str, float]:
-        """Return the most of each resource that one node has."""
+        """Return the maximum of each resource over the nodes."""
         found: dict[str, float] = {}
         for node in self._ray.nodes():
             for name, much in node.get("Resources", {}).items() if node.get("Alive") else ():
@@ -230,7 +234,7 @@ class RemoteRunner:
         return found
 
     def _check_resource(self, name: str, wanted: Mapping[str, Any]) -> None:
-        """Refuse what no node can ever run: Ray would wait for such a node. Raises MachineError."""
+        """Refuse a request that no node can satisfy: Ray would wait for such a node. Raises MachineError."""
         asked = {
             "CPU": wanted["num_cpus"],
             "GPU": wanted.get("num_gpus", 0),
@@ -244,7 +248,7 @@ class RemoteRunner:
                 )
 
     def finish_cancelled_runs(self) -> None:
-        """Let what was cancelled clean up."""
+        """Wait for the cleanup of cancelled runs."""
         left = list(self._running)
         if left:
             with suppress(Exception):

@@ -1,8 +1,8 @@
 """Scenarios of a Python program on a Ray cluster: `with scenario.on("ray"):`. Each run is a task with a proxy of its
 own on its node.
 
-The plan of a scenario travels pickled: what of the user's it names (classes, functions) goes as files of the modules in
-which that is, and what stands in the program's own file goes by value.
+A scenario's plan is sent pickled: the user's classes and functions in it are sent as the files of their modules, and
+those of the program's own file by value.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def on(
     Args:
         where: ``ray`` (the cluster of RAY_ADDRESS, else one is started on this machine) or ``ray://HOST:PORT``
         send: patterns of further files that agents need, relative to the working directory: ``lib/**/*.py``
-        send_env: names of variables that agents need; no other one travels
-        resources: what each run needs: ``{"cpu": 2, "memory": 4000}`` (megabytes), ``gpu``, and any name that nodes
+        send_env: names of variables that agents need; no others are sent
+        resources: resources of each run: ``{"cpu": 2, "memory": 4000}`` (megabytes), ``gpu``, and any name that nodes
             have; default one processor
 
-    As many runs of a series go on as it has and the cluster has room for. Recordings are files in tests/cassettes (or
-    `cassette-dir`), and come home to them at the end of the block, or the team's store that LLMPROXY_STORE names. A run
-    whose worker or node dies is made again, once.
+    The runs of a series are concurrent as far as the cluster has room. Recordings are files in tests/cassettes (or
+    `cassette-dir`), and returned to them at the end of the block, or the team's store named by LLMPROXY_STORE. A run
+    whose worker or node dies is repeated once.
 
     Raises MachineError: Ray is not installed, or the cluster cannot be used; SettingsError: inside of another such
-    block; a file or variable is not there; MergeConflict: two runs recorded different answers to one request.
+    block; a file or variable is missing; MergeConflict: two runs recorded different answers to one request.
     """
     if running.REMOTE:
         raise SettingsError("scenario.on(...) inside of another one: end the first.")
@@ -104,7 +104,9 @@ class _ClusterRunner:
         self._known = make_local_number_lookup(settings.settings.store)
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
-        """Run one sample of a plan elsewhere and tell its events here. Raises what cancels it or cannot be sent."""
+        """Run one sample of a plan on a node and emit its events here. Raises on cancellation, or if it cannot be
+        sent.
+        """
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
         try:
@@ -122,7 +124,7 @@ class _ClusterRunner:
         return back.ended
 
     def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:
-        """Return the parcel of a plan and what stands for it, made and sent once. Raises SettingsError, SuiteError."""
+        """Return the parcel of a plan with its reference, sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
                 parcel = self._pack_plan(plan, f"{self._batch}-{len(self._sent)}")
@@ -155,7 +157,7 @@ class _ClusterRunner:
         )  # fmt: skip
 
     def finish_and_merge_cassettes(self) -> None:
-        """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
+        """Wait for cancelled runs, report deaths, and merge recordings. Raises MergeConflict."""
         self._runner.finish_cancelled_runs()
         for note in self._runner.list_notes():
             sys.stderr.write(f"llmproxy: {note}\n")
@@ -166,18 +168,18 @@ class _ClusterRunner:
 _STAYS = frozenset(
     {"host", "port", "cassette_dir", "rate", "client_cert", "forward", "allow_live", "answer_to", "allow_origin"}
 )
-"""Options of a proxy that concern this machine, or are said to the nodes' in other words."""
+"""Proxy options that concern this machine, or are sent to the nodes in another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlanParcel(NodeSetup):
-    """Everything that a run of a plan needs."""
+    """All data that a run of a plan needs."""
 
     pickled: bytes
     folders: Sequence[str]
-    """Where modules are found, below the folder."""
+    """Import folders, below the folder."""
     config: ScenarioConfig | None
-    """What `configure` said."""
+    """Values of `configure`."""
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
     def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
@@ -185,7 +187,7 @@ class _PlanParcel(NodeSetup):
 
 
 def _pickle_plan(plan: RunPlan) -> bytes:
-    """Return a plan as it travels. Raises SettingsError."""
+    """Return a pickled plan. Raises SettingsError."""
     cloudpickle = import_ray().cloudpickle
     try:
         return cast("bytes", cloudpickle.dumps(plan))
@@ -198,7 +200,7 @@ def _pickle_plan(plan: RunPlan) -> bytes:
 
 
 def _list_plan_modules(pickled: bytes, root: Path) -> list[Path]:
-    """Return the files below `root` of the modules a pickle names, of what they use, and of packages around them."""
+    """Return the files below `root` of a pickle's modules, of their imports, and of enclosing packages."""
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     found: dict[str, Path] = {}
     waiting = [text for text in texts if text in sys.modules]
@@ -222,7 +224,7 @@ def _list_plan_modules(pickled: bytes, root: Path) -> list[Path]:
 
 
 def _list_import_folders(root: Path) -> list[str]:
-    """Return where this process finds modules, as far as it is below `root`."""
+    """Return this process's import folders below `root`."""
     found = [Path(each or ".").resolve() for each in sys.path]
     return [
         each.relative_to(root).as_posix()

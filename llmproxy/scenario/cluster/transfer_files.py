@@ -1,12 +1,12 @@
-"""What travels to a node, and what comes home from it.
+"""Files sent to a node, and results returned from it.
 
-There: files that are named one by one, never a folder; variables that are named, never the environment. Home: the files
-    of cassettes that a node's runs changed, merged into the folder of this machine; and what it told, with the numbers
-    of this machine's recordings.
+Sent: files that are named one by one, never a folder; variables that are named, never the environment. Returned: the
+cassette files that a node's runs changed, merged into the folder of this machine; and events, with the ids of this
+machine's recordings.
 
     Step(interactions=(14,), recordings=("v2:..#1@..",)) + {"v2:..#1@..": 3} -> Step(interactions=(3,), ...)
 
-What is not in the store here, or where there is none, has no number: a wrong one would show another recording.
+A recording that is not in the local store has no id: a wrong one would show another recording.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _LISTED = 6
 _NO_KEY = "none"
-"""What stands in a variable for a key in replay, where nobody is asked: SDKs want one to be set."""
+"""Placeholder key in replay, where no provider is called: SDKs require one."""
 Known = Callable[[str, int], Mapping[str, int]]
-"""Cassette, sample -> what a recording is called in every store, and its number in this one."""
+"""Cassette, sample -> a recording's name in every store, and its id in this one."""
 
 
 def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
@@ -52,7 +52,7 @@ def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
 
 
 def glob_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
-    """Yield the files that patterns name. Raises SuiteError for one that names none: it would fail late."""
+    """Yield the files matching patterns. Raises SuiteError for a pattern without files, which would fail late."""
     for pattern in patterns:
         try:
             files = [path for path in root.glob(pattern) if path.is_file()]
@@ -65,7 +65,7 @@ def glob_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
 
 
 def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str) -> dict[str, str]:
-    """Return the named variables; in replay also set keys' names, keyless. Raises SettingsError."""
+    """Return the named variables; in replay also names of set keys, without values. Raises SettingsError."""
     for name in names:
         if name not in env:
             raise SettingsError(f"{flag} {name}: it is not set.")
@@ -74,13 +74,13 @@ def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: boo
 
 
 def cassette_folder(settings: Loaded) -> Path:
-    """Return where the files of cassettes are, and come home to."""
+    """Return the cassette folder, to which files are returned."""
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
 def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
-    """Return the files of these cassettes, and no other ones."""
+    """Return the files of only these cassettes."""
     from llmproxy.core.cassettes.folder import CassetteDir
 
     names = set(wanted)
@@ -89,7 +89,7 @@ def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
 
 
 def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
-    """Describe what travels, by name; `how` adds files."""
+    """Describe the sent data by name; `how` adds files."""
     names = list(parcel.files)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     said = f"; variables: {', '.join(sorted(parcel.env))}" if parcel.env else "; no variable"
@@ -102,7 +102,7 @@ def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
 
 
 def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
-    """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""
+    """Merge files, by name, into a folder; returns a description, empty for nothing. Raises MergeConflict."""
     from llmproxy.core.cassettes.merging import merge_folders
 
     if not recorded:
@@ -130,7 +130,7 @@ def make_local_number_lookup(store: Path) -> Known:
 
 
 def renumber_events(events: Sequence[Event], known: Known) -> list[Event]:
-    """Return the events of one run with the numbers of this machine's store."""
+    """Return the events of one run with the ids of this machine's store."""
     begun = next((event for event in events if isinstance(event, Started)), None)
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):
         return list(events)

@@ -1,8 +1,8 @@
-"""A worker of a cluster. The first run in a process unpacks what was sent and starts a proxy, all later ones of the
-same test use both.
+"""A worker of a cluster. The first run in a process unpacks the parcel and starts a proxy, later ones of the same test
+reuse both.
 
-The worker goes into the folder of the files, so that every path in reports is the one that the driver's own would be.
-Its proxy ends with it, also if it is killed; what it recorded goes back with the run that recorded it.
+The worker changes into the folder of the files, so that paths in reports equal the driver's. Its proxy ends with it,
+even if it is killed; a run's recordings are returned with it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ STORE = Path(".llmproxy") / "llmproxy.db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSetup(ABC):
-    """What any run on a node needs."""
+    """Data that any run on a node needs."""
 
     batch: str
-    """Of this test: a worker unpacks once."""
+    """Id of this test: a worker unpacks once."""
     version: str
-    """Of llmproxy."""
+    """Version of llmproxy."""
     files: Mapping[str, bytes]
     """By path, relative to the folder in which the test was started."""
     cassettes: Mapping[str, bytes]
-    """By name of the file."""
+    """By file name."""
     proxy: Sequence[str]
-    """Options of `llmproxy start`, but for where recordings are."""
+    """Options of `llmproxy start`, except the place of recordings."""
     server: str = field(default="", repr=False)
-    """URL of the team's store for libpq (may hold a password); empty where each node has a file and cassettes travel.
-    """
+    """URL of the team's store for libpq (may contain a password); empty if each node has a file and cassettes are
+    sent."""
     rates: Mapping[str, str] = field(default_factory=dict)
-    """Of providers, over the whole cluster; empty in replay, where nobody is asked."""
+    """Rates of providers, over the whole cluster; empty in replay, where no provider is called."""
     env: Mapping[str, str] = field(default_factory=dict)
     import_hint: ClassVar[str] = ""
-    """What to do where a node does not find a module."""
+    """Advice if a node does not find a module."""
 
     @abstractmethod
     def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
@@ -58,10 +58,10 @@ class NodeSetup(ABC):
 
 @dataclass(frozen=True, slots=True)
 class NodeReply[T]:
-    """What comes back of a run."""
+    """Result of a run."""
 
     ended: T
-    """How it ended; its error as `make_picklable` makes it."""
+    """Its outcome; with an error from `make_picklable`."""
     events: list[Event]
     cassettes: Mapping[str, bytes]
     """Files that this run changed."""
@@ -69,7 +69,7 @@ class NodeReply[T]:
 
 @dataclass(slots=True)
 class EventList(ImmediateHandler):
-    """Keeps the events of a run in a worker; as a listener it hears all runs of the process."""
+    """Collects the events of a run in a worker; as a listener it gets all runs of the process."""
 
     events: list[Event] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class EventList(ImmediateHandler):
         self.events.append(event)
 
     def on_run_end(self, scenario: Any, result: Any) -> None:
-        """Nobody asks."""
+        """Do nothing."""
 
 
 class WorkerNode(ABC):
@@ -87,15 +87,15 @@ class WorkerNode(ABC):
 
     @abstractmethod
     def run(self, *arguments: Any) -> NodeReply[Any]:
-        """Make one run. Raises only what cancels it, and LLMProxyError where it is not known here."""
+        """Execute one run. Raises on cancellation, and LLMProxyError for a run unknown here."""
 
     def __init__(
         self, parcel: NodeSetup, folder: Path, take: Take | None = None, *, sessions_record: bool = False
     ) -> None:
         """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
 
-        `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`:
-        some may do so though the proxy's own mode does not.
+        `take` counts the calls of the whole cluster if `parcel.rates` limits them. `sessions_record`: some sessions may
+        record though the proxy's own mode does not.
         """
         self.folder = folder
         self.open = ExitStack()
@@ -121,7 +121,7 @@ class WorkerNode(ABC):
         self._known = _read_file_signatures() if self._records else {}
 
     def read_changed_files(self) -> dict[str, bytes]:
-        """Return the files of cassettes that were written since the last run; a replay writes none."""
+        """Return the cassette files written since the last run; a replay writes none."""
         if not self._records:
             return {}
         found = _read_file_signatures()
@@ -141,7 +141,7 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _read_file_signatures() -> dict[str, tuple[int, int, int]]:
-    """Return what tells that a cassette file was written: reading all after each run takes longer than most runs."""
+    """Return signatures by which written cassette files are found: reading all would take longer than most runs."""
     files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
     stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)
     return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
@@ -151,7 +151,7 @@ _here: tuple[str, WorkerNode] | None = None
 
 
 def open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode]) -> WorkerNode:
-    """Return this process's place in a test, made by its first run; an earlier test's ends. Raises LLMProxyError."""
+    """Return this process's node of a test, created by its first run; an earlier test's ends. Raises LLMProxyError."""
     import llmproxy
 
     global _here  # noqa: PLW0603 - what a process has once
@@ -174,7 +174,7 @@ def open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode
 
 
 def make_picklable[E: BaseException](error: E | None) -> E | MachineError | MissError | None:
-    """Return an error so that another process can read it: of one that cannot travel, its text and exit code."""
+    """Return an error that another process can unpickle: else a new one with its text and exit code."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - what we made a moment ago
     except Exception:  # noqa: BLE001 - whatever an error does when it is taken apart

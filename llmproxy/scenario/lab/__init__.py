@@ -1,1 +1,1 @@
-"""Experiments beside a run: judge again, calibrate a judge with labels, compare, answer open questions."""
+"""Experiments on recorded runs: judging again, calibrating a judge with labels, comparing, open loops."""

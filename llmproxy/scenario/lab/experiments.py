@@ -1,10 +1,10 @@
-"""Whose fault was it? Two experiments that stay true, and the reasons against the others.
+"""Two experiments that separate the effects of judge and agent, and reasons against others.
 
-    re-judge    recorded transcripts, the judge live, R times each          -> how much of the spread is the judge's own
-    open loop   the recorded user's lines as a script, agent and judge live -> where the agent first says something else
+    re-judge    recorded transcripts, the judge live, R times each          -> the judge's share of the spread
+    open loop   the recorded user's lines as a script, agent and judge live -> the first turn in which the agent differs
 
-From that turn on the user answers what was never said: the run is marked ``open-loop from turn k``, in its events too.
-Everything else that mixes recorded and live parties asks a recording for what was never said: refused, with the reason.
+From that turn on the user's lines answer messages that were never sent: the run is marked ``open-loop from turn k``, in
+its events too. Any other mix of recorded and live parties would request an unrecorded answer: refused, with the reason.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class JudgedTranscript:
 
     id: str
     passed: int
-    """How often the judge said success."""
+    """Number of verdicts of success."""
     judged: int
-    """How often it said anything."""
+    """Number of verdicts."""
     errors: tuple[str, ...] = ()
-    """Why it did not."""
+    """Reasons of missing verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeVariance:
-    """How much of the differences between verdicts the judge makes by itself."""
+    """The judge's share of the variance of verdicts."""
 
     repeats: int
     rows: Sequence[JudgedTranscript]
     spread: Variance | None
-    """None where only the counts can be told: fewer than five transcripts."""
+    """None for fewer than five transcripts, where only counts are known."""
     judge_interval: Interval | None = None
     rest_interval: Interval | None = None
     notes: Sequence[str] = field(default=())
@@ -82,10 +82,10 @@ async def rejudge(
     max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
 ) -> JudgeVariance:
-    """Let the judge decide about each transcript `repeats` times, and split the spread of its verdicts.
+    """Judge each transcript `repeats` times, and split the variance of the verdicts.
 
-    Judge share is the mean of p(1-p)R/(R-1), the rest the sample variance of p less judge share/R, at least 0;
-    intervals by resampling transcripts with `rng`. Below five transcripts there are the raw counts only.
+    The judge's part is the mean of p(1-p)R/(R-1), the rest the sample variance of p less that part/R, at least 0;
+    intervals by resampling transcripts with `rng`. Below five transcripts there are only counts.
 
     Raises SettingsError: nothing to judge, no judge, or nothing repeated.
     """
@@ -147,15 +147,15 @@ def _list_notes(rows: Sequence[JudgedTranscript], repeats: int, ended: Sequence[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoopResult:
-    """What became of a recorded user's lines with the agent as it is now."""
+    """Result of a recorded user's lines with the current agent."""
 
     result: ScenarioResult
     turn: int | None
-    """The first turn, from 1, in which the agent said something else; None if it never did."""
+    """The first turn, from 1, in which the agent's answer differs; None if none does."""
     recorded: str = ""
-    """What it said then."""
+    """Its recorded answer."""
     said: str = ""
-    """What it says now."""
+    """Its current answer."""
 
 
 async def open_loop(
@@ -167,14 +167,14 @@ async def open_loop(
     options: RunOptions | None = None,
     **plan: Any,
 ) -> OpenLoopResult:
-    """Play the recorded user's lines to the agent and let the judge decide, both live.
+    """Run the recorded user's lines with the agent and let the judge decide, both live.
 
-    From the first turn in which the agent says something else, the user's lines answer what was never said: the run is
-    marked ``open-loop from turn k``, in its events too. `plan` takes what `RunPlan` takes; the recording has a
-    name of its own.
+    From the first differing turn on, the user's lines answer messages that were never sent: the run is marked
+    ``open-loop from turn k``, in its events too. `plan` takes the arguments of `RunPlan`; the recording has a name of
+    its own.
 
-    Raises SettingsError: a simulator is among the agents, or no agent or no judge is; or the recorded user said
-    nothing; Whatever the agent raises.
+    Raises SettingsError: the agents include a simulator, or lack an agent or a judge; or the recorded user said
+    nothing; and the agent's exceptions.
     """
     _check_participants(agents)
     turns = _split_turns(transcript.messages)
@@ -222,19 +222,19 @@ def _check_participants(agents: Sequence[Any]) -> None:
 
 @dataclass(slots=True)
 class _RecordedTurn:
-    """What the user said, and what the agent answered."""
+    """A user's text, and the agent's answer."""
 
     user: list[Message] = field(default_factory=list)
     agent: list[Message] = field(default_factory=list)
 
     @property
     def spoken_answer(self) -> str:
-        """What the agent said aloud."""
+        """The text of the answer."""
         return "\n".join(filter(None, map(get_text, (each for each in self.agent if each["role"] == "assistant"))))
 
 
 def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:
-    """Take a conversation apart into turns, each from where the user speaks after the agent."""
+    """Split a conversation into turns, each from the user's text after an answer."""
     turns = [_RecordedTurn()]
     for each in messages:
         if each["role"] in {"user", "system"}:
@@ -253,7 +253,7 @@ class _FirstDivergence:
     said: str = ""
 
     def make_compare_step(self, number: int, turn: _RecordedTurn) -> Callable[[ScenarioState], None]:
-        """Return a step that compares what the agent said with what it said then, and marks the run if it differs."""
+        """Return a step that compares the agent's answer with the recorded one, and marks the run if it differs."""
 
         def compare_answers(state: ScenarioState) -> None:
             said = _split_turns(state.messages)[-1].spoken_answer

@@ -3,17 +3,17 @@
     {"id": "refund-1", "description": "User wants a refund", "messages": [{"role": "user", "content": "..."}, ...],
      "criteria": [{"text": "Agent offers a refund", "label": "passed"}, ...]}
 
-`transcript` may stand for `messages`: the same list, or a text of lines that begin with ``user:`` or ``assistant:``.
+`transcript` may replace `messages`: the same list, or a text of lines that begin with ``user:`` or ``assistant:``.
 `criteria` may be an object, text -> label. A label is ``passed``, ``failed`` or ``inconclusive`` (``true`` and
-``false`` mean the first two); ``null`` is a criterion that the judge sees and nobody labelled. Lines that are empty or
-begin with ``#`` are skipped. Whatever is wrong names its line.
+``false`` mean the first two); ``null`` is a criterion for the judge without a label. Lines that are empty or begin with
+``#`` are skipped. Errors name the line.
 
-Conversations of a JSON report, for people who label them: what `llmproxy label` shows and writes.
+Also conversations of a JSON report to be labelled, which `llmproxy label` shows and writes:
 
-    report.json -> ConversationToLabel(id, description, messages, criteria) for each run -> a line of labels as
-    `judge calibrate` reads it
+    report.json -> ConversationToLabel(id, description, messages, criteria) for each run -> a line of labels for
+    `judge calibrate`
 
-What the judge found is not shown: who has read a verdict agrees with it.
+The judge's findings are not shown, since they would influence people.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class LabelledTranscript:
 
 
 class _WrongLabelLine(ValueError):
-    """A line says what cannot be meant."""
+    """A line is invalid."""
 
 
 def read_labels(path: Path) -> list[LabelledTranscript]:
-    """Read a file of labels. Raises SettingsError: it cannot be read, is empty, or a line of it is wrong."""
+    """Read a file of labels. Raises SettingsError: it is unreadable or empty, or a line is invalid."""
     try:
         text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -109,7 +109,7 @@ def _check_messages(given: object) -> list[Message]:
 
 
 def _parse_text_transcript(text: str) -> list[Message]:
-    """Read a transcript written as lines; a line that names no speaker belongs to the one before."""
+    """Parse a transcript written as lines; a line without a speaker belongs to the one before."""
     messages: list[Message] = []
     for line in text.strip().split("\n"):
         speaker = _SPEAKER.match(line)
@@ -161,7 +161,7 @@ def _raise_wrong(what: str) -> NoReturn:
 # -- labelling the conversations of a report
 
 KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusive", "s": None}
-"""What is typed, and the label that it means; None: nobody can say."""
+"""Typed keys with their labels; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def list_labelled_ids(path: Path) -> frozenset[str]:
 
 
 def write_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
-    """Add a label of a run of a report to a file of labels. Raises SettingsError: no such run, criterion, label."""
+    """Add a label of a report's run to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
     labelling = next((each for each in list_runs_to_label(report, run)), None) if run else None

@@ -1,13 +1,11 @@
-"""How far a judge can be trusted: what it says beside what people said, and beside what it says itself when asked
-again.
+"""Reliability of a judge: agreement with people, and with itself when repeated.
 
-    labelled conversations, judge -> looks: `repeats` in the order of the file, one with the criteria reversed
-    first look beside the labels  -> agreement with its Wilson interval, Cohen's kappa with a bootstrap interval over
+    labelled conversations, judge -> verdicts: `repeats` in the order of the file, one with the criteria reversed
+    first verdict and the labels  -> agreement with its Wilson interval, Cohen's kappa with a bootstrap interval over
     conversations
-    looks beside each other       -> flips on repetition, flips on order
+    verdicts among each other     -> flips on repetition, flips on order
 
-Order flips are to be read beside repetition flips: a judge that changes its mind anyway also changes it when the order
-changes.
+Compare order flips with repetition flips: an unsteady judge also flips when the order changes.
 """
 
 from __future__ import annotations
@@ -43,20 +41,20 @@ class LabelDisagreement:
     human: str
     judge: str
     reason: str
-    """The judge's."""
+    """The judge's reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlipRate:
-    """How often two looks differ."""
+    """Rate of differing pairs of verdicts."""
 
     changed: int
     compared: int
-    """Pairs of looks at one criterion of one conversation."""
+    """Pairs of verdicts about one criterion of one conversation."""
 
     @property
     def rate(self) -> float | None:
-        """Changed of compared; None when nothing was compared."""
+        """Changed of compared; None without pairs."""
         return self.changed / self.compared if self.compared else None
 
     def __str__(self) -> str:
@@ -67,24 +65,24 @@ class FlipRate:
 class JudgeCalibration:
     conversations: int
     labels: int
-    """Labels that the judge was compared with."""
+    """Number of compared labels."""
     agreed: int
     interval: Interval | None
-    """Of the agreement: Wilson, 95 %."""
+    """Interval of the agreement: Wilson, 95 %."""
     kappa: float | None
-    """None: undefined, because one side knows a single class."""
+    """None: undefined, because one side uses a single class."""
     kappa_interval: Interval | None
     table: Mapping[str, Mapping[str, int]]
     """By human label, then by the judge's."""
     repetition: FlipRate
     unsteady: int
-    """Criteria of conversations about which not all looks in the same order agree."""
+    """Criteria of conversations on which verdicts in the same order disagree."""
     order: FlipRate
     disagreements: Sequence[LabelDisagreement] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why a conversation could not be judged, by its id; it is left out."""
+    """Errors by id of conversations that could not be judged, and are left out."""
     missed: bool = False
-    """Whether a look was never recorded, in replay."""
+    """Whether a verdict was never recorded, in replay."""
 
     @property
     def agreement(self) -> float | None:
@@ -134,7 +132,7 @@ async def calibrate_judge(
     rng: random.Random, name: str = "calibrate", proxy: str | bool | None = None, mode: str | None = None,
     max_concurrency: int = CONCURRENCY, resamples: int = RESAMPLES,
 ) -> JudgeCalibration:  # fmt: skip
-    """Compare a judge with human labels and itself; `name` begins recordings' names. Raises SettingsError."""
+    """Compare a judge with human labels and itself; `name` is the prefix of recordings. Raises SettingsError."""
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
     bench = JudgeRunner(name=name, proxy=proxy, mode=mode)
@@ -151,7 +149,7 @@ def count_judge_calls(labelled: Sequence[LabelledTranscript], repeats: int, *, o
 
 
 class _JudgedConversation:
-    """One conversation, and what the judge said about it."""
+    """One conversation with the judge's verdicts."""
 
     def __init__(self, of: LabelledTranscript) -> None:
         self.of = of
@@ -176,7 +174,7 @@ class _JudgedConversation:
             self.forward[sample] = found
 
     def statuses_by_repeat(self, text: str) -> list[str]:
-        """Return what each look in the order of the file said about a criterion."""
+        """Return a criterion's status in each verdict in the order of the file."""
         return [self.forward[sample][text].status for sample in sorted(self.forward)]
 
 

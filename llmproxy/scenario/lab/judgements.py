@@ -1,11 +1,10 @@
-"""Let a judge look at a conversation that is over, as often as one likes: what re-judging and calibrating have in
-common.
+"""Judging a finished conversation any number of times, for re-judging and calibration.
 
-    transcript, judge -> a run of which history is all and the forced verdict the only step -> how it ended
+    transcript, judge -> a run with the transcript as history and the forced verdict as only step -> its outcome
 
-Each look is a run of its own with a sample of its own: through the proxy it is recorded apart from the others and can
-be replayed; without one it goes to the provider. cache.db answers none of them, for a judge that is remembered always
-agrees with itself.
+Each verdict is a run of its own with a sample of its own: through the proxy it is recorded separately and can be
+replayed; without one it goes to the provider. cache.db answers none of them, for a cached judge always agrees with
+itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, name_cassette
 
 CONCURRENCY = 8
-"""Looks at a time."""
+"""Concurrent verdicts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ class Transcript:
         return cls(id=id or result.run_id, messages=result.messages, description=description)
 
     def __post_init__(self) -> None:
-        """Refuse what nobody can judge. Raises SettingsError."""
+        """Refuse a transcript that cannot be judged. Raises SettingsError."""
         if not self.id:
             raise SettingsError("a transcript needs an id: it names what is recorded of it.")
         if not self.messages or not all("role" in each for each in self.messages):
@@ -45,10 +44,10 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRunner:
-    """Where a judge sits."""
+    """A judge with its proxy and options."""
 
     name: str
-    """What it is for; begins the names of the recordings."""
+    """Its purpose, as prefix of the recordings."""
     proxy: str | bool | None = None
     """As in `scenario.run`."""
     mode: str | None = None
@@ -61,7 +60,7 @@ class JudgeRunner:
         sample: int = 1,
         about: str = "",
     ) -> RunEnded:
-        """Return a judge's answer; `about` tells equal looks apart in recordings. Raises SettingsError: no sense."""
+        """Return a judge's verdict; `about` separates equal requests in recordings. Raises SettingsError: invalid."""
         name = " ".join(filter(None, (self.name, transcript.id, about)))
         options = RunOptions(
             proxy=self.proxy,

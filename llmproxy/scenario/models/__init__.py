@@ -1,1 +1,1 @@
-"""How a model is asked: OpenAI's dialect by ourselves, every other by litellm, imported late."""
+"""Model calls: OpenAI's dialect by ourselves, every other by litellm, imported late."""

@@ -1,4 +1,4 @@
-"""What a model answered: read from OpenAI's chat completions, or from litellm's objects."""
+"""Parsed answers of models: from OpenAI's chat completions, or from litellm's objects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTA
 _GOOD = range(200, 300)
 _REDIRECTS = range(300, 400)
 _UNUSABLE = 500
-"""Status of an answer that is none: as if the server had failed, so that it is asked again."""
+"""Status of an invalid answer: like a failure of the server, so that it is retried."""
 _UNPROCESSABLE = 422
 _STATUS_DIGITS = 3
 _QUOTED = 300
-"""Characters of a body that an error quotes."""
+"""Characters of a body quoted in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ModelToolCall:
 @dataclass(frozen=True, slots=True)
 class Answer:
     text: str
-    """Without reasoning, and without white space around it."""
+    """Without reasoning, and without surrounding white space."""
     tool_calls: tuple[ModelToolCall, ...] = ()
 
     @classmethod
@@ -48,7 +48,7 @@ class Answer:
 
 
 def spoken_text(content: object) -> str:
-    """Return what was said aloud: text, without the reasoning that some models put into it."""
+    """Return an answer's text without the reasoning that some models put into it."""
     if isinstance(content, list):
         content = "".join(
             str(part.get("text") or "") for part in content if isinstance(part, dict) and part.get("type") == "text"
@@ -57,7 +57,7 @@ def spoken_text(content: object) -> str:
 
 
 def read_litellm(found: Any) -> Answer:
-    """Return what of a litellm response is of use. Raises ModelError if there is no choice in it."""
+    """Return the answer in a litellm response. Raises ModelError if it has no choice."""
     choices = getattr(found, "choices", None) or []
     if not choices:
         raise ModelError(f"No response from LLM: {found!r}")
@@ -71,7 +71,7 @@ def read_litellm(found: Any) -> Answer:
 
 
 def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Read an answer in OpenAI's chat completions. Raises DirectCallFailed; ModelError: there is no choice."""
+    """Parse an answer in OpenAI's chat completions. Raises DirectCallFailed; ModelError: there is no choice."""
     value = parse_json(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
     error = found.get("error", found) if isinstance(found, dict) else found
@@ -122,7 +122,7 @@ def _format_error(error: object) -> str:
 
 
 def _derive_status_from_code(code: object) -> int:
-    """Return the status that an error means which came with a good one: OpenRouter writes it as the code."""
+    """Return the status of an error inside a successful answer: OpenRouter writes it as the code."""
     if code is None:
         return _UNPROCESSABLE
     said = str(code) if isinstance(code, (int, str)) else ""
@@ -130,7 +130,7 @@ def _derive_status_from_code(code: object) -> int:
 
 
 def _format_body(body: bytes) -> str:
-    """Return the beginning of a body, or what web page it is."""
+    """Return the beginning of a body, or a description of a web page."""
     text = body.decode("utf-8", "replace").strip()
     title = html_title(text)
     if title is not None:

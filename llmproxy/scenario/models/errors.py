@@ -1,8 +1,8 @@
-"""What a failed call of a model means: a miss, a refused parameter, a provider that has a bad moment, or just an error.
+"""Classification of failed model calls: a miss, a refused parameter, a temporary failure, or another error.
 
-A call fails with our own `DirectCallFailed`, or with an exception of litellm, which wraps an answer's body into its own
-text, each provider in another way; the answer's headers it hands on. What the proxy says has its code in a header, and
-its text begins with our name.
+A call fails with our own `DirectCallFailed`, or with an exception of litellm, which includes an answer's body in its
+text, differently for each provider, and the answer's headers. The proxy's errors have a code in a header, and a text
+that begins with our name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHOWN = 600
 
 
 class ModelError(UpstreamError):
-    """A model of ours (the simulator's, a judge's) gave no answer that can be used. It says nothing about the agent."""
+    """A model of the simulator or a judge gave no usable answer. It says nothing about the agent."""
 
     code = "llmproxy_model"
     exit_code = Exit.ENVIRONMENT
@@ -36,17 +36,17 @@ class ModelNotSet(SettingsError):
 
 
 class DirectCallFailed(Exception):
-    """A call that litellm did not make came to nothing."""
+    """A call without litellm failed."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
-        """Hold what happened; `status` is that of the answer, or of what it amounts to, `code` the proxy's own."""
+        """`status` is the answer's, or an equivalent one, `code` the proxy's own."""
         super().__init__(message)
         self.status_code = status
         self.headers = {ERROR_HEADER: code} if code else {}
 
 
 class RefusableParameter(Enum):
-    """What a model may refuse, although litellm has a keyword for it."""
+    """Parameters that a model may refuse although litellm has a keyword for them."""
 
     TEMPERATURE = "temperature"
     TOOL_CHOICE = "tool_choice"
@@ -63,12 +63,12 @@ _WORDS: dict[RefusableParameter, Callable[[str], object]] = {
 
 
 def is_vertex_model(model: str) -> bool:
-    """Return whether litellm asks a model at Vertex AI, with credentials of Google's."""
+    """Return whether litellm calls a model at Vertex AI, with Google credentials."""
     return model.startswith(("vertex_ai", "gemini-"))
 
 
 def suggest_google_key(model: str) -> str:
-    """Return the advice to ask a model of Google's with a key."""
+    """Return the advice to use Google's model with an API key."""
     return (
         f'With a key (GEMINI_API_KEY) instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}"; '
         "in replay no key is needed."
@@ -76,7 +76,7 @@ def suggest_google_key(model: str) -> str:
 
 
 def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
-    """Return what of the request the model refuses to take; None where the error says something else."""
+    """Return the request's part that the model refuses; None for another error."""
     if find_proxy_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
@@ -84,12 +84,12 @@ def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same call may well succeed a moment later."""
+    """Return whether the same call may succeed a moment later."""
     return _read_status(error) in _TRANSIENT and find_proxy_code(error) != MissError.code
 
 
 def build_call_error(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
-    """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
+    """Return the error for the user. `temperature` is the one that the user chose."""
     code = find_proxy_code(error)
     if code == MissError.code:
         return MissError(proxy_text(error))
@@ -114,12 +114,12 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
 
 
 def find_proxy_code(error: BaseException) -> str:
-    """Return the code of what the proxy said; empty if the error is somebody else's."""
+    """Return the code of the proxy's error; empty for another origin."""
     return next((code for each in _walk_causes(error) for code in _find_proxy_codes_in_headers(each)), "")
 
 
 def proxy_text(error: BaseException) -> str:
-    """Return what the proxy said, without the envelope and whatever litellm wrote around it."""
+    """Return the proxy's text, without the envelope and litellm's additions."""
     text = str(error)
     start = text.find(OURS)
     for brace in (match.start() for match in re.finditer(r"\{", text[: max(start, 0)])):
@@ -144,7 +144,7 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _find_proxy_codes_in_headers(error: BaseException) -> Iterator[str]:
-    """Yield the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
+    """Yield the proxy's codes in an exception's headers; their attribute differs by provider."""
     places = (error, getattr(error, "response", None))
     carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]
     for headers in carried:
@@ -161,7 +161,7 @@ def _read_status(error: BaseException) -> int | None:
 
 
 def _find_proxy_message(value: object) -> str | None:
-    """Return the first string in a JSON value that the proxy wrote."""
+    """Return the first string of the proxy in a JSON value."""
     if isinstance(value, str):
         return value if value.startswith(OURS) else None
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -1,12 +1,12 @@
-"""Call a model for a party of ours (``user``, ``judge``, ``judge.2``), and get the same answer tomorrow.
+"""Model calls of a party (``user``, ``judge``, ``judge.2``) with reproducible answers.
 
     with a session      through the proxy, in the run's session: recorded and replayed there
     without, cache_key  kept in cache.db under the canonical request
     else                straight to the provider
 
-Never two of them. What is sent holds nothing that a re-run changes. A call is made anew at most a few times and the
-same way each time, so that a replay takes the same steps: a temperature that nobody chose is left out when the model
-refuses it, a bad moment of the provider is waited out.
+Never two of them. Requests contain nothing that a re-run changes. A call is retried a limited number of times and in
+the same way each time, so that a replay takes the same steps: a default temperature is dropped when the model refuses
+it, a temporary failure of the provider is waited out.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 
 _ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
-"""Keywords of litellm by which a call would not pass the proxy, or would never be made."""
+"""Keywords of litellm by which a call would bypass the proxy, or never be made."""
 PAUSES = (0.5, 2.0)
-"""Seconds before a call is repeated that met a bad moment of the provider."""
+"""Seconds before retries after temporary failures of the provider."""
 
 
 class ToolChoiceRefused(ModelError):
-    """The model refuses tools, the way in which one is demanded, or a response format."""
+    """The model refuses tools, a tool choice, or a response format."""
 
     code = "llmproxy_model_refused"
 
@@ -93,7 +93,7 @@ def require_model(
     *,
     written: str = "",
 ) -> ModelConfig:
-    """Return what `choose_model` chooses; `written` is how to write it. Raises ModelNotSet if there is none."""
+    """Return the result of `choose_model`; `written` is the syntax for errors. Raises ModelNotSet if there is none."""
     found = choose_model(who, model, api_key, temperature, max_tokens, more)
     if found is None:
         raise ModelNotSet(
@@ -116,11 +116,11 @@ async def complete(
     timeout: float | None = None,  # noqa: ASYNC109 (litellm's own keyword)
     attempt: int = 0,
 ) -> Answer:
-    """Ask a model; `attempt` tells equal questions of one party apart where nothing else does.
+    """Call a model; `attempt` separates otherwise equal requests of one party.
 
-    Raises MissError: in replay, the request was never recorded; ToolChoiceRefused: the model does not take these tools,
-    this choice or this format; SettingsError: a model or temperature that cannot work; ModelError: the provider fails,
-    or answers nothing that is an answer.
+    Raises MissError: in replay, the request was never recorded; ToolChoiceRefused: the model refuses these tools, this
+    choice or this format; SettingsError: an unusable model or temperature; ModelError: the provider fails, or its
+    answer is unusable.
     """
     asked: dict[str, Any] = {"model": model.model, "messages": list(messages), "temperature": model.temperature}
     optional = {"max_tokens": model.max_tokens, "tools": list(tools or ()), "response_format": response_format}
@@ -147,7 +147,7 @@ async def complete(
 async def _call_cached(
     call: Callable[[], Awaitable[Answer]], request: Mapping[str, Any], party: str, attempt: int
 ) -> Answer:
-    """Look into cache.db where a cache key is in effect, and keep the answer there."""
+    """Read the answer from cache.db if a cache key is active, else call and store it."""
     running = context_scenario.get()
     cache_key = running.config.cache_key if running is not None else None
     if running is None or not cache_key:

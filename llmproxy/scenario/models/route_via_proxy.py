@@ -1,16 +1,14 @@
-"""Where a model's calls go, so that they pass the proxy: litellm keywords for a model's name.
+"""Routing of litellm's calls through the proxy: keywords for a model's name.
 
     openai/gpt-4.1-mini -> {"api_base": "http://127.0.0.1:8080/v1", "extra_headers": {session, party}}
 
-Each provider's client makes its URL in its own way (one appends to a base that ends in /v1, one adds /v1 itself, one
-posts to what it is given), so the paths stand in the providers' rows; providers that it lacks follow
-the path of their default base URL. Measured with litellm 1.102 to 1.106. Models for which no base URL leads anywhere
-are refused with what to write instead.
+Each provider's client builds its URL differently (one appends to a base that ends in /v1, one adds /v1 itself, one
+posts to the base), so the paths are in the providers' rows; providers without a row use the path of their default base
+URL. Measured with litellm 1.102 to 1.106. Models without a usable base URL are refused with an alternative.
 
-A client of the user's own (litellm's keyword `client`) is led through the proxy as well. Clients of OpenAI's SDK carry
-their address; a copy that differs in it keeps headers, query, key and connections. litellm's own handlers are told an
-address with each call, and are right as they are. Of any other object nobody knows where it would send: with a proxy it
-is refused.
+A user's own client (litellm's keyword `client`) is routed through the proxy as well. Clients of OpenAI's SDK contain
+their address; a copy with another address keeps headers, query, key and connections. litellm's own handlers get an
+address with each call, and need no change. The address of any other object is unknown: with a proxy it is refused.
 """
 
 from __future__ import annotations
@@ -29,30 +27,30 @@ from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai_m
 from llmproxy.scenario.run_session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
-"""What follows the proxy's address in the base URL that litellm is given, by litellm's name of the provider."""
+"""Path after the proxy's address in litellm's base URL, by litellm's name of the provider."""
 NAMES = {name: provider.name for provider in PROVIDERS.values() for name in provider.litellm if name != provider.name}
-"""The proxy's name of a provider, where litellm's is another."""
+"""The proxy's name of a provider, if litellm's differs."""
 OPENAI_LIKE = frozenset(
     {"hosted_vllm", "lm_studio", "openai_like", "litellm_proxy", "llamafile", "xinference", "docker_model_runner"}
 )
-"""Servers of one's own that speak OpenAI's dialect: they are where `api_base` says, and nowhere else."""
+"""Self-hosted servers with OpenAI's dialect, whose address is always `api_base`."""
 _OWN_DIALECT = frozenset(
     name
     for provider in PROVIDERS.values()
     for name in provider.litellm
     if provider.family != "openai" or not provider.upstream
 )
-"""Their upstream keeps the provider's name, because the proxy has to know the dialect."""
+"""Providers whose upstream keeps their name, because the proxy needs to know the dialect."""
 AZURE_VERSION = "2024-10-21"
 _AZURE = "/openai"
-"""What Azure's client writes behind its endpoint; with a deployment of its own, more follows."""
+"""Path that Azure's client adds to its endpoint; with a deployment of its own, more follows."""
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")
 
 
 def route_model(
     model: str | ModelConfig, proxy: str, session: RunSession | None = None, *, party: str = "user"
 ) -> dict[str, Any]:
-    """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: it cannot be led."""
+    """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: not possible."""
     config = fill_api_base_from_client(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
     provider = get_provider_name(config.model)
     base = proxy.rstrip("/")
@@ -72,7 +70,7 @@ def route_model(
 
 
 def get_provider_name(model: str) -> str:
-    """Return litellm's name of a model's provider. Raises SettingsError for a model whose provider nobody knows."""
+    """Return litellm's name of a model's provider. Raises SettingsError for an unknown provider."""
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
         return prefix
@@ -107,7 +105,7 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
 
 
 def _upstream_name(config: ModelConfig) -> str:
-    """Return the name of a model's upstream: by the model, so that it stays wherever it is served tomorrow."""
+    """Return the name of a model's upstream: by the model, so that it is independent of the address."""
     return "model-" + _UNSAFE.sub("-", config.model.lower()).strip("-._")
 
 
@@ -164,14 +162,14 @@ def redirect_client(client: Any, address: str, model: str) -> Any:
 
 
 def _read_client_base_url(client: object) -> str:
-    """Return where a client of OpenAI's SDK sends, without a slash at the end; empty for any other."""
+    """Return the base URL of a client of OpenAI's SDK, without a slash at the end; empty for any other."""
     if not any(kind.__module__.startswith("openai.") or kind.__module__ == "openai" for kind in type(client).__mro__):
         return ""
     return str(getattr(client, "base_url", "")).rstrip("/")
 
 
 def _azure_suffix(base: str, model: str) -> str:
-    """Return what of an address Azure's client wrote itself: litellm and the proxy name an endpoint without it."""
+    """Return the path added by Azure's client: litellm and the proxy use an endpoint without it."""
     if not model.startswith("azure/"):
         return ""
     parts = urlsplit(base)

@@ -1,15 +1,15 @@
-"""One call of a model: OpenAI's chat completions by httpx, everything else by litellm as it is.
+"""Transport of one model call: OpenAI's chat completions by httpx, everything else by litellm unchanged.
 
     litellm's keywords, the environment -> ChatRequest: one POST;   None: litellm.acompletion(**keywords)
 
-litellm's import takes seconds and each of its calls ten times the processor of the request itself; for a model of
-OpenAI, or of a server that speaks its dialect, all it does is to hand the keywords over. A request is taken here only
-if litellm would send the same body, so that a recording made by one is found by the other; whatever it rewrites, or a
-program has set up in it, is litellm's.
+litellm's import takes seconds and each of its calls ten times the processor time of the request itself; for a model of
+OpenAI, or of a server with its dialect, it only passes the keywords on. A request is sent directly only if litellm
+would send the same body, so that a recording made by one is found by the other; litellm handles everything that it
+rewrites, or that a program has configured in it.
 
-Scenarios run in many threads, each with a loop, and a client of httpx or litellm belongs to the loop that it was made
-in: so all calls are made in one loop, in a thread of its own. Nothing is asked twice here, and no redirect is followed:
-it would lead past the proxy.
+Scenarios run in many threads, each with an event loop, and a client of httpx or litellm belongs to its loop: so all
+calls run in one loop, in a thread of its own. Nothing is retried here, and no redirect is followed: it would bypass the
+proxy.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 BASE = "https://api.openai.com/v1"
 TIMEOUT = 600.0
-"""Seconds for an answer, unless the user says otherwise; litellm's."""
+"""Default seconds for an answer; litellm's."""
 CONNECT = 10.0
-"""Seconds until a connection must be there."""
+"""Timeout of connecting in seconds."""
 _CONNECTIONS = 1000
 _NO_KEY = 401
 _TIMEOUT_STATUS = 408
@@ -49,13 +49,13 @@ _OPENAI = re.compile(
     r"|gpt-3\.5-turbo|gpt-3\.5-turbo-16k|chatgpt-4o)"
     r"(-\d{4}-\d\d-\d\d|-\d{4}|-\d{4}-preview|-preview|-latest)?(?(1)(:.*)?)"
 )
-"""Models of OpenAI's whose parameters litellm does not rewrite; reasoning models' it does."""
+"""Models of OpenAI's whose parameters litellm does not rewrite, unlike those of reasoning models."""
 _REWRITTEN = re.compile(
     r"gpt-(?!oss)|(^|[/:_-])o\d|^responses/|codex|chat-latest|daybreak|computer-use|research|davinci|babbage|audio|"
     r"realtime|search|transcri|whisper|tts|image|dall-e|sora|video|embedding|moderation|container|claude|gemini",
     re.IGNORECASE,
 )
-"""Names that may mean a model whose parameters are rewritten, wherever it is served."""
+"""Names that may mean a model whose parameters are rewritten, on any server."""
 _BODY = frozenset(
     {"temperature", "max_tokens", "tools", "tool_choice", "response_format", "seed", "top_p", "n", "stop"}
     | {"presence_penalty", "frequency_penalty"}
@@ -70,13 +70,13 @@ _LITELLM_ATTRIBUTES = (
     "callbacks", "input_callback", "success_callback", "failure_callback",
     "api_base", "api_key", "openai_key", "headers", "cache", "model_alias_map",
 )  # fmt: skip
-"""What a program sets in litellm that is to happen at each call: then litellm is asked."""
+"""litellm settings that affect each call: if set, litellm makes the call."""
 _UNSET: tuple[object, ...] = (None, False, "", [], {}, ["cache"])  # the last is litellm's own, without a cache
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A request to a server that speaks OpenAI's chat completions."""
+    """A request to a server with OpenAI's chat completions."""
 
     url: str
     key: str | None
@@ -85,11 +85,13 @@ class ChatRequest:
     timeout: float
     """Seconds, for the whole answer."""
     proxied: bool = False
-    """Whether it goes to llmproxy, past any proxy of the environment."""
+    """Whether it goes to llmproxy, ignoring proxy variables."""
 
 
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
-    """Make one call; `served`: the user told where. Raises DirectCallFailed; ModelError: no choice; litellm's own."""
+    """Make one call; `served`: with the user's address. Raises DirectCallFailed; ModelError: no choice; litellm's
+    own.
+    """
     request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
     return await in_model_loop(_call_litellm(keywords) if request is None else post_chat(request))
 
@@ -98,14 +100,14 @@ async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, ser
 
 
 def is_openai_model(name: str) -> bool:
-    """Return whether a name without a provider is surely that of a model of OpenAI's."""
+    """Return whether a name without a provider is certainly a model of OpenAI's."""
     return _OPENAI.fullmatch(name) is not None
 
 
 def build_request(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
 ) -> ChatRequest | None:
-    """Return the request that litellm would send, None if it has something to do; `litellm` if imported."""
+    """Return the request that litellm would send, None if it would do more; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
     name = _find_name(told.get("model"), served=served)
     messages = [_simplify_request_message(each) for each in told.get("messages", ())]
@@ -138,7 +140,7 @@ def build_request(
 
 
 def _find_name(model: object, *, served: bool) -> str | None:
-    """Return the name by which the server knows a model; None if it is not for us."""
+    """Return the server's name of a model; None if litellm must make the call."""
     if not isinstance(model, str):
         return None
     name = model.removeprefix("openai/")
@@ -148,7 +150,7 @@ def _find_name(model: object, *, served: bool) -> str | None:
 
 
 def _simplify_request_message(message: Message) -> Message | None:
-    """Return a message as litellm sends it, without members that are None; None if there is more to it."""
+    """Return a message as litellm sends it, without members that are None; None if it would change more."""
     found = {name: value for name, value in message.items() if value is not None}
     plain = found.keys() <= _MESSAGE and found.get("role") in _ROLES and isinstance(found.get("content", ""), str)
     return found if plain else None
@@ -241,7 +243,7 @@ def _start_loop(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - a 
 
 
 async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
-    """Do the work there and return what comes of it; cancelled with whoever waits."""
+    """Run a coroutine there and return its result; cancelled with its waiter."""
     with _GUARD:
         loop = _start_loop(os.getpid())
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,1 +1,1 @@
-"""Several runs of one scenario: their verdict, and the statistics behind it."""
+"""Repeated runs of a scenario: their verdict, and its statistics."""

@@ -1,10 +1,9 @@
-"""What another model did otherwise than the recorded one, over several runs: each difference with its rate, what they
-used with intervals.
+"""Differences of another model from the recorded one, over several runs: each with its rate, and usage with intervals.
 
     recorded run, runs with a live model -> `ModelComparison` -> lines for people, plain values for JSON
 
-One run of a model says little: it is random. So a difference is told with how many runs had it and the 95 % interval of
-that rate.
+One run of a model says little: it is random. So a difference is reported with the number of runs that had it and the 95
+% interval of that rate.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from llmproxy.scenario.repeats.statistics import bootstrap, mean
 from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, BehaviorRun, compare_behaviors, count_tools
 
 _SEED = 7
-"""Of the bootstrap: the same runs have the same interval."""
+"""Seed of the bootstrap: the same runs give the same interval."""
 _FEWEST = 3
-"""Runs from which on a mean has an interval that says something."""
+"""Least runs for the interval of a mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRun:
     name: str
-    """Cassette in which it is kept."""
+    """Its cassette."""
     policy: BehaviorRun
     recorded: BehaviorRun
-    """The recorded run, in this one's words: its folder, its day."""
+    """The recorded run, with this run's values: its folder, its day."""
     verdict: str = ""
-    """``pass``, ``fail``, ``exit 0``; empty where nobody judged."""
+    """``pass``, ``fail``, ``exit 0``; empty if not judged."""
     unanswered_tools: tuple[str, ...] = ()
-    """Calls of tools that no recording could answer."""
+    """Tool calls without a recording."""
 
     @property
     def broke_off(self) -> bool:
-        """Whether it was cut (a provider failed, Ctrl-C): what it did not do says nothing of its model."""
+        """Whether it was cut (a provider failed, Ctrl-C): missing calls say nothing about its model."""
         return not self.policy.requests or (self.recorded.ended and not self.policy.ended)
 
 
@@ -51,16 +50,16 @@ class ModelComparison:
     recorded: BehaviorRun
     runs: tuple[ModelRun, ...]
     verdict: str = ""
-    """Of the recorded run; empty where it is not known."""
+    """Verdict of the recorded run; empty if unknown."""
 
     @property
     def completed_runs(self) -> tuple[ModelRun, ...]:
-        """The runs that came to an end of their own: those that are compared."""
+        """Runs that ended by themselves, which are compared."""
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
     def policy_change_counts(self) -> list[tuple[BehaviorChange, int]]:
-        """Every difference and in how many runs it was, the most frequent first."""
+        """Every difference with its number of runs, the most frequent first."""
         found: Counter[BehaviorChange] = Counter()
         for run in self.completed_runs:
             changes = set(compare_behaviors(run.recorded, run.policy))
@@ -71,12 +70,12 @@ class ModelComparison:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """How the runs were judged that came to an end."""
+        """Verdicts of the completed runs."""
         return Counter(run.verdict for run in self.completed_runs if run.verdict)
 
     @property
     def unanswered_tools(self) -> Counter[str]:
-        """Calls of tools that no recording could answer, over all runs."""
+        """Tool calls without a recording, over all runs."""
         return Counter(name for run in self.runs for name in run.unanswered_tools)
 
     def to_json(self) -> dict[str, object]:
@@ -147,7 +146,7 @@ class ModelComparison:
             yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
 
     def _list_resource_usage(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
-        """Yield what was used: name, by the recorded run, by each run; no values where one is not known."""
+        """Yield usage: name, of the recorded run, of each run; no values if one is unknown."""
         for name, of in _USED:
             found = [of(run.policy) for run in self.completed_runs]
             known = [] if any(each is None for each in found) else [float(each) for each in found if each is not None]

@@ -1,11 +1,11 @@
-"""The same scenario several times, recorded apart, and what that says.
+"""Repeated runs of the same scenario, recorded separately, and their combined result.
 
     plan, N -> samples 1..N, each in its own session -> rate with its interval, pass@k, pass^k, one verdict
 
-A run that passed, failed, or in which the agent broke down counts. One in which the environment failed (proxy, store,
+Runs that passed, failed, or in which the agent broke down count. A run in which the environment failed (proxy, store,
 provider, a request that was never recorded) says nothing about the agent: it is left out of the rate, shown as "n of
-N", and makes the verdict an error unless that is allowed. N runs in replay are the N conversations that were recorded:
-they add no evidence, and the result says so.
+N", and makes the verdict an error unless that is allowed. N runs in replay are the N recorded conversations: they add
+no evidence, and the result says so.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import RunOptions, describe_error
 
 _REASON = 200
-"""Characters of why a run did not pass, in the sum of all."""
+"""Characters of a run's failure reason in the combined one."""
 CONCURRENCY = 8
-"""Runs at a time by default: enough to be quick, and below what a provider's limits of a new account take."""
+"""Default concurrent runs: fast enough, and below a provider's limits of a new account."""
 
 
 class RepeatEnded(Protocol):
-    """How one run ended (`run.RunEnded`)."""
+    """Outcome of one run (`run.RunEnded`)."""
 
     @property
     def status(self) -> Status: ...
@@ -44,7 +44,7 @@ class RepeatEnded(Protocol):
 
 
 class Repeatable(Protocol):
-    """What can be run several times (`run.RunPlan`)."""
+    """A plan that can be run several times (`run.RunPlan`)."""
 
     @property
     def options(self) -> RunOptions: ...
@@ -54,23 +54,23 @@ class Repeatable(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleResult:
     sample: int
-    """Which, from 1; also the sample of its recording."""
+    """Number of the run, from 1; also the sample of its recording."""
     status: Status
     result: ScenarioResult
     error: str = ""
-    """What went wrong, in words, where something did."""
+    """Text of the error, if any."""
 
 
 class RepeatResult(ScenarioResult):
-    """How a scenario went that was run several times.
+    """Result of a repeated scenario.
 
-    Its fields are those of one run, summed up: it succeeds when enough runs passed (`threshold`; all of them unless
-    said otherwise), shows the messages of the first run that did not pass, and says the rest in `reasoning`.
+    Its fields are those of one run, combined: it succeeds when enough runs passed (`threshold`; by default all), has
+    the messages of the first run that did not pass, and describes the rest in `reasoning`.
     """
 
     runs: int = 1
     samples: list[SampleResult] = Field(default_factory=list)
-    """Each run that was made, in the order of samples."""
+    """Each completed run, in the order of samples."""
     threshold: float = 1.0
     verdicts: VerdictCounts = VerdictCounts(0)
 
@@ -79,7 +79,7 @@ class RepeatResult(ScenarioResult):
 
     @property
     def rate(self) -> float | None:
-        """Passed of those that count; None when none counts, or when the series was stopped."""
+        """Passed of counted runs; None without any, or if the series was stopped early."""
         return self.verdicts.pass_rate
 
     @property
@@ -87,16 +87,16 @@ class RepeatResult(ScenarioResult):
         return self.verdicts.pass_interval
 
     def pass_at_k(self, k: int) -> float | None:
-        """Return the estimate that at least one of k runs passes; None for k above the runs that count."""
+        """Return the estimate that at least one of k runs passes; None for k above the counted runs."""
         return self.verdicts.pass_at_k(k)
 
     def pass_hat_k(self, k: int) -> float | None:
-        """Return the estimate that all of k runs pass; None for k above the runs that count."""
+        """Return the estimate that all of k runs pass; None for k above the counted runs."""
         return self.verdicts.pass_hat_k(k)
 
     @property
     def n_of_n(self) -> str:
-        """How many runs count, "8 of 10"."""
+        """Counted runs, "8 of 10"."""
         return f"{self.verdicts.counted_runs} of {self.runs}"
 
 
@@ -109,17 +109,16 @@ async def run_many(
     threshold: float = 1.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> RepeatResult:
-    """Run a scenario several times, run i with sample i of its recording, and sum up.
+    """Run a scenario several times, run i with sample i of its recording, and combine the results.
 
     Args:
-        plan: the scenario (`run.RunPlan`); its `max_concurrency` says how many runs go on at a time
+        plan: the scenario (`run.RunPlan`); its `max_concurrency` limits concurrent runs
         runs: how often
         early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never
             while recording
-        allow_environment_errors: whether the verdict may be drawn from fewer runs where the environment failed in some
+        allow_environment_errors: whether the verdict may be based on fewer runs if the environment failed in some
         threshold: share of the runs that must pass
-        clock: of the time that all took
-
+        clock: for the total time
     """
     if runs < 1:
         raise ValueError(f"runs takes a number from 1 on, not {runs!r}")
@@ -134,7 +133,7 @@ async def run_many(
 
 
 class _RepeatSeries:
-    """Runs one sample after the other, several at a time."""
+    """Runs the samples with limited concurrency."""
 
     def __init__(self, plan: Repeatable, runs: int, stop_at: float | None) -> None:
         self.done: list[SampleResult] = []
@@ -195,7 +194,7 @@ def _sum_runs(
 
 
 def _merge_criteria_verdicts(counted: Sequence[SampleResult]) -> dict[str, Any]:
-    """Return the criteria over all runs: failed where one failed, passed where each passed, else inconclusive."""
+    """Return the criteria over all runs: failed if one failed, passed if each passed, else inconclusive."""
     texts = list(dict.fromkeys(text for each in counted for text in _list_judged_criteria(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
     passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]

@@ -1,13 +1,12 @@
-"""What may be concluded from repeated runs, in numbers: exact formulas, no opinion, no clock, no random numbers of its
-own.
+"""Statistics of repeated runs: exact formulas, without clock or global random numbers.
 
     passes of runs -> rate with its Wilson interval, pass@k (at least one of k), pass^k (all of k)
     values         -> mean with a bootstrap interval over whole groups: scenarios, transcripts
     two raters     -> Cohen's kappa, unweighted
-    p_t of transcripts judged R times each -> how much of the spread is the judge's
+    p_t of transcripts judged R times each -> the judge's share of the spread
 
-What cannot be known is None (no runs, k above n, a rater who knows one answer only), never 0. Nonsense (more passes
-than runs) is a ValueError.
+An unknown value is None (no runs, k above n, a rater with a single answer), never 0. Invalid input (more passes than
+runs) is a ValueError.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from math import comb, fsum
 from llmproxy.report.scenario_rows import Interval, check_pass_counts
 
 RESAMPLES = 2000
-"""Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""
+"""Resamples of a bootstrap: each end of a 95 % interval is then based on 50 values."""
 FEWEST_TRANSCRIPTS = 5
-"""Below it a variance over transcripts says nothing, and only the counts are told."""
+"""Least transcripts for a variance; below, only counts are reported."""
 _DEFINED = 0.9
-"""Share of the resamples in which a statistic must be defined for its interval to be given."""
+"""Least share of resamples with a defined statistic for an interval."""
 
 
 # -- passes of runs
@@ -55,8 +54,8 @@ def bootstrap[T](
 ) -> Interval | None:
     """Return the percentile bootstrap interval of a statistic, whole items drawn with replacement.
 
-    None for fewer than two items, and where more than a tenth of the resamples leave the statistic undefined: what is
-    left would be a choice of the convenient ones.
+    None for fewer than two items, and if more than a tenth of the resamples leave the statistic undefined: the rest
+    would be biased.
     """
     if len(items) < 2:
         return None
@@ -68,7 +67,7 @@ def bootstrap[T](
 
 
 def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile, linear between neighbours."""
+    """Return a quantile, interpolated linearly."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -79,11 +78,10 @@ def _interpolate_quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Return Cohen's kappa of two raters, unweighted; None ("undefined") when one of them gives a single answer
+    """Return Cohen's kappa of two raters, unweighted; None ("undefined") if one of them gives a single answer
     throughout.
 
-    Source: Cohen 1960. With one class on a side chance explains everything that can be seen, and 0 or 1 would pretend
-    to know more.
+    Source: Cohen 1960. With one class on a side chance explains all observations, and 0 or 1 would be misleading.
     """
     ours, theirs = (Counter(side) for side in zip(*pairs, strict=True)) if pairs else (Counter(), Counter())
     if len(ours) < 2 or len(theirs) < 2:
@@ -102,21 +100,21 @@ class Variance:
     """Variance of verdicts, split in two."""
 
     judge: float
-    """What the judge adds by answering differently about one transcript: mean of p(1-p)R/(R-1)."""
+    """Part from differing answers of the judge about one transcript: mean of p(1-p)R/(R-1)."""
     rest: float
-    """What differs between transcripts: sample variance of p less judge/R, at least 0."""
+    """Differences between transcripts: sample variance of p less judge/R, at least 0."""
 
     @property
     def judge_share(self) -> float | None:
-        """The judge's part of both; None when nothing varies."""
+        """The judge's share of both; None if nothing varies."""
         whole = self.judge + self.rest
         return self.judge / whole if whole else None
 
 
 def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
-    """Return the spread of transcripts that were each judged `repeats` times, from how often each passed.
+    """Return the spread of transcripts that were each judged `repeats` times, from the number of passes of each.
 
-    None below `FEWEST_TRANSCRIPTS`: then only the counts can be told. Raises ValueError when nothing was repeated.
+    None below `FEWEST_TRANSCRIPTS`: then only counts are known. Raises ValueError if nothing was repeated.
     """
     if repeats < 2:
         raise ValueError(f"a judge must be asked at least twice about each transcript, not {repeats} times")

@@ -1,8 +1,8 @@
-"""How many runs ended how, and what that says: a rate with its interval, pass@k, pass^k, one status.
+"""Outcomes of runs and their combination: a rate with its interval, pass@k, pass^k, one status.
 
-Passed, failed and agent_error count. An environment error says nothing about the agent: it stays out of the rate, and
-makes the whole an error unless that is allowed. A series that was stopped early ended because of how it went, so it has
-bounds and no rate.
+Passed, failed and agent_error count. An environment error says nothing about the agent: it is left out of the rate, and
+makes the whole an error unless that is allowed. A series that was stopped early ended depending on its results, so it
+has bounds and no rate.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class VerdictCounts:
-    """How many runs ended how, and what follows."""
+    """Number of runs by outcome, and derived values."""
 
     runs: int
-    """How many were asked for."""
+    """Number of requested runs."""
     passed: int = 0
     failed: int = 0
     agent_errors: int = 0
@@ -50,12 +50,12 @@ class VerdictCounts:
 
     @property
     def runs_not_made(self) -> int:
-        """Runs that were asked for and never made."""
+        """Requested runs that were not made."""
         return self.runs - self.counted_runs - self.environment_errors - self.skipped
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed of counted; None without any, and of a series that was stopped: it ended because of how it went."""
+        """Passed of counted; None without any, and for a series that was stopped early depending on its results."""
         return None if self.runs_not_made or not self.counted_runs else self.passed / self.counted_runs
 
     @property
@@ -64,20 +64,20 @@ class VerdictCounts:
 
     @property
     def pass_rate_bounds(self) -> Interval | None:
-        """What the rate can be at least and at most, whatever the runs come to that were not made."""
+        """Least and greatest rate over all outcomes of the runs not made."""
         whole = self.counted_runs + self.runs_not_made
         return Interval(self.passed / whole, (self.passed + self.runs_not_made) / whole) if whole else None
 
     def pass_at_k(self, k: int) -> float | None:
-        """Return the estimate that at least one of k runs passes; None where it cannot be estimated."""
+        """Return the estimate that at least one of k runs passes; None if it cannot be estimated."""
         return None if self.runs_not_made else pass_at_k(self.passed, self.counted_runs, k)
 
     def pass_hat_k(self, k: int) -> float | None:
-        """Return the estimate that all of k runs pass (pass^k); None where it cannot be estimated."""
+        """Return the estimate that all of k runs pass (pass^k); None if it cannot be estimated."""
         return None if self.runs_not_made else pass_hat_k(self.passed, self.counted_runs, k)
 
     def is_decided(self, threshold: float) -> bool:
-        """Return whether no run that is left can change on which side of the threshold the rate ends."""
+        """Return whether no remaining run can change on which side of the threshold the rate ends."""
         bounds = self.pass_rate_bounds
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
 

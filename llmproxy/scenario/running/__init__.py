@@ -1,1 +1,1 @@
-"""A run from its first turn to its result: who speaks next, what is asked, what is told to listeners."""
+"""A run from its first turn to its result: turns, calls, events."""

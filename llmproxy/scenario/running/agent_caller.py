@@ -1,13 +1,13 @@
-"""Call one adapter once, make sure of what comes back, and look at what passed the session meanwhile.
+"""Calls of adapters: one call, a check of its answer, and the session's traffic during it.
 
-    take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> what the wire saw
+    take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> observed traffic
     -> a result or messages
 
-This is the one place where a run calls somebody: a turn of a scenario and one of a suite differ in how long they wait
-and in the words of their errors (`AskAdapter`, `ReadAnswer`, `ExplainMiss`), in nothing else.
+This is the only place where a run calls an adapter: a turn of a scenario and one of a suite differ only in time limits
+and error texts (`AskAdapter`, `ReadAnswer`, `ExplainMiss`).
 
-One request that was never recorded makes the run an error, whatever the adapter answered or raised: an agent that
-swallows the 404 and says "sorry" must not pass. So who looks at the traffic is told of it by MissError.
+A request that was never recorded makes the run an error, whatever the adapter answered or raised: an agent that
+swallows the 404 and says "sorry" must not pass. So readers of the traffic get it as MissError.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 @dataclass
 class AgentTraffic:
     session: RunSession | None = None
-    """None without a proxy: nothing is ever seen."""
+    """None without a proxy: no traffic is observed."""
     seen: int = 0
-    """Number of the last call of the session that was looked at."""
+    """Number of the last call that was read."""
     answered: int = 0
-    """Number of the last call that was there when the agent answered, or somebody looked; what comes later is late."""
+    """Number of the last call at the agent's answer, or at the last read; later ones are late."""
     calls: list[Call] = field(default_factory=list)
-    """Of the whole run, as far as it was looked at; whoever made them."""
+    """All calls of the run that were read, of any party."""
     misses: list[str] = field(default_factory=list)
-    """What was never recorded, as texts that explain themselves."""
+    """Misses as explanatory texts."""
     relied: bool = False
-    """Whether somebody saw what the agent called, and relies on there being nothing else."""
+    """Whether the agent's calls were read by code that relies on there being no others."""
     on_calls: Callable[[Sequence[Call]], None] | None = None
-    """Hears of calls that are new."""
+    """Gets new calls."""
     _wire: WireObserver | None = None
     _read: int = 0
-    """How many of the calls the wire has read."""
+    """Number of calls added to the wire."""
 
     async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
-        """Ask what passed since the last time; `error`: what the adapter raised meanwhile. Raises MissError."""
+        """Read new calls; `error`: the adapter's exception meanwhile. Raises MissError."""
         if self.session is None:
             return ()
         return await self._add_calls(self.session, await self.session.calls(self.seen), error)
 
     async def accept_calls_so_far(self) -> None:
-        """Look for somebody who is about to look at the wire: what is there now is not late. Raises MissError."""
+        """Read calls for a reader of the wire: existing ones are not late. Raises MissError."""
         await self.read_new_calls()
         self.answered = self.seen
 
     async def find_late_calls(
         self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False
     ) -> list[Call]:
-        """Return calls of the agent that nobody could know of, of `further`; `named`: name misses. Raises MissError,
-        MachineError: the proxy did not say what came.
+        """Return late calls of the agent among `further`; `named`: with names of misses. Raises MissError,
+        MachineError: the proxy no longer has the calls.
         """
         if further is None:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
@@ -98,7 +98,7 @@ class AgentTraffic:
 
     @property
     def read_wire(self) -> WireObserver:
-        """All that the agent said to models and servers, as far as looked at; results may come with later calls."""
+        """All traffic of the agent with models and servers that was read; results may come with later calls."""
         if self._wire is None:
             self._wire = WireObserver()
         self._wire.add_calls_with_recordings(self.calls[self._read :])
@@ -107,7 +107,7 @@ class AgentTraffic:
 
     @property
     def agent_tool_calls(self) -> Sequence[ToolUse] | None:
-        """The agent's tool calls, None without a proxy, for somebody who relies on there being no others."""
+        """The agent's tool calls, None without a proxy; the reader relies on there being no others."""
         if self.session is None:
             return None
         self.relied = True
@@ -115,7 +115,7 @@ class AgentTraffic:
 
     @property
     def server_calls(self) -> ServedTools | None:
-        """What servers of tools (MCP) got from the agent, None without a proxy; whoever asks relies on it."""
+        """The agent's calls received by MCP servers, None without a proxy; the reader relies on it."""
         if self.session is None:
             return None
         self.relied = True
@@ -123,12 +123,12 @@ class AgentTraffic:
 
     @property
     def unread_reason(self) -> str:
-        """Which answer to the agent is not known, and why; empty if all are."""
+        """Reason why an answer to the agent is unknown; empty if all are known."""
         return next((f"{each.label} {each.unread_reason}" for each in self.read_wire.build_step(0).unreadable), "")
 
     @property
     def unknown_call_reasons(self) -> Sequence[str]:
-        """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
+        """Reasons why tool calls in answers to the agent are unknown, each once; the same in every replay."""
         return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.build_step(0).unreadable))
 
 
@@ -137,51 +137,51 @@ class AdapterAnswer:
     returned: ScenarioResult | list[Message]
     seconds: float
     tool_calls: Sequence[ToolUse] = ()
-    """What it called on the wire meanwhile."""
+    """Its tool calls on the wire."""
     farewell: Farewell | None = None
-    """How it took its leave, if it did."""
+    """Its farewell, if any."""
 
 
 AskAdapter = Callable[[AgentAdapter, AgentInput], Awaitable[object]]
-"""Calls an adapter, and limits how long that takes."""
+"""Calls an adapter with a time limit."""
 ReadAnswer = Callable[[AgentAdapter, object], ScenarioResult | list[Message]]
-"""Makes sure of what an adapter returned."""
+"""Checks an adapter's return value."""
 ExplainMiss = Callable[[AgentAdapter, MissError], Awaitable[MissError]]
-"""Makes an error of one, for a reader who knows what he typed."""
+"""Builds the error of a miss, with advice for the user's command."""
 
 
 @dataclass
 class Caller:
     limit: float | None
-    """Seconds that one call may take; None: as long as it likes."""
+    """Time limit of a call in seconds; None: none."""
     traffic: AgentTraffic = field(default_factory=AgentTraffic)
     clock: Callable[[], float] = time.monotonic
     busy: AgentAdapter | None = None
-    """Who is being called now."""
+    """Adapter being called."""
     since: float = 0.0
-    """When, by `clock`."""
+    """Start of the call, by `clock`."""
     waited: float = 0.0
     """Seconds that agents waited for their turn."""
     broke: AgentRole | None = None
-    """Whose call an error ended."""
+    """Adapter whose call raised an error."""
     ask: AskAdapter | None = None
-    """How an adapter is called; None: in limited time."""
+    """Function that calls an adapter; None: with a time limit."""
     read: ReadAnswer | None = None
-    """What an answer is taken for; None: for a result or messages."""
+    """Function that reads an answer; None: as a result or messages."""
     explain: ExplainMiss | None = None
-    """Says more of a request that was never recorded."""
+    """Adds advice to a miss."""
 
     @property
     def current_party(self) -> AgentRole | None:
-        """Who is called, or was when an error ended the run."""
+        """Party being called, or called when an error ended the run."""
         return self.broke or (self.busy.role if self.busy else None)
 
     async def call_agent(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
         """Call an adapter.
 
-        Raises what `ask` and `read` raise (without them: what the adapter raises; AgentError or UpstreamError when it
-        takes too long, ValueError when it returns what is no message), MissError when a request of it was never
-        recorded, UpstreamError when it failed because it could not reach its provider.
+        Raises the errors of `ask` and `read` (without them: the adapter's; AgentError or UpstreamError after a timeout,
+        ValueError for an invalid return value), MissError when a request of it was never recorded, UpstreamError when
+        it failed because it could not reach its provider.
         """
         try:
             return await self._call_in_turn(agent, given)
@@ -229,7 +229,7 @@ class Caller:
         return nullcontext(0.0) if session is None else session.speaking_turn(agent)
 
     async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
-        """Look at what the session saw since the last look. Raises MissError; UpstreamError: agent and provider."""
+        """Read new traffic. Raises MissError; UpstreamError: the agent's provider is unreachable."""
         traffic = self.traffic
         before, calls = traffic.seen, () if agent.raises_misses else await traffic.read_new_calls(error)
         if isinstance(error, MissError):  # that the session does not tell by itself
@@ -251,11 +251,11 @@ async def call_adapter_in_time(
     name: str,
     hint: str = "",
 ) -> object:
-    """Call an adapter once, at most `limit` seconds, and let nothing of it end more than this call.
+    """Call an adapter once, at most `limit` seconds, and contain its failures.
 
-    Raises what `too_long` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead),
-    MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError for what cannot be
-    awaited; and what the adapter raises.
+    Raises the error of `too_long` after the limit; AgentError for an agent that exits the process (`hint`: an
+    alternative), MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError for a
+    value that cannot be awaited; and the adapter's exceptions.
     """
     task, scope = asyncio.current_task(), asyncio.timeout(limit)
     try:

@@ -1,13 +1,13 @@
-"""A conversation: whose turn it is, what each agent is told, what becomes of its answer, and the verbs of a script.
+"""A conversation: turns, inputs of agents, handling of their answers, and the verbs of a script.
 
-    step = one call of one agent;  turn = user, agent, judge;  it ends with a ScenarioResult, or when nobody goes on
+    step = one call of one agent;  turn = user, agent, judge;  it ends with a ScenarioResult, or when nobody continues
 
 A turn has three roles, in the order user, agent, judge. Several agents of one role speak in list order; the same object
-listed twice speaks once. A message goes to everybody but its author; what a script wrote goes to all, also to whose
-role it plays. In the last turn that `max_turns` allows the judge must decide, for nobody speaks after it.
+listed twice speaks once. A message goes to all agents but its author; a script's goes to all, its role's included. In
+the last turn that `max_turns` allows the judge must decide, for no speaker follows.
 
-A verb for a role drops the roles before it; where the role has spoken already, a new turn begins. Scripted text takes
-the turn of its role and calls nobody. `max_turns` limits `proceed` only.
+A verb for a role drops the roles before it; if the role has spoken already, a new turn begins. Scripted text takes the
+turn of its role and calls no agent. `max_turns` limits `proceed` only.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 class NextSpeaker(NamedTuple):
-    """Somebody who may speak now."""
+    """An agent that may speak now."""
 
     place: int
-    """In the list of agents."""
+    """Index in the list of agents."""
     agent: AgentAdapter
 
 
@@ -52,11 +52,11 @@ class SpeakingOrder:
         self.roles: list[AgentRole] = []
         self.pending: list[AgentAdapter] = []
         self.begun = False
-        """Whether anybody has spoken in this turn."""
+        """Whether any agent has spoken in this turn."""
         self._make_all_pending()
 
     def begin_turn(self) -> None:
-        """Begin the next turn: everybody may speak again."""
+        """Begin the next turn: all may speak again."""
         self._make_all_pending()
         self._count()
 
@@ -70,18 +70,18 @@ class SpeakingOrder:
         self.begun = False
 
     def add_agent(self, agent: AgentAdapter) -> None:
-        """Let one more agent take part; in this turn too, unless his role is over."""
+        """Add an agent; in this turn too, unless its role is over."""
         self.pending.append(agent)
 
     def remove_agent(self, agent: AgentAdapter) -> None:
-        """Let an agent take no part any more."""
+        """Remove an agent."""
         self.pending = [each for each in self.pending if each is not agent]
 
     def has_role(self, role: AgentRole) -> bool:
         return any(agent.role is role for agent in self.agents)
 
     def next_speaker(self) -> NextSpeaker | None:
-        """Return who speaks next in this turn, dropping roles that are over; None when the turn is over."""
+        """Return the next speaker in this turn, dropping roles that are over; None when the turn is over."""
         while self.roles:
             found = self.pending_speaker(self.roles[0])
             if found:
@@ -90,7 +90,7 @@ class SpeakingOrder:
         return None
 
     def pending_speaker(self, role: AgentRole) -> NextSpeaker | None:
-        """Return who of a role has not spoken in this turn."""
+        """Return an agent of a role that has not spoken in this turn."""
         if role not in self.roles:
             return None
         for index, agent in enumerate(self.agents):
@@ -99,12 +99,12 @@ class SpeakingOrder:
         return None
 
     def skip_to(self, role: AgentRole) -> None:
-        """Drop the roles that come before this one; all of them, if it is over already."""
+        """Drop the roles before this one; all of them, if it is over already."""
         while self.roles and self.roles[0] is not role:
             self.roles.pop(0)
 
     def claim_turn(self, role: AgentRole) -> NextSpeaker | None:
-        """Let somebody of this role speak, in a new turn if the role is over in this one; None if nobody plays it."""
+        """Let an agent of this role speak, in a new turn if the role is over in this one; None without one."""
         self.skip_to(role)
         found = self.pending_speaker(role)
         if not found:
@@ -116,7 +116,7 @@ class SpeakingOrder:
         return found
 
     def mark_role_spoken(self, role: AgentRole) -> None:
-        """Let a role speak that nobody plays: once in a turn, as if one agent did."""
+        """Mark a role without agents as having spoken: once in a turn."""
         self.skip_to(role)
         if not self.roles:
             self.begin_turn()
@@ -137,32 +137,32 @@ async def await_value(value: Any) -> Any:
 
 
 class ConversationEmitter(Protocol):
-    """Who emits what happens in a conversation; `EventEmitter` is one."""
+    """Emitter of a conversation's events; `EventEmitter` is one."""
 
     def emit_message(self, message: Message, **about: Any) -> None: ...
 
     def emit_step(self, kind: str, **about: Any) -> None:
-        """Emit that somebody was called, or was not needed."""
+        """Emit that an agent was called, or was not needed."""
 
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
 
 class ConversationHost(Protocol):
-    """What is around a conversation: it differs between a script and a suite."""
+    """Surroundings of a conversation, which differ between a script and a suite."""
 
     @property
     def running_scenario(self) -> RunningScenario | None:
-        """What functions that are called meanwhile find as the scenario that runs; None: they find none."""
+        """The running scenario for functions called meanwhile; None: none."""
 
     @property
     def adds_user_farewell(self) -> bool:
-        """Whether what a user says who takes his leave joins the conversation."""
+        """Whether a user's farewell is added to the conversation."""
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Prepare a call of the adapter; returns what it is told beside the conversation: fields of `AgentInput`."""
+        """Prepare a call of the adapter; returns fields of `AgentInput` besides the conversation."""
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
-        """Handle the agent's answer, before anybody else does."""
+        """Handle the agent's answer, before others do."""
 
 
 class Conversation:
@@ -181,11 +181,11 @@ class Conversation:
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = SpeakingOrder(agents, self._count_turn)
         self.unscripted = False
-        """Whether it goes on by itself."""
+        """Whether it continues by itself."""
         self.farewell: Farewell | None = None
-        """How the user took his leave: the judge decides then, and no further turn begins by itself."""
+        """The user's farewell: the judge decides then, and no further turn begins by itself."""
         self._unheard: list[list[Message]] = [[] for _ in agents]
-        """What each agent has not heard yet, by its place."""
+        """Messages that each agent has not received yet, by its index."""
         self._began = caller.clock()
         self._agent_times: dict[int, float] = {}
         self._spoken: list[tuple[int, int]] = []
@@ -196,12 +196,12 @@ class Conversation:
 
     @property
     def traffic(self) -> AgentTraffic:
-        """What passed the proxy, of the whole run."""
+        """Observed traffic of the whole run."""
         return self.caller.traffic
 
     @property
     def wire_by_message(self) -> dict[int, list[ToolUse]]:
-        """The agent's tool calls on the wire, by the place of the message that came after them."""
+        """The agent's tool calls on the wire, by the position of the following message."""
         found: dict[int, list[ToolUse]] = {}
         for call in self.traffic.agent_tool_calls or ():
             place = next((place for seen, place in self._spoken if call.seq <= seen), len(self.messages))
@@ -210,7 +210,7 @@ class Conversation:
 
     @contextmanager
     def let_agent_join(self, agent: AgentAdapter) -> Iterator[None]:
-        """Let somebody take part for a while: a step's user or judge. He leaves before another one joins."""
+        """Add an agent temporarily: a step's user or judge. It leaves before another one joins."""
         self.agents.append(agent)
         self.turns.add_agent(agent)
         self._unheard.append([])
@@ -228,7 +228,7 @@ class Conversation:
         from_agent_idx: int | None = None,
         **about: Any,
     ) -> None:
-        """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
+        """Append a message for all agents but the one with index `from_agent_idx`."""
         kept = to_message(message, AgentRole.AGENT)
         self.messages.append(kept)
         for index, queue in enumerate(self._unheard):
@@ -243,7 +243,7 @@ class Conversation:
             self.add_message(message, from_agent_idx)
 
     def rollback_messages_to(self, index: int) -> list[Message]:
-        """Take back all messages from a place on, also from those who have not heard them yet, and return them."""
+        """Remove and return all messages from an index on, also those not received yet."""
         if index < 0:
             raise ValueError(f"rollback_messages_to takes a place from 0 on, not {index}")
         removed = self.messages[index:]
@@ -255,7 +255,7 @@ class Conversation:
     # -- who speaks
 
     async def step(self) -> list[Message] | ScenarioResult:
-        """Let the next agent speak, in a new turn if this one is over. Raises ValueError if nobody is left to speak."""
+        """Let the next agent speak, in a new turn if this one is over. Raises ValueError if none is left."""
         result = await self.take_next_step()
         if result is None:
             raise ValueError("No result from step")
@@ -269,10 +269,10 @@ class Conversation:
         on_turn: Callback | None = None,
         on_turn_end: Callback | None = None,
     ) -> list[Message] | ScenarioResult | None:
-        """Take a step; None when the turn is over and another one is not wanted.
+        """Execute a step; None when the turn is over and another one is not wanted.
 
-        `may_go_on` is asked before a new turn begins, `would_go_on` by a judge in the last turn: where the script stops
-        by itself, his verdict is not demanded.
+        `may_go_on` is checked before a new turn begins, `would_go_on` by a judge in the last turn: if the script stops
+        by itself, no verdict is demanded.
         """
         while not (speaker := self.turns.next_speaker()):
             if not may_go_on() or self.farewell is not None:
@@ -291,7 +291,7 @@ class Conversation:
         return await self.call(speaker.place, JudgmentRequest() if forced else None)
 
     async def call(self, index: int, judgment: JudgmentRequest | None = None) -> list[Message] | ScenarioResult:
-        """Call an agent and let the others hear what it says."""
+        """Call an agent and pass its messages to the others."""
         agent = self.agents[index]
         typed = await self._ask_person() if agent.role is AgentRole.USER and self.state.config.debug else None
         if typed is not None:
@@ -349,7 +349,7 @@ class Conversation:
         return said
 
     async def _ask_person(self) -> list[Message] | ScenarioResult | None:
-        """Let a person take the user's turn; None: the simulator shall speak."""
+        """Let a person take the user's turn; None: the simulator speaks."""
         said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
@@ -367,7 +367,7 @@ class Conversation:
         return copy_messages(self.messages[-1:])
 
     def fill_result(self, result: ScenarioResult) -> ScenarioResult:
-        """Return a result with what only the run knows; messages are the conversation unless it brings its own."""
+        """Return a result completed with the run's data; messages are the conversation by default."""
         found: dict[str, Any] = {
             "messages": copy_messages(result.messages or self.messages),
             "total_time": self.caller.clock() - self._began if result.total_time is None else result.total_time,
@@ -377,7 +377,7 @@ class Conversation:
         return result.model_copy(update=found)
 
     def build_turns_exhausted(self, reasoning: str = "") -> ScenarioResult:
-        """Return the result of a run that nobody decided: what judges were to judge is inconclusive."""
+        """Return the result of an undecided run: all criteria are inconclusive."""
         said = reasoning or f"Reached maximum turns ({self.state.config.turn_limit}) without conclusion"
         open_ones = list(self.criteria)
         return self.fill_result(
@@ -403,7 +403,7 @@ def is_undecided(result: ScenarioResult | None) -> bool:
 
 
 def _is_judge_with_criteria(agent: AgentAdapter) -> bool:
-    """Return whether it makes sense to demand a verdict: of a judge, unless it says that it has no criteria."""
+    """Return whether a verdict can be demanded: from a judge, unless it declares no criteria."""
     criteria = AdapterAttributes.of_adapter(agent).criteria
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
@@ -423,18 +423,18 @@ _ADD = {
     AgentRole.AGENT: "your agent",
     AgentRole.JUDGE: "a scenario.JudgeAgent()",
 }
-"""What to add to the list of agents, by the role that nobody plays."""
+"""Agent to add, by missing role."""
 
 
 class ScriptActions:
-    """What a script may ask of a conversation."""
+    """Actions of a script on a conversation."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
         self.steps_left = 0
-        """Steps of the script that come after the present one."""
+        """Steps of the script after the current one."""
         self.checkpoints: list[ScenarioResult] = []
-        """Verdicts in mid-script: those that passed, and the one that ended the run."""
+        """Mid-script verdicts: those that passed, and the one that ended the run."""
 
     async def message(self, message: Message) -> None:
         """Add a message; a user's or an assistant's takes the turn of that role."""
@@ -445,17 +445,19 @@ class ScriptActions:
             await self._add_message(role, message)
 
     async def user(self, content: str | Message | None = None) -> ScenarioResult | None:
-        """Let the user speak, or say `content` in his place."""
+        """Let the user speak, or add `content` as the user's."""
         return await self._add_message(AgentRole.USER, content)
 
     async def agent(self, content: str | Message | None = None) -> ScenarioResult | None:
-        """Let the agent under test speak, or say `content` in its place."""
+        """Let the agent under test speak, or add `content` as the agent's."""
         return await self._add_message(AgentRole.AGENT, content)
 
     async def judge(
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
-        """Demand a verdict, with `content` as context; None: it is open, or a passed checkpoint: the script goes on."""
+        """Demand a verdict, with `content` as context; None: undecided, or a passed checkpoint: the script
+        continues.
+        """
         context = None if content is None else get_text(to_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
@@ -484,11 +486,11 @@ class ScriptActions:
         *,
         on_turn_end: Callback | None = None,
     ) -> ScenarioResult | None:
-        """Take steps for so many turns, or until somebody ends it. The turn of the first step counts as the first."""
+        """Execute steps for this many turns, or until the end. The turn of the first step counts as the first."""
         self.conversation.farewell = None
         initial: int | None = None
         spoken = False
-        """Whether somebody spoke in the turn that goes on."""
+        """Whether an agent spoke in the current turn."""
 
         def goes_on() -> bool:
             now = self.conversation.state.current_turn
@@ -532,7 +534,7 @@ class ScriptActions:
     async def _call_role(
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
-        """Call whoever plays a role; only a result is of interest."""
+        """Call the agents of a role; return only a result."""
         speaker = self.conversation.turns.claim_turn(role)
         if not speaker:
             raise ValueError(_build_no_participant(role, content))
@@ -553,19 +555,19 @@ def _build_no_participant(role: AgentRole, content: object) -> str:
 
 HELP = "[Debug Mode] Press enter to continue or type a message to send (/pass, /fail, /judge)"
 _ONE_AT_A_TIME = threading.Lock()
-"""Scenarios that run in parallel share one terminal."""
+"""Lock of the terminal, shared by parallel scenarios."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedLine:
     text: str = ""
-    """A message, or the reason of a verdict; empty: nothing."""
+    """A message, or the reason of a verdict; may be empty."""
     success: bool | None = None
     judge: bool = False
 
 
 def parse_typed_line(line: str) -> TypedLine:
-    """Return what a line means. A line that begins with another word after a slash is a message like any other."""
+    """Parse a line. An unknown word after a slash is part of a message."""
     word, _, rest = line.strip().partition(" ")
     if word in {"/pass", "/fail"}:
         return TypedLine(rest.strip(), success=word == "/pass")
@@ -575,7 +577,7 @@ def parse_typed_line(line: str) -> TypedLine:
 
 
 async def ask_person(name: str = "", read: Callable[[str], str] = input) -> TypedLine:
-    """Ask at the terminal, without blocking the loop. Raises MachineError where there is none."""
+    """Read a line from the terminal, without blocking the loop. Raises MachineError without a terminal."""
     prefix = f"[Scenario: {name}] " if name else ""
 
     def ask() -> str:

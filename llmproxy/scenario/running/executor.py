@@ -1,11 +1,11 @@
-"""One run of a scenario: a script of Python as the run engine plays it, and the face by which users, steps and
-LangWatch's programs know it.
+"""One run of a scenario: a Python script for the run engine, and the interface for users, steps and programs written
+for LangWatch.
 
-What a run is recorded as that says nothing itself: a test runner says it where there is one (each test has its place).
-Else the name does; and scenarios of one name which are not the same (another description, other fields, other scripted
-words), such as those of a loop over data, have recordings of their own: the second is `NAME.2`. The same scenario run
-again is the same scenario, and meets its recording again. Numbers are given in the order in which a process first runs
-them, which is the same whenever the program is.
+The default recording name is set by a test runner, if there is one (each test has its own place). Otherwise it is the
+scenario's name; different scenarios of one name (another description, other fields, other scripted texts), such as
+those of a loop over data, have recordings of their own: the second is `NAME.2`. A repeated run of the same scenario
+uses its recording again. Numbers follow the order of first runs in a process, which is the same in each execution of
+the program.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from llmproxy.trace.observing.agent_activity import find_first_recorded_time
 
 
 class UsedNames:
-    """Names that were given out, and to whom; for any thread."""
+    """Assigned names with their owners; thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._given: dict[str, dict[str, int]] = {}
 
     def name(self, cassette: str, about: str) -> str:
-        """Return the name of whoever is `about`: the same for the same, and numbered from the second on."""
+        """Return the name for `about`: the same for equal ones, and numbered from the second on."""
         with self._guard:
             known = self._given.setdefault(cassette, {})
             number = known.setdefault(about, len(known) + 1)
@@ -71,7 +71,7 @@ class UsedNames:
 
 
 _NAMESAKES = UsedNames()
-"""Of this process."""
+"""Names used in this process."""
 
 
 def choose_cassette_name(
@@ -93,7 +93,7 @@ def choose_cassette_name(
 
 
 def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
-    """Return a digest of what tells two scenarios of one name apart and is the same in the next run."""
+    """Return a digest that separates scenarios of one name and is stable between runs."""
     steps = [[step.kind, step.said] if isinstance(step, Step) else _get_qualified_name(step) for step in script or ()]
     given = [options.fields, options.parameters, options.history, options.mock]
     text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_get_qualified_name)
@@ -101,7 +101,7 @@ def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, opti
 
 
 def _get_qualified_name(thing: object) -> str:
-    """Return what is the same of an object in every process."""
+    """Return an object's name, the same in every process."""
     return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
 
 
@@ -113,11 +113,11 @@ END_OF_SCRIPT = """Reached end of script without conclusion, add one of the foll
 - `scenario.succeed()` or `scenario.fail()` to end the test with an explicit result
 """
 _NESTED = 10
-"""How often a step may return a step."""
+"""Maximum depth of steps that return steps."""
 
 
 def _refuse_false_result(label: str, value: object) -> None:
-    """Raise AssertionError for a step's False, which was meant, and TypeError for a generator that never ran."""
+    """Raise AssertionError for a step's False, and TypeError for a generator that never ran."""
     if value is False:
         raise AssertionError(f"the step {label} returned False")
     if inspect.isgenerator(value) or inspect.isasyncgen(value):
@@ -127,14 +127,14 @@ def _refuse_false_result(label: str, value: object) -> None:
 
 
 def _alias(path: str, said: str) -> Any:
-    """Return an attribute that a part of the run has: a value, or a method."""
+    """Return a property for an attribute or method of a part of the run."""
     return property(attrgetter(path), doc=said)
 
 
 class ScenarioExecutor:
-    """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one.
+    """Runs one scenario; `scenario.run` creates one for every run. Its verbs also work without `run`, one by one.
 
-    It is what the run engine plays (`run_lifecycle.Playable`), and the setting of its conversation.
+    It implements `run_lifecycle.Playable` for the run engine, and is the host of its conversation.
     """
 
     late_hint: ClassVar[str] = (
@@ -176,7 +176,7 @@ class ScenarioExecutor:
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = choose_cassette_name(name, set_id, description, script, self.options)
         self.events = Stream()
-        """The LangWatch events of this run, to subscribe to."""
+        """The run's LangWatch events, for subscribers."""
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
         langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
@@ -190,7 +190,7 @@ class ScenarioExecutor:
         self.reset()
 
     async def run(self) -> ScenarioResult:
-        """Play the scenario and return how it ended. Raises what an adapter or a step raises."""
+        """Run the scenario and return its result. Raises exceptions of adapters and steps."""
         token = context_scenario.set(self)
         try:
             result = await self.lifecycle.run()
@@ -201,7 +201,7 @@ class ScenarioExecutor:
         return result
 
     def __deepcopy__(self, memo: object) -> ScenarioExecutor:
-        """Return itself: a copy of a state is one of the same run."""
+        """Return itself: a copied state belongs to the same run."""
         return self
 
     emit_step = _alias("emitter.emit_step", "Emit a step that an adapter took by itself.")
@@ -241,7 +241,7 @@ class ScenarioExecutor:
     proceed = _alias("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
     def reset(self) -> None:
-        """Begin anew: no messages, turn 0, a new thread id."""
+        """Start again: no messages, turn 0, a new thread id."""
         self.lifecycle.renew_caller()
         known = self.lifecycle.session is not None and not self.options.fresh_ids
         state = ScenarioState(
@@ -261,7 +261,7 @@ class ScenarioExecutor:
     # -- what its conversation asks
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Return what an adapter is told beside the conversation."""
+        """Return an adapter's input besides the conversation."""
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
             await traffic.accept_calls_so_far()  # what the agent called since its answer is a part of what he judges
@@ -269,22 +269,22 @@ class ScenarioExecutor:
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
-        """Nothing is done about an answer."""
+        """Do nothing."""
 
     # -- what the run engine asks
 
     @property
     def describe_actor(self) -> str:
-        """Who is at work where nobody is called."""
+        """Return the current actor if no adapter is called."""
         return "a step of the script" if self._opening is None else type(self._opening).__name__
 
     @property
     def forbids_late_calls(self) -> bool:
-        """Whether somebody relies on what the agent called."""
+        """Return whether any check relies on the agent's calls."""
         return self.lifecycle.traffic.relied
 
     async def choose_session(self) -> SessionRequest | None:
-        """Return the session that it wants. Raises SettingsError for what takes a proxy where there is none."""
+        """Return its session request. Raises SettingsError for options that need a proxy, without one."""
         proxy = await self._choose_proxy()
         if not proxy:
             if self.options.mode:  # who asks for a replay must not be sent to the provider
@@ -320,7 +320,7 @@ class ScenarioExecutor:
         return await asyncio.to_thread(choose_proxy, *found) if starts else choose_proxy(*found)
 
     async def open(self, session: RunSession | None) -> None:
-        """Let the participants enter, and open them."""
+        """Claim and open the participants."""
         self._participants.claim_adapters()
         self.reset()
         if session is not None:
@@ -348,7 +348,7 @@ class ScenarioExecutor:
         return self._complete_result(result)
 
     async def conclude(self) -> ScenarioResult:
-        """Return what a script comes to in which no step decided."""
+        """Return the result of a script without a deciding step."""
         if self.verbs.checkpoints:
             return self._complete_result(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
         went = self.conversation.farewell is not None
@@ -392,7 +392,7 @@ class ScenarioExecutor:
     # -- how it ended
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error for a run that took longer than it may."""
+        """Return the error of a run that exceeded its time limit."""
         who = self.lifecycle.caller.current_party
         kind = AgentError if who is AgentRole.AGENT else MachineError
         at = f" while {who.value} was called" if who else ""
@@ -465,7 +465,7 @@ class ScenarioExecutor:
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
-        """Who hears the events of this run."""
+        """Event handlers of this run."""
         own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:

@@ -1,14 +1,14 @@
-"""Who takes part in one run: adapters made or cloned for it where they must be, opened before the first call, closed
-after the last.
+"""Participants of a run: adapters created or cloned for it if needed, opened before the first call, closed after the
+last.
 
 An entry of `agents` is an adapter, a class or function without parameters that makes one for every run, or an object
 with a `name` and an `invoke`, such as LangWatch's `connect_agent` returns:
 
-    invoke(ConnectedAgentCall) -> a text, a message, messages, or something with `output`, and `session`, which comes
-    back in the next turn
+    invoke(ConnectedAgentCall) -> a text, a message, messages, or an object with `output`, and `session`, which is
+    passed to the next call
 
-An adapter that takes part in the lifecycle of a run (it overrides `open` or `clone`) belongs to one run at a time: a
-run that starts meanwhile gets its clone. Other objects are shared, as their users see them.
+An adapter with a lifecycle (it overrides `open` or `clone`) belongs to one run at a time: a concurrent run gets its
+clone. Other objects are shared, as users expect.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class ConnectedAgentCall:
     new_messages: list[Message] = field(default_factory=list)
     thread_id: str = ""
     session: Any = None
-    """What the agent returned as its session in the turn before."""
+    """The agent's returned session of the previous turn."""
     trace_id: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     """Of `scenario.run(parameters=...)`."""
 
     def turn_fields(self) -> dict[str, Any]:
-        """Return what belongs to the turn, without the parameters of the run."""
+        """Return the turn's fields, without the parameters of the run."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "parameters"}
 
 
 class ConnectedAgentAdapter(AgentAdapter):
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:
-        """Take an object with `name` and `invoke`. Raises TypeError for another."""
+        """Wrap an object with `name` and `invoke`. Raises TypeError for another."""
         if not is_connected(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
         self.agent = agent
@@ -80,7 +80,7 @@ class ConnectedAgentAdapter(AgentAdapter):
 
 
 def is_connected(value: object) -> bool:
-    """Return whether it is an agent of this kind: an object, no class and no adapter, with a name and `invoke`."""
+    """Return whether it is such an agent: an object, no class and no adapter, with a name and `invoke`."""
     return (
         not isinstance(value, AgentAdapter | type)
         and isinstance(getattr(value, "name", None), str)
@@ -89,7 +89,7 @@ def is_connected(value: object) -> bool:
 
 
 def _read_connected_reply(reply: Any) -> tuple[Any, Any]:
-    """Return what an answer says, and the session that it carries."""
+    """Return an answer's content, and its session."""
     if isinstance(reply, Mapping):
         return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)
     if not isinstance(reply, str | list | tuple) and hasattr(reply, "output"):
@@ -99,18 +99,18 @@ def _read_connected_reply(reply: Any) -> tuple[Any, Any]:
 
 _ENTRY = threading.Lock()
 _PLAYING: dict[int, AgentAdapter] = {}
-"""Objects that belong to a run now, by identity; guarded by the lock, emptied by the runs' ends."""
+"""Objects of active runs, by identity; guarded by the lock."""
 _log = logging.getLogger(__name__)
 
 
 def gather_agent_run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
-    """Return what is true of an agent's run, started by us or here: where a service runs, nobody knows."""
+    """Return the run variables of an agent, started by us or in this process; a service's are unknown."""
     where = (os.environ, Path.cwd()) if agent.in_process else AdapterAttributes.of_adapter(agent).process_env_and_folder
     return gather_run_variables(*where) if where else []
 
 
 def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
-    """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for what is none."""
+    """Return the adapters in a list of agents; connected ones get `parameters`. Raises ValueError for anything else."""
     found = []
     for place, given in enumerate(agents):
         entry = ConnectedAgentAdapter(given, parameters) if is_connected(given) else given
@@ -131,13 +131,13 @@ def build_adapters(agents: Sequence[Any], parameters: Mapping[str, Any] | None =
 
 class Participants:
     def __init__(self, agents: list[AgentAdapter]) -> None:
-        """Play with these; `claim_adapters` may put clones in their place, in the same list."""
+        """Use these; `claim_adapters` may replace them by clones, in the same list."""
         self.agents = agents
         self._mine: list[AgentAdapter] = []
         self._opened: list[AgentAdapter] = []
 
     def claim_adapters(self) -> None:
-        """Take the adapters for this run, or clones of those that another run has."""
+        """Claim the adapters for this run, with clones of those in use by another run."""
         clones: dict[int, AgentAdapter] = {}
         with _ENTRY:
             for place, agent in enumerate(self.agents):
@@ -153,14 +153,14 @@ class Participants:
                 self._mine.append(taken)
 
     async def open_adapters(self, session: RunSession | None) -> None:
-        """Open every adapter once, in order. Raises what the first failing one raises, the adapter is `last_opened`."""
+        """Open every adapter once, in order. Raises the first error; its adapter is `last_opened`."""
         for agent in self.agents:
             if not any(agent is each for each in self._opened):
                 self._opened.append(agent)
                 await agent.open(session)
 
     async def close_adapters(self) -> list[str]:
-        """Close what was opened, in reverse, and let others have it; returns what went wrong meanwhile."""
+        """Close opened adapters in reverse, and release them; returns errors."""
         problems = []
         try:
             while self._opened:

@@ -1,9 +1,9 @@
-"""Start scenarios: `run` on a thread of its own, `arun` on the caller's loop, `run_sync` without a loop.
+"""Entry points of scenarios: `run` on a thread of its own, `arun` on the caller's loop, `run_sync` without a loop.
 
-`run` gives every scenario a worker thread with its own event loop, so that an adapter that blocks stops nobody else.
-Context variables are copied into it. Whoever cancels `run` gets control back within a second, even if the worker is
-blocked: Python cannot stop a thread, so it is left to itself (it keeps no program from ending) and reported. The same
-goes for timeouts that a blocked thread cannot notice.
+`run` gives every scenario a worker thread with its own event loop, so that a blocking adapter does not stop others.
+Context variables are copied into it. A caller that cancels `run` gets control back within a second, even if the worker
+is blocked: Python cannot stop a thread, so it is abandoned (it does not prevent the program's exit) and reported. The
+same holds for timeouts that a blocked thread cannot notice.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
-"""What `max_concurrency` means: runs of one loop that name the same number share it."""
+"""Semaphores of `max_concurrency`: runs of one loop with the same number share one."""
 
 
 class RemoteRunner(Protocol):
-    """Runs plans on other machines."""
+    """Executes plans on other machines."""
 
     async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan, as `RunPlan.once`."""
 
 
 REMOTE: list[RemoteRunner] = []
-"""Where the runs of this process go; empty: here. `scenario.on` says it."""
+"""Remote runner of this process's runs; empty: local. Set by `scenario.on`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """How one run ended: with a result, or with an exception."""
+    """End of one run: with a result, or with an exception."""
 
     status: Status
     result: ScenarioResult
-    """Also after an exception: what is known by then."""
+    """Also after an exception: the known part."""
     error: BaseException | None = None
 
     def result_or_raise(self) -> ScenarioResult:
-        """Return the result, or raise the exception, without the frames of ours that led to it."""
+        """Return the result, or raise the exception, without our frames."""
         if isinstance(self.error, MissError | ModelError):
             raise shorten_traceback(self.error) from None  # nor those of the client that was told so
         if self.error is not None:
@@ -62,7 +62,7 @@ class RunEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """A scenario that is to run, once or several times."""
+    """A scenario to run, once or several times."""
 
     name: str
     description: str
@@ -86,7 +86,7 @@ class RunPlan:
         return ScenarioExecutor(**given, options=replace(self.options, sample=sample, runs=runs))
 
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
-        """Run one sample and return how it ended. Raises only if cancelled, or if the plan itself makes no sense."""
+        """Run one sample and return its outcome. Raises only if cancelled, or if the plan is invalid."""
         if REMOTE:
             return await REMOTE[-1].once(self, sample, runs)
         executor = self.build_executor(sample, runs)
@@ -106,7 +106,7 @@ class RunPlan:
 
 
 _OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("options", "threaded"))
-"""What an executor is told, beside its options."""
+"""Arguments of an executor besides its options."""
 
 
 async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
@@ -170,47 +170,46 @@ async def run(
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None, **unsupported: Any,
 ) -> ScenarioResult:  # fmt: skip
-    """Run a scenario on a thread of its own and return how it ended.
+    """Run a scenario on a thread of its own and return its result.
 
     Args:
-        name: names it in reports; with `set_id` it also names its recording
-        description: what happens; the simulated user plays it
+        name: name in reports; with `set_id` also of its recording
+        description: the situation; the simulated user acts on it
         agents: the agent under test, a simulator, a judge, in any order; a class or function makes one for each run
         max_turns: turns before it ends without a conclusion
         verbose: whether to print the conversation; from 2 on each line names the scenario
-        cache_key: switches the cache on; None or "" switches it off, whatever `configure` said
+        cache_key: enables the cache; None or "" disables it, whatever `configure` set
         debug: whether a person may write in place of the simulator
-        script: steps; without any, the conversation goes on by itself
+        script: steps; without any, the conversation continues by itself
         set_id: group of scenarios
         proxy: URL of a running llmproxy, True to start one, False for none; None: as configured, else LLMPROXY_URL
-        runs: how often; the result (a RepeatResult) then sums up all of them
+        runs: number of runs; the result (a RepeatResult) then combines all of them
         pass_rate: of several runs, the share that must pass
         early_stop: of several runs, whether to stop when `pass_rate` is decided; never while recording
         allow_environment_errors: of several runs, whether those in which the environment failed may be left out
         timeout: seconds for the whole run
         call_timeout: seconds for one call of an adapter
-        max_concurrency: how many runs that name this number go on at the same time
+        max_concurrency: maximum concurrent runs among those with the same number
         fresh_ids: random thread ids although there is a recording
         cassette: name of the recording
         mode: mode of the session at the proxy
-        handlers: take the events of this run (`report.events`): functions, or objects with `handle` and `close`
-        history: what was said before: messages, or a recorded session "store.db::cassette"
-        min_turns: turns before a judge ends the run by itself; a verdict that is demanded comes before, too
-        metadata: told with the start of the run, in events and reports
+        handlers: get the events of this run (`report.events`): functions, or objects with `handle` and `close`
+        history: earlier messages, or a recorded session "store.db::cassette"
+        min_turns: turns before a judge ends the run by itself; a demanded verdict may come earlier
+        metadata: included in the start event and reports
         parameters: for connected agents
-        fields: values that `state.field(name)` gives
-        mock: tool -> what the agent's model reads instead of its result (docs/suites.md); the tool still runs
-        unsupported: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
+        fields: values of `state.field(name)`
+        mock: tool -> result that the agent's model reads instead (docs/suites.md); the tool still runs
+        unsupported: other parameters of LangWatch Scenario (voice, evaluators, remote traces): refused
 
-    Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was
+    Raises exceptions of adapters and steps, AgentError and UpstreamError at timeouts, MissError for a request that was
     never recorded.
-
     """
     return await _run_plan(locals(), threaded=True)
 
 
 def _make_arun[F: Callable[..., Any]](function: F) -> F:
-    """Return `run` as `arun`: parameters, types and results are the same."""
+    """Return `run` as `arun`, with the same parameters, types and results."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -241,7 +240,7 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
 
 
 async def _run_plan(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
-    """Run what `run` and `arun` were called with."""
+    """Execute the arguments of `run` and `arun`."""
     for name in refuse_unsupported("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     runs, threshold = given.pop("runs"), given.pop("pass_rate")

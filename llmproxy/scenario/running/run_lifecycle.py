@@ -1,16 +1,16 @@
-"""The one run engine: from a run's session to how it ended. What is played is handed in (`Playable`): a script of
+"""The run engine: from opening a run's session to its outcome. The content is passed in (`Playable`): a script of
 Python, a case of a suite.
 
-    session -> what else it needs -> play, within its limit of time -> give back -> close the session -> what came late
-    -> told
+    session -> other resources -> play, within its time limit -> release -> close the session -> late calls -> emit the
+    end
 
-What an adapter, a step or a callback raises is kept (`RunLifecycle.error`), after the events have said so. The end is
-told exactly once, also when the thread of the run is blocked and somebody else has to say it. What passed is not passed
-if nobody could know of all its calls (the agent went on after the end), or if what it was to meet never came.
+Exceptions of an adapter, a step or a callback are kept (`RunLifecycle.error`) after the events were emitted. The end is
+emitted exactly once, also when the run's thread is blocked and another one has to emit it. A pass is withdrawn if not
+all calls of the agent are known (it continued after the end), or if its injected faults did not occur.
 
-Events of a run go to handlers, which parallel runs may share: they are called one at a time, and one that raises is
-logged and never disturbs the run. A program that runs scenarios under no test runner is a test as well (`ProgramRuns`):
-what its runs came to is kept when it ends, for `llmproxy test --trend`, if a proxy recorded or replayed them.
+Events of a run go to handlers, which parallel runs may share: they are called one at a time, and an exception of one is
+logged and never disturbs the run. A program that runs scenarios without a test runner is a test as well
+(`ProgramRuns`): its results are stored at its end, for `llmproxy test --trend`, if a proxy recorded or replayed them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ONE_AT_A_TIME = threading.RLock()
 @dataclass
 class EventEmitter:
     about: Started
-    """What is known of the run before it begins."""
+    """Facts of the run before it begins."""
     handlers: Sequence[Handler]
     clock: Callable[[], float] = time.time
     _begun: bool = False
@@ -71,7 +71,7 @@ class EventEmitter:
     _steps: int = 0
 
     def emit_start(self, **found: Any) -> None:
-        """Emit Started, once, with what was found since."""
+        """Emit Started, once, with facts found since."""
         if not self._begun:
             self._begun, self.about = True, replace(self.about, **found, at=self.clock())
             self.emit(self.about)
@@ -86,7 +86,7 @@ class EventEmitter:
             self._steps += 1
 
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
-        """Emit what a judge said; `result` is None where it wants to see more."""
+        """Emit a judge's verdict; `result` is None if undecided."""
         if not self._is_run_going_on():
             return
         said = ScenarioResult(success=False, messages=[]) if result is None else result
@@ -102,7 +102,7 @@ class EventEmitter:
         )
 
     def emit_result(self, result: ScenarioResult) -> bool:
-        """Emit how a run of a script ended; only the first end counts, and returns True."""
+        """Emit the end of a script's run; only the first end counts, and returns True."""
         return self.emit_end(
             status=result.status or Status.FAILED, reasoning=result.reasoning or "",
             criteria=tuple(each.to_event() for each in result.criteria), total_seconds=result.total_time,
@@ -125,12 +125,12 @@ class EventEmitter:
             notify_handlers(self.handlers, event)
 
     def _is_run_going_on(self) -> bool:
-        """Return whether the run has begun and not ended: an executor that is used without `run` emits nothing."""
+        """Return whether the run has begun and not ended: an executor without `run` emits nothing."""
         return self._begun and not self._over
 
 
 class ProgramRuns:
-    """Remembers what the runs of a process came to; for any thread."""
+    """Collects the results of a process's runs; thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -152,7 +152,7 @@ class ProgramRuns:
             self._runs.setdefault(result.cassette, []).append(run)
 
     def write_trend_at_exit(self) -> None:
-        """Keep the test that this program was."""
+        """Store this program's runs as a test."""
         interrupted = isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt)
         if self._process != os.getpid() or not self._runs or interrupted:
             return
@@ -182,27 +182,26 @@ def _print_line(text: str) -> None:
 
 
 PROGRAM = ProgramRuns()
-"""Of this process."""
+"""Runs of this process."""
 
 
 _SHOWN = 3
 
 
 class LateCallsError(MachineError):
-    """The agent went on after the end of its scenario: what was said about its traffic was said too early."""
+    """The agent continued after the end of its scenario, so assertions about its traffic were premature."""
 
     code = "llmproxy_suite_late_calls"
 
 
 def name_late_calls(calls: Sequence[Call], wire: WireObserver, strays: int, named: Sequence[Call] = ()) -> list[str]:
-    """Name calls of the agent that came too late: tools where an answer asks for some, else the request.
+    """Name late calls of the agent: by requested tools if there are any, else by request.
 
     Args:
-        calls: Of the agent, in order; `wire` has read them.
-        wire: Everything that the agent said to models.
-        strays: Calls of this process that were made while no agent had its turn: they may be its as well.
-        named: Of the strays, those that the proxy tells.
-
+        calls: Of the agent, in order; added to `wire`.
+        wire: All traffic of the agent with models.
+        strays: Number of this process's calls outside any turn, which may be the agent's too.
+        named: Those of the strays that the proxy still has.
     """
     said = []
     if calls:
@@ -233,82 +232,82 @@ def _name_tools_or_requests(calls: Sequence[Call], wire: WireObserver) -> str:
 
 
 class CleanupFailed(MachineError):
-    """A run passed, and what it left behind could not be cleaned up: the next one starts from something else."""
+    """A run passed, but its cleanup failed: the next one starts from another state."""
 
     code = "llmproxy_suite_untidy"
 
 
 class UnusedFaults(MachineError):
-    """A run passed without the injected faults that it was to meet: nothing is proved about them."""
+    """A run passed without its injected faults: it proves nothing about them."""
 
     code = "llmproxy_suite_unused_faults"
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """The session that a run wants, and where."""
+    """A run's session request."""
 
     proxy: str
     cassette: str
     sample: int
     how: Mapping[str, Any]
-    """What else `RunSession.open` takes."""
+    """Further arguments of `RunSession.open`."""
     must_inject: bool = False
-    """Whether a run that did not meet its injected faults has not passed."""
+    """Whether a run without its injected faults has not passed."""
     kind: type[RunSession] | None = None
-    """Of which class; None: `RunSession`."""
+    """Class of the session; None: `RunSession`."""
 
 
 class Playable[S, R](Protocol):
-    """What a run plays: steps, each an `S`. `R` is what it comes to."""
+    """Content of a run: steps, each an `S`. `R` is its result."""
 
     @property
     def steps(self) -> Sequence[S]: ...
 
     @property
     def describe_actor(self) -> str:
-        """Who is at work where nobody is called, for an error: ``a step of the script``."""
+        """Return the current actor if no adapter is called, for an error: ``a step of the script``."""
 
     @property
     def forbids_late_calls(self) -> bool:
-        """Whether somebody relies on what the agent called, so that it must not call anything later."""
+        """Return whether any check relies on the agent's calls, so that late ones are errors."""
 
     @property
     def late_hint(self) -> str:
-        """What to do about an agent that does."""
+        """Advice about an agent with late calls."""
 
     async def choose_session(self) -> SessionRequest | None:
-        """Return the session that it wants; None without a proxy."""
+        """Return its session request; None without a proxy."""
 
     async def open(self, session: RunSession | None) -> None:
-        """Open what else it needs."""
+        """Open its other resources."""
 
     def emit_start(self) -> None:
-        """Emit that it begins, unless that was emitted."""
+        """Emit its start, unless that was emitted."""
 
     async def begin(self) -> None:
-        """Do what comes before the first step."""
+        """Prepare the first step."""
 
     async def take_step(self, number: int, step: S) -> R | None:
-        """Take a step, the first has number 0; a result ends the run."""
+        """Execute step `number`, from 0; a result ends the run."""
 
     async def conclude(self) -> R:
         """Return its result, after the last step."""
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error of a run that took longer than it may; `blocked`: its thread goes on."""
+        """Return the error of a run that exceeded its limit; `blocked`: its thread continues."""
 
     async def leave(self) -> list[str]:
-        """Return back what `open` opened, however far it came; returns what went wrong meanwhile."""
+        """Release everything that `open` opened, however far it came; returns errors."""
 
     def has_passed(self, result: R) -> bool:
-        """Return whether it passed, as far as it was played."""
+        """Return whether it passed, as far as it was executed."""
 
     def build_error_result(self, error: BaseException) -> R:
-        """Return what a run comes to that an error ended; nothing is given back yet."""
+        """Return the result of a run that an error ended; nothing is released yet."""
 
     def emit_end(self, result: R, error: BaseException | None) -> R:
-        """Emit how it ended; returns the result with what was measured."""
+        """Emit its end; returns the result with measurements."""
 
 
 class RunLifecycle[S, R]:
@@ -321,29 +320,29 @@ class RunLifecycle[S, R]:
         clock: Callable[[], float],
         thorough: bool = False,
     ) -> None:
-        """Play this once, in at most `limit` seconds, `call_limit` for each call of an adapter.
+        """Run this once, in at most `limit` seconds, `call_limit` for each call of an adapter.
 
-        `thorough`: a run that changes the world beside it. Its opening counts for the limit, and whoever cancels it
-        waits until all is given back; what cannot be is no success. Else whoever cancels it is told first.
+        `thorough`: a run with effects outside. Its opening counts for the limit, a canceller waits until all is
+        released, and a failed release is no success. Otherwise a canceller continues at once.
         """
         self.played, self.limit, self.call_limit, self.clock, self.thorough = played, limit, call_limit, clock, thorough
         self.session: RunSession | None = None
-        """While it is open; None without a proxy."""
+        """Set while it is open; None without a proxy."""
         self.unattributed = 0
-        """Calls that arrived at the proxy while nobody had the turn: whose they are is not known."""
+        """Number of calls outside any turn, of unknown origin."""
         self.report: Report | None = None
-        """What the session came to, once it is closed."""
+        """The session's report, once it is closed."""
         self.usage: dict[str, PartyUse] = {}
         self.late: Sequence[str] = ()
-        """What the agent called after the end, as far as it has not been told."""
+        """Late calls of the agent that were not reported yet."""
         self.problems: list[str] = []
-        """What went wrong when things were given back."""
+        """Errors of releasing."""
         self.outcome: R | None = None
         self.error: BaseException | None = None
-        """What ended it, if something did."""
+        """Error that ended it, if any."""
         self._asked: SessionRequest | None = None
         self._played = False
-        """Whether it was played to its end."""
+        """Whether it was executed to its end."""
         self._queue: FairLock | None = None
         self._since: float | None = None
         self.renew_caller()
@@ -356,7 +355,7 @@ class RunLifecycle[S, R]:
         return self.caller.traffic
 
     async def run(self) -> R:
-        """Play it to its end and return its result. Raises only what cancels it. Again, it is another run."""
+        """Run it to its end and return its result. Raises only on cancellation. A second call is another run."""
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         # SDKs look for it in `sys.modules` (openai 3): half of it is there while the thread of another run imports it.
         importlib.import_module("httpx")
@@ -372,7 +371,7 @@ class RunLifecycle[S, R]:
             raise
 
     def never_ran(self, error: BaseException) -> R:
-        """Emit that the run could not be made, and return what is known of it."""
+        """Emit that the run could not be started, and return its known facts."""
         self.played.emit_start()
         return self._set_outcome(self.played.build_error_result(error), error)
 
@@ -458,7 +457,7 @@ class RunLifecycle[S, R]:
     # -- its end
 
     async def _close_all(self, *, raising: bool) -> list[str]:
-        """Close everything, the session last; returns what went wrong. Raises what the session's end says."""
+        """Close everything, the session last; returns errors. Raises the error of the session's end."""
         self._since = None
         problems: list[str] = []
         try:
@@ -503,7 +502,7 @@ class RunLifecycle[S, R]:
         return []
 
     def _refuse_passed_run(self, result: R) -> None:
-        """Raise why a run that passed has not, if so."""
+        """Raise the reason why a pass is withdrawn, if any."""
         if not self.played.has_passed(result):
             return
         if self.late and self.played.forbids_late_calls:
@@ -519,7 +518,7 @@ class RunLifecycle[S, R]:
             raise CleanupFailed("\n".join(said))
 
     def read_measures(self) -> dict[str, Any]:
-        """Return what the proxy measured, as a result and `Finished` have it; nothing of what is not known."""
+        """Return the proxy's measurements for a result and `Finished`, without unknown ones."""
         report = self.report
         found: dict[str, Any] = {"misses": tuple(self.traffic.misses), "usage": self.usage}
         if report is not None:
@@ -546,7 +545,7 @@ class RunLifecycle[S, R]:
         return min(limits) - now if limits else None
 
     def build_passed_limit_error(self) -> LLMProxyError:
-        """Return the error for the limit that is passed, by somebody who blocks the thread."""
+        """Return the error for an exceeded limit, of an adapter that blocks the thread."""
         busy = self.caller.busy
         whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit
         if busy is None or whole:
@@ -554,7 +553,7 @@ class RunLifecycle[S, R]:
         return self.caller.build_timeout_error(busy, self.call_limit or 0.0, blocked=True)
 
     def give_up(self, error: BaseException) -> None:
-        """Emit that the run is over, from outside: its thread is blocked and cannot."""
+        """Emit the end from outside: the run's thread is blocked and cannot."""
         self.caller.broke = self.caller.current_party
         self.played.emit_start()
         self.problems = ["blocked thread"]

@@ -1,7 +1,7 @@
-"""Threads for runs: each with a loop of its own, none that a program waits for at its end.
+"""Threads for runs, each with an event loop of its own, which do not prevent the program's exit.
 
-The thread that runs a scenario may be blocked by an adapter for as long as it likes. Whoever waits for it looks from
-outside whether the call that goes on has been allowed enough time.
+The thread that runs a scenario may be blocked by an adapter for any time. Its waiter checks from outside whether the
+current call has exceeded its limit.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.types import ScenarioResult
 
 GRACE = 0.8
-"""Seconds that a cancelled run may take to end; within one second the awaiter is free."""
+"""Seconds that a cancelled run may take to end; within one second the waiter is released."""
 _SLACK = 1.0
 """Seconds that a run may take to notice a timeout by itself."""
 _PATIENCE = 3600.0
-"""Seconds between two looks at a run without any limit of time."""
+"""Seconds between two checks of a run without any time limit."""
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ class _RunThread:
     task: asyncio.Task[ScenarioResult] | None = None
 
     def run_thread(self) -> None:
-        """Run the scenario to its end; the body of the thread."""
+        """Run the scenario to its end; the thread's target."""
         asyncio.set_event_loop(self.loop)
         try:
             self.task = self.loop.create_task(self.executor.run())
@@ -52,7 +52,7 @@ class _RunThread:
             end()
 
     def cancel_run(self) -> None:
-        """Ask the run to end; from another thread."""
+        """Cancel the run from another thread."""
         try:
             self.loop.call_soon_threadsafe(lambda: self.task.cancel() if self.task else None)
         except RuntimeError:
@@ -60,7 +60,7 @@ class _RunThread:
 
 
 async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
-    """Run a scenario on a thread of its own. Raises what it raises, for a blocked thread what its time limits say."""
+    """Run a scenario on a thread of its own. Raises its exceptions, for a blocked thread its time limit's error."""
     worker = _RunThread(executor)
     worker.ended.set_running_or_notify_cancel()
     done = asyncio.wrap_future(worker.ended)
@@ -82,7 +82,7 @@ async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
 
 
 async def _wait_for_thread(worker: _RunThread, done: asyncio.Future[ScenarioResult]) -> None:
-    """Wait for the end. Raises the error of a time limit that has passed and that the blocked thread cannot notice."""
+    """Wait for the end. Raises the error of an exceeded time limit that the blocked thread cannot notice."""
     while not done.done():
         left = worker.executor.lifecycle.time_left()
         await asyncio.wait((done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
@@ -95,7 +95,7 @@ async def _wait_for_thread(worker: _RunThread, done: asyncio.Future[ScenarioResu
 
 
 def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
-    """Leave a blocked thread to itself, and say so."""
+    """Abandon a blocked thread, with a warning."""
     busy = executor.lifecycle.caller.busy
     _log.warning(
         "scenario %r was given up while its thread is blocked%s; the thread goes on until the call returns",
@@ -106,7 +106,7 @@ def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
 
 
 def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """End what an adapter left running on the loop, and close it."""
+    """Cancel tasks that an adapter left on the loop, and close it."""
     try:
         left = asyncio.all_tasks(loop)
         for task in left:

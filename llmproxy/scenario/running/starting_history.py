@@ -1,12 +1,11 @@
-"""Where a conversation begins that has begun already: a transcript, or what a recorded session said.
+"""Starting history of a conversation: a transcript, or a recorded session's texts.
 
-    [{"role": ..., "content": ...}, ...]      messages, as they are
+    [{"role": ..., "content": ...}, ...]      messages, unchanged
     "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
-    "store.db::cassette", "...::cassette~2"   a recorded session of a store: what the user and the agent said to each
-                                              other
+    "store.db::cassette", "...::cassette~2"   a recorded session of a store: the texts of user and agent
 
-Of a recording, the main conversation is taken (sub-agents talk too) without the agent's own instructions. Tool calls
-are its internals and left out.
+Of a recording, the main conversation is taken (sub-agents have their own) without the agent's instructions and tool
+calls.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from llmproxy.trace.spans import Span, SpanKind
 
 SEPARATOR = "::"
 _ONE_EXCHANGE = 2
-"""Messages: a user's and the answer."""
+"""Messages of an exchange: a user's and the answer."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
 def begin_with_history(conversation: Conversation, history: Sequence[Message] | str) -> None:
-    """Put what was said before into a conversation; where the user had the last word, it is the agent's turn."""
+    """Add history to a conversation; after a user's last message it is the agent's turn."""
     found = read_history(history) if isinstance(history, str) else history
     conversation.add_messages(copy_messages(found))
     if conversation.messages and conversation.messages[-1]["role"] == "user":
@@ -40,7 +39,7 @@ def begin_with_history(conversation: Conversation, history: Sequence[Message] | 
 
 
 def read_history(source: str) -> list[Message]:
-    """Return the messages of a source. Raises SettingsError: nothing said; CassetteError."""
+    """Return the messages of a source. Raises SettingsError: it is empty; CassetteError."""
     if SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
         cassette, sample = _split_sample_suffix(name)

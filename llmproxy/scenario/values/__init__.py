@@ -1,1 +1,1 @@
-"""Values that the rooms of a scenario share: messages, criteria, names, options, faults."""
+"""Values shared by the packages of scenarios: messages, criteria, names, options, faults."""

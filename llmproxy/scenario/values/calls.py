@@ -1,9 +1,8 @@
-"""Tool calls of a run as a script looks at them: those that messages report, and those that only the wire saw.
+"""Tool calls of a run for scripts: those in messages, and those only on the wire.
 
-    messages + what passed the proxy before each of them -> ToolCalls, in order: `.first`, `.last`, `.inputs`,
-    `.outputs`
+    messages + observed traffic before each of them -> ToolCalls, in order: `.first`, `.last`, `.inputs`, `.outputs`
 
-A call that both show is one call; where the messages have no result of it, the wire's is taken.
+A call in both is one call; if the messages lack its result, the wire's is used.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ type _Wire = Mapping[int, Sequence[ToolUse]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool. One that was never made (`ToolCalls.first` of none) is false."""
+    """One tool call. A missing one (`ToolCalls.first` of none) is false."""
 
     name: str
     input: Any = None
     """Its arguments."""
     output: Any = None
-    """Its result; None where nobody saw one."""
+    """Its result; None if not observed."""
     turn: int | None = None
     source: str | None = None
-    """``message``, ``wire`` or ``server``; None for a call that was never made."""
+    """``message``, ``wire`` or ``server``; None for a missing call."""
 
     def __bool__(self) -> bool:
         return self.source is not None
@@ -57,12 +56,12 @@ class ToolCalls(Sequence[ToolCall]):
 
     @property
     def first(self) -> ToolCall:
-        """The first call; a false one without input and output where there is none."""
+        """The first call; a false one without input and output if there is none."""
         return self._calls[0] if self._calls else ToolCall(self._name)
 
     @property
     def last(self) -> ToolCall:
-        """The last call; a false one without input and output where there is none."""
+        """The last call; a false one without input and output if there is none."""
         return self._calls[-1] if self._calls else ToolCall(self._name)
 
     @property
@@ -76,7 +75,7 @@ class ToolCalls(Sequence[ToolCall]):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a run: what was said in it, and what was called."""
+    """The messages and tool calls of a turn."""
 
     index: int
     messages: list[Message]
@@ -87,7 +86,9 @@ class Turn:
 
 
 def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
-    """Return all calls in order; `turns` has each message's turn, `wire` calls by the place of the message after."""
+    """Return all calls in order; `turns` has each message's turn, `wire` calls by the position of the following
+    message.
+    """
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):
@@ -98,7 +99,7 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
 
 
 def list_mcp_server_calls(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
-    """Return what servers got, of one tool or of all; of no turn, since a server knows none."""
+    """Return calls received by servers, of one tool or all; without turns, which servers do not know."""
     chosen = [each for each in calls if name in {None, each.name}]
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
 
@@ -135,7 +136,7 @@ def _read_wire_call(call: ToolUse, turn: int) -> ToolCall:
 
 
 def _drop_reported_wire_calls(calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """Return calls without those of the wire that a message of the same turn reports; each stands for one at most."""
+    """Return calls without those of the wire that a message of the same turn reports, matched one to one."""
     left = [call for call in calls if call.source == "wire"]
     if not any(call.source == "message" for call in calls) or not left:
         return list(calls)
@@ -152,5 +153,5 @@ def _drop_reported_wire_calls(calls: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def _parse_arguments(arguments: object) -> object:
-    """Return arguments as a value; the text itself where it is no JSON."""
+    """Return parsed arguments; the text itself if it is no JSON."""
     return parse_json_or_text(arguments) if isinstance(arguments, str) else arguments

@@ -1,17 +1,17 @@
-"""Criteria: what is to be true of a conversation, told apart by id, and what judges found about each.
+"""Criteria of a conversation, identified by id, and judges' findings about each.
 
-    texts -> Criteria (c1..cN) -> a schema to answer by -> findings {id: Finding} -> Criterion for each -> a result
+    texts -> Criteria (c1..cN) -> a schema of the answer -> findings {id: Finding} -> Criterion for each -> a result
 
-A criterion is passed, failed or inconclusive. Whatever is missing, unknown, or backed by words that nobody said is
-inconclusive: never a pass.
+A criterion is passed, failed or inconclusive. A missing or unknown finding, or one with evidence that is not in the
+conversation, is inconclusive: never a pass.
 
-Verdicts in mid-script (`scenario.judge(criteria=[...])`) are checkpoints:
+Mid-script verdicts (`scenario.judge(criteria=[...])`) are checkpoints:
 
-    checkpoint passes   the script goes on; what passed counts in the result of the run, whoever ends it
-    checkpoint fails    its verdict, with what passed before, ends the run
+    checkpoint passes   the script continues; passed criteria count in the result of the run, however it ends
+    checkpoint fails    its verdict, with earlier passed criteria, ends the run
     script ends         after checkpoints only: passed
 
-A checkpoint that got no verdict at all has failed: its criteria are inconclusive.
+A checkpoint without any verdict has failed: its criteria are inconclusive.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 from llmproxy.scenario.types import CriterionResult, ScenarioResult
 
 _HINTED = 120
-"""Characters of a criterion that its place in the schema repeats; the whole text is in the message."""
+"""Characters of a criterion repeated in the schema; the whole text is in the message."""
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\[…\]|\[\.{3}\])\s*")
 _SPEAKER = re.compile(r"^(?:\[\d+\]\s*)?(?:user|assistant|agent|system|tool(?: \S+)?)\s*:\s*", re.IGNORECASE)
 _QUOTES = str.maketrans("“”„«»‘’", '"""""\'\'', "`*")
 _EDGES = " \t\r\n\"'.,;:!"
 _NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", "(empty)"})
-"""What judges write where there is nothing to quote."""
+"""Judges' texts for missing evidence."""
 UNPROVEN = "the quoted evidence does not occur in the conversation"
 
 
@@ -44,7 +44,7 @@ class CriterionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one judge found about one criterion."""
+    """One judge's finding about one criterion."""
 
     status: CriterionOutcome
     evidence: str = ""
@@ -53,7 +53,7 @@ class Finding:
 
 class Criteria:
     def __init__(self, texts: Sequence[str]) -> None:
-        """Take the texts; ids are c1, c2, ... Raises ValueError for what is no list of texts, and for an empty text."""
+        """Assign ids c1, c2, ... Raises ValueError for anything but a list of texts, and for an empty text."""
         if isinstance(texts, str):
             raise ValueError(f"criteria takes a list of texts; write criteria=[{texts!r}]")  # noqa: TRY004 (a value)
         for place, text in enumerate(texts):
@@ -72,14 +72,14 @@ class Criteria:
         return "\n".join(f"{id_}: {text}" for id_, text in self)
 
     def findings_schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the findings by id; strings and objects only, which every provider takes."""
+        """Return the JSON schema of the findings by id; strings and objects only, which every provider accepts."""
         return object_schema({id_: {"description": _shorten_hint(text), **_finding_schema()} for id_, text in self})
 
     def read_findings(self, given: object) -> tuple[dict[str, Finding], list[str]]:
-        """Return the findings of an answer by id, and what is wrong with it.
+        """Return the findings of an answer by id, and its problems.
 
-        Takes ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; ids that there are not
-        are ignored.
+        Accepts ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; unknown ids are
+        ignored.
         """
         if isinstance(given, list):
             pairs = [(each.get("id"), each) for each in given if isinstance(each, Mapping)]
@@ -107,7 +107,7 @@ class Criteria:
     def build_results(
         self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
     ) -> list[CriterionResult]:
-        """Return every criterion with what was found; inconclusive where nothing was."""
+        """Return every criterion with its finding; inconclusive without one."""
         nothing = Finding(CriterionOutcome.INCONCLUSIVE, reason="the judge said nothing about it")
         return [
             CriterionResult(
@@ -123,7 +123,7 @@ class Criteria:
 
 
 def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
-    """Return findings of which those are inconclusive whose evidence is not in the conversation."""
+    """Return findings, inconclusive if their evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():
         if has_quote(finding.evidence, conversation):
@@ -135,7 +135,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
 
 
 def has_quote(quote: str, conversation: str) -> bool:
-    """Return whether a conversation has a quotation, whatever its case, white space, quotes, emphasis, omissions."""
+    """Return whether a conversation contains a quotation, ignoring case, white space, quotes, emphasis, omissions."""
     if quote.strip().lower() in _NO_QUOTE:
         return True
     text = _fold_text(conversation)
@@ -190,7 +190,7 @@ def _read_finding(value: object) -> Finding | None:
 
 
 def refuse_pass_despite_failure(who: str, result: ScenarioResult) -> None:
-    """Refuse a passing result with a failed criterion: who is right? Raises ValueError."""
+    """Refuse a passing result with a failed criterion as contradictory. Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
     found = [each.text for each in result.criteria if each.status != CriterionOutcome.PASSED]
@@ -207,7 +207,7 @@ ALL_PASSED = "All inline criteria checkpoints passed"
 
 
 def prepend_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioResult) -> ScenarioResult:
-    """Return a result with what the checkpoints before it found, in order; ids of criteria are numbered anew."""
+    """Return a result with the findings of earlier checkpoints, in order; criterion ids are renumbered."""
     if not checkpoints:
         return result
     parts = [*checkpoints, result]
@@ -223,7 +223,7 @@ def prepend_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioR
 
 
 def build_no_verdict(criteria: Sequence[str]) -> ScenarioResult:
-    """Return what a checkpoint comes to whose judge said nothing."""
+    """Return the result of a checkpoint without a verdict."""
     return ScenarioResult(
         success=False,
         messages=[],

@@ -1,18 +1,18 @@
-"""Cases from a file of data: one row, one case.
+"""Cases from a data file: one row, one case.
 
-    cases.csv, .tsv     texts, always; the first line names the columns (``;`` separates where it has no comma)
+    cases.csv, .tsv     texts, always; the first line names the columns (``;`` separates if it has no comma)
     cases.jsonl         an object a line, with its types
     cases.json, .yaml   a list of mappings, with their types
 
-The column `id` names a case, and so its recording: either every row has one, or none has. What cannot be meant is
-refused with its line. Tests that are written in Python take them as `cases`:
+The column `id` names a case, and so its recording: either every row has one, or none has. Invalid rows are refused with
+their line. Tests in Python use `cases`:
 
     @pytest.mark.parametrize("case", scenario.cases("cities.csv"))     # -k paris chooses one
     async def test_weather(case):
         result = await scenario.run(name=f"weather[{case.id}]", description=f"User asks about {case['city']}",
         fields=case.fields, ...)
 
-Under pytest each test has its recording, so each case has one; elsewhere the name of the run is what tells them apart.
+Under pytest each test has its recording, so each case has one; elsewhere the name of the run separates them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from llmproxy.yaml_reader import SUITE, List, Map, Problems, read_documents, to_
 ID = "id"
 _BETWEEN = re.compile(r"[\s,]*")
 MAX_BYTES = 50_000_000
-"""Of one file: a hundred thousand cases, and no dump of a database by mistake."""
+"""Maximum bytes of a file: a hundred thousand cases, but no database dump by mistake."""
 
 
 class RowError(SettingsError):
-    """A file of data that cannot be meant; `line` is where, 0 for the file as a whole."""
+    """An invalid data file; `line` is the place, 0 for the whole file."""
 
     def __init__(self, file: str, line: int, problem: str, hint: str = "") -> None:
         super().__init__(f"{file}{f':{line}' if line else ''}: {problem}", hint=hint)
@@ -51,11 +51,11 @@ class RowError(SettingsError):
 class DataRow:
     values: dict[str, Any]
     line: int
-    """Where it begins."""
+    """Its first line."""
 
 
 def read_rows(path: str | Path) -> list[DataRow]:
-    """Return the rows of a file. Raises RowError for one that is not there, empty, or wrong somewhere."""
+    """Return the rows of a file. Raises RowError: missing, empty, or invalid."""
     path = Path(path)
     read = KINDS.get(path.suffix.lower())
     if read is None:
@@ -127,14 +127,14 @@ def _read_jsonl(text: str, file: str) -> list[DataRow]:
 
 
 def _describe_json_error(error: ValueError | RecursionError) -> str:
-    """Describe why, without the line, which stands before it: a line of JSONL is the first to its reader."""
+    """Describe the error without its line, which is printed before it: the parser of JSONL sees only one line."""
     if isinstance(error, json.JSONDecodeError):
         return f"is no JSON: {error.msg} (column {error.colno})"
     return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"
 
 
 def _read_json(text: str, file: str) -> list[DataRow]:
-    """Read a list; a decoder that is asked for one element after the other tells where each begins."""
+    """Read a list element by element, with the position of each."""
     try:
         whole = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
@@ -203,13 +203,13 @@ KINDS: dict[str, Callable[[str, str], list[DataRow]]] = {
     ".yaml": _read_yaml,
     ".yml": _read_yaml,
 }
-"""How a file is read, by its ending."""
+"""Readers by file suffix."""
 LONGEST_NAME = 40
 """Characters of a case's name that is made of its values."""
 
 
 class Case(Mapping[str, Any]):
-    """One row: a mapping of columns to values, with an id that pytest shows."""
+    """One row: a mapping of columns to values, with an id for pytest."""
 
     def __init__(self, id: str, values: Mapping[str, Any]) -> None:  # noqa: A002 (the column's name)
         self.id = self.__name__ = id  # pytest names a parameter by its __name__
@@ -231,12 +231,11 @@ class Case(Mapping[str, Any]):
 
 
 def cases(path: str | Path) -> list[Case]:
-    """Return the cases of a file (csv, tsv, jsonl, json, yaml), which lies beside the calling file or in the working
-    folder.
+    """Return the cases of a file (csv, tsv, jsonl, json, yaml), relative to the calling file or the working folder.
 
     The column `id` names a case; without one, its short values do, else its number.
 
-    Raises SettingsError: the file is not there, has no rows, or is wrong somewhere; the text says in which line.
+    Raises SettingsError with the line: the file is missing, has no rows, or is invalid.
     """
     __tracebackhide__ = True  # pytest shows the line that asks, and none of ours
     asking = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 (whose file that is)

@@ -1,17 +1,16 @@
-"""Turn whatever an adapter returns into messages, and copy messages so that nobody's changes leak.
+"""Conversion of adapters' return values into messages, and copies of messages that are safe from changes.
 
     text -> one message;  dict or model with a role -> its JSON form;  list of those -> each;  anything else ->
     ValueError
 
-A message is never decorated: what comes out holds the author's keys and no others. An adapter that leaves a
-conversation which goes on by itself returns its last messages as a Farewell: a list like any other, perhaps an empty
-one.
+A message is never extended: the output has the author's keys and no others. An adapter that leaves a conversation which
+continues by itself returns its last messages as a Farewell: a list, perhaps empty.
 
-What an agent said is read from what it sent by a path, a small part of JSONPath: ``$.answer``, ``$.choices[0].text``,
-``$.parts[-1]``, ``$.parts[*].text``, ``$['odd name']``. The leading ``$.`` may be left out; ``[*]`` gives a list of
-what is found in every item. There are no filters and no search (``..``): a path has one meaning. An answer is a text,
-or an object with one of ``text``, ``message``, ``messages``, or a message, or a list of messages; anything else is an
-error that shows what was there, and an answer that says nothing is no answer.
+An agent's answer is read from its response by a path, a small part of JSONPath: ``$.answer``, ``$.choices[0].text``,
+``$.parts[-1]``, ``$.parts[*].text``, ``$['odd name']``. The leading ``$.`` is optional; ``[*]`` gives a list of the
+values in every item. There are no filters and no search (``..``): a path has one meaning. An answer is a text, or an
+object with one of ``text``, ``message``, ``messages``, or a message, or a list of messages; anything else is an error
+that shows the value, and an empty answer is none.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from llmproxy.errors import AgentError, SuiteError, printable
 from llmproxy.scenario.types import AgentRole, Message
 
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name")
-"""Members of a message object that are kept even where they equal the default of their class."""
+"""Members of a message object that are kept even if they equal their default."""
 _SHOWN = 100
-"""Characters of a wrong return value that the error quotes."""
+"""Characters of an invalid return value quoted in the error."""
 
 
 def copy_value[T](value: T) -> T:
@@ -48,7 +47,7 @@ def copy_messages(messages: Iterable[Message]) -> list[Message]:
 
 
 def get_text(message: Message) -> str:
-    """Return what a message says, as text: parts that are no text are left out."""
+    """Return a message's text, without other parts."""
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
@@ -57,7 +56,9 @@ def get_text(message: Message) -> str:
 
 
 def list_messages(returned: object, role: AgentRole, author: str) -> list[Message]:
-    """Return the messages that an adapter of class `author` meant. Raises ValueError: what it should return."""
+    """Return the messages in an adapter's return value; `author` is its class. Raises ValueError: what it should
+    return.
+    """
     if isinstance(returned, str):
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
     several = returned if isinstance(returned, list) else [returned]
@@ -68,7 +69,7 @@ def list_messages(returned: object, role: AgentRole, author: str) -> list[Messag
 
 
 def to_message(content: object, role: AgentRole) -> Message:
-    """Return what a script wrote down as a message of this role; a dict is used as it is."""
+    """Return a script's value as a message of this role; a dict is used unchanged."""
     if isinstance(content, dict):
         return copy_value(cast("Message", content))
     return list_messages(content, role, "script")[0]
@@ -127,7 +128,7 @@ class Farewell(list[Message]):
     """Last messages. The judge is next, and has to decide."""
 
     def __init__(self, messages: Iterable[Message] = (), *, reached: bool | None = None) -> None:
-        """Leave with these words; `reached`: with what one came for, None if one does not say."""
+        """Leave with these messages; `reached`: whether the goal is reached, None if unknown."""
         super().__init__(messages)
         self.reached = reached
 
@@ -135,9 +136,9 @@ class Farewell(list[Message]):
 EVERY = None
 """The step ``[*]``."""
 SHOWN = 300
-"""Characters of a wrong value that an error quotes."""
+"""Characters of an invalid value quoted in an error."""
 TAIL = 2000
-"""Characters of the end of a body, or of what a program complained of."""
+"""Characters quoted from the end of a body, or of stderr."""
 _FORMS = ("text", "message", "messages")
 _STEP = re.compile(
     r"\.?(?P<name>[A-Za-z_][\w-]*)|\[(?P<index>-?\d+)\]|\[(?P<every>\*)\]"
@@ -154,7 +155,7 @@ class ValuePath:
 
 
 def read_path(text: str, what: str = "reply") -> ValuePath:
-    """Read a path; `what` names the key it stands under. Raises SuiteError with the place that is not understood."""
+    """Parse a path; `what` names its key. Raises SuiteError with the invalid part."""
     rest = text.strip().removeprefix("$")
     steps: list[str | int | None] = []
     at = 0
@@ -178,7 +179,7 @@ def read_path(text: str, what: str = "reply") -> ValuePath:
 
 
 def pick_value(path: ValuePath, value: Any) -> Any:
-    """Return what stands at a path. Raises LookupError with the step that leads nowhere, and what there is instead."""
+    """Return the value at a path. Raises LookupError with the step that fails, and the existing members."""
     return _pick_steps(path.steps, value, "$")
 
 
@@ -233,7 +234,7 @@ def read_answer(value: Any, who: str) -> Any:
 
 
 def _check_message(value: Any, who: str) -> dict[str, Any]:
-    """Return a message that says or asks something."""
+    """Return a message if it has text or tool calls."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise AgentError(
             f"{who} answered {format_value(value)}, which is neither a text nor a message.",
@@ -245,7 +246,7 @@ def _check_message(value: Any, who: str) -> dict[str, Any]:
 
 
 def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
-    """Return what users newly said, several messages apart by an empty line; None if nobody said anything."""
+    """Return the users' new texts, separated by an empty line; None if there are none."""
     texts = [get_text(each) for each in messages if each.get("role") == "user"]
     return "\n\n".join(texts) if texts else None
 
@@ -259,13 +260,13 @@ def format_value(value: object) -> str:
 
 
 def tail(text: str, limit: int = TAIL) -> str:
-    """Return the end of a text, without what a terminal would obey."""
+    """Return the end of a text, without terminal escapes."""
     end = "\n".join(printable(line) for line in text.strip()[-limit:].splitlines())
     return end if len(text.strip()) <= limit else f"… {end}"
 
 
 def html_title(body: str) -> str | None:
-    """Return the title of a web page (an empty text if it has none), or None if this is no web page."""
+    """Return the title of a web page (empty if it has none), or None if this is no web page."""
     if not body.lstrip()[:200].lower().startswith(("<!doctype html", "<html", "<head", "<body", "<?xml", "<!--")):
         return None
     found = _TITLE.search(body)

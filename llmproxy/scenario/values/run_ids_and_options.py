@@ -1,12 +1,12 @@
-"""What is known of a run beside its conversation: names, options, who plays it, whose fault an error of it is.
+"""Facts of a run besides its conversation: ids, options, the running scenario, classification of errors.
 
-What a recording is found by must be the same tomorrow; the rest may be random.
+Names of recordings must be stable between runs; other ids may be random.
 
-cassette   `cassette=`, else slug of set and name, with a digest where slugging lost something
-thread id  with a session: digest of (cassette, sample, scenario), so the same in record and replay; else random
-run id     random;  batch id: SCENARIO_BATCH_RUN_ID, else one for the process
+cassette   `cassette=`, else slug of set and name, with a digest if slugging lost characters thread id  with a session:
+digest of (cassette, sample, scenario), so the same in record and replay; else random run id     random;  batch id:
+SCENARIO_BATCH_RUN_ID, else one for the process
 
-The status of a run that an error ended, by what was raised and who was at work:
+The status of a run that an error ended, by exception and current actor:
 
 AgentError                         the agent's           any other product error     the environment's
 AssertionError in a step           a failed check        anything else in the agent  the agent's
@@ -37,7 +37,7 @@ from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
 _LONGEST = 80
-"""Characters of a slug: file systems take 255 bytes, and a sample and a suffix follow."""
+"""Maximum characters of a slug: file systems allow 255 bytes, and a sample and a suffix follow."""
 
 
 def name_cassette(name: str, set_id: str | None = None) -> str:
@@ -68,12 +68,12 @@ def make_run_id() -> str:
 
 
 def batch_run_id() -> str:
-    """Return the id of the batch; made at the first call, and handed to child processes by the environment."""
+    """Return the id of the batch; created at the first call, and passed to child processes by the environment."""
     return os.environ.setdefault(_BATCH, f"scenariobatchrun_{secrets.token_hex(16)}")
 
 
 CALL_TIMEOUT = 120.0
-"""Seconds for a call of an adapter: a slow agent with several tools ends in it, a hanging one does not stay."""
+"""Seconds for a call of an adapter: enough for a slow agent with several tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,25 +89,25 @@ class RunOptions:
     """Whether thread ids are random even with a recording, for agents with a store that outlives runs."""
     cassette: str | None = None
     mode: str | None = None
-    """Of the session, such as ``replay``; None: the proxy's."""
+    """Mode of the session, such as ``replay``; None: the proxy's."""
     handlers: Sequence[HandlerLike] = ()
-    """Hear the events; functions become handlers."""
+    """Get the events; functions are wrapped."""
     history: Sequence[Message] | str | None = None
-    """What was said before: messages, or a recorded session ``store.db::cassette``."""
+    """Earlier messages, or a recorded session ``store.db::cassette``."""
     metadata: Mapping[str, Any] | None = None
-    """Told with the start of the run, in events and reports."""
+    """Included in the start event and reports."""
     parameters: Mapping[str, Any] | None = None
     """For connected agents."""
     fields: Mapping[str, Any] | None = None
-    """Values that `state.field(name)` gives: a row of data."""
+    """Values of `state.field(name)`: a row of data."""
     mock: Mapping[str, Any] | None = None
-    """Tool -> what the agent's model reads instead of its result."""
+    """Tool -> result that the agent's model reads instead."""
     sample: int = 1
     runs: int = 1
     max_concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        """Take functions as handlers; refuse numbers that cannot be meant."""
+        """Wrap functions as handlers; refuse invalid numbers."""
         if self.handlers != ():
             object.__setattr__(self, "handlers", to_handlers(self.handlers))
         if self.mock is not None:
@@ -122,7 +122,7 @@ _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
 
 def classify_run_error(error: BaseException, role: AgentRole | None) -> Status:
-    """Return the status of a run that `error` ended while somebody of `role` was called; None: a step or a callback."""
+    """Return the status of a run that `error` ended during a call of `role`; None: a step or a callback."""
     if isinstance(error, AgentError):
         return Status.AGENT_ERROR
     if isinstance(error, LLMProxyError) or not isinstance(error, Exception):
@@ -133,12 +133,12 @@ def classify_run_error(error: BaseException, role: AgentRole | None) -> Status:
 
 
 def describe_sys_exit(who: str, error: SystemExit) -> str:
-    """Return what to say of somebody who ended the whole program, which must not end as if all were well."""
+    """Return the message for code that exited the process, which must not look like success."""
     return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error in words: its own, after its kind where it is not one of ours."""
+    """Return an error's text, after its class if it is not one of ours."""
     if isinstance(error, LLMProxyError):
         return str(error)
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -148,7 +148,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def shorten_traceback[E: BaseException](error: E) -> E:
-    """Return an error with a traceback from its author's first frame on; ours have none: the text explains."""
+    """Return an error with a traceback from its author's first frame on; without for ours, whose text explains."""
     frame = error.__traceback__
     while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_ENGINE):
         frame = frame.tb_next
@@ -161,7 +161,7 @@ type _Ending = Awaitable[ScenarioResult | None]
 
 
 class RunningScenario(Protocol):
-    """What is used of a run from below it; `ScenarioExecutor` is one, and says what each is."""
+    """The part of a run used by lower layers; `ScenarioExecutor` is one, and documents the members."""
 
     config: ScenarioConfig
     options: RunOptions
@@ -187,4 +187,4 @@ class RunningScenario(Protocol):
 
 
 context_scenario: ContextVar[RunningScenario | None] = ContextVar("scenario", default=None)
-"""The executor whose agents, steps and callbacks run in this context."""
+"""The executor of this context's agents, steps and callbacks."""

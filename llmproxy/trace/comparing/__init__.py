@@ -1,1 +1,1 @@
-"""Two runs side by side: which call stands for which, what differs, and how that is shown."""
+"""Comparison of two runs: pairing of calls, differences, and their display."""

@@ -1,11 +1,10 @@
-"""How another model, or another prompt, went about the same task: what it called otherwise, and what it used.
+"""Comparison of how two models, or prompts, handle the same task: their tool calls and usage.
 
     (recorded interactions, interactions of a run) -> (BehaviorChange, ...)
 
-Calls are those that the models asked for, in order. Equal ones (tool and arguments) stand for each other, in order as
-far as that goes; of what is left, calls of one tool at the same place between those are the same call with other
-arguments; the rest is new, or gone. The order is told where two calls that followed each other came the other way
-round.
+Compared are the tool calls that the models asked for, in order. Equal ones (tool and arguments) are paired in order as
+far as possible; of the rest, calls of one tool at the same place between pairs are the same call with other arguments;
+the others are new, or gone. A changed order is reported for two consecutive calls that were swapped.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from llmproxy.protocol import AGENT, Channel
 
 _FAILED = 400
 _PLACES = 20
-"""Places of one call's arguments that are told."""
+"""Maximum argument places reported for one call."""
 _SHOWN = 80
 
 
 class ComparedToolCall(NamedTuple):
     tool: str
     arguments: Any
-    """The value; the text where it is no JSON."""
+    """The value; the text if it is no JSON."""
 
     def __str__(self) -> str:
         return f"{self.tool}({clip(json.dumps(self.arguments, ensure_ascii=False, sort_keys=True), _SHOWN)})"
@@ -44,13 +43,13 @@ class ComparedToolCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BehaviorChange:
-    """One difference; equal ones of several runs are the same."""
+    """One difference; equal ones of several runs are equal values."""
 
     what: str
     """``gone``, ``new``, ``arguments``, ``order``, ``answer``, ``verdict``."""
     tool: str = ""
     place: str = ""
-    """``$.city``, of arguments."""
+    """JSON path in the arguments, ``$.city``."""
     old: str = ""
     new: str = ""
 
@@ -78,20 +77,20 @@ class BehaviorChange:
 
 @dataclass(frozen=True, slots=True)
 class BehaviorRun:
-    """What a model did in a run, and what that used."""
+    """A model's behaviour in a run, and its usage."""
 
     calls: tuple[ComparedToolCall, ...] = ()
     answer: str = ""
-    """Its last words."""
+    """Its last text."""
     requests: int = 0
     tokens_in: int | None = 0
-    """None where an answer does not say."""
+    """None if an answer does not report it."""
     tokens_out: int | None = 0
     cost: Decimal | None = Decimal(0)
-    """US dollars; None where a price is not known."""
+    """US dollars; None if a price is unknown."""
     models: tuple[str, ...] = ()
     ended: bool = True
-    """Whether its last answer was whole, good and called nothing: it came to its own end."""
+    """Whether its last answer was complete, successful and without tool calls: the run ended by itself."""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -106,7 +105,7 @@ class BehaviorRun:
 
 
 def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
-    """Return what the agent's model did in a recording, in order; failed answers asked and used nothing."""
+    """Return the behaviour of the agent's model in a recording; failed answers count for nothing."""
     calls: list[ComparedToolCall] = []
     answer, requests, models, ended = "", 0, dict[str, None](), False
     tokens_in: int | None = 0
@@ -134,7 +133,7 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
 
 
 def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChange, ...]:
-    """Return what the new run did otherwise, sorted; tokens and cost are compared over all runs, not here."""
+    """Return the differences of the new run, sorted; tokens and cost are compared over all runs elsewhere."""
     pairs, gone, added = _pair_calls(old.calls, new.calls)
     found = [BehaviorChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
     found += [BehaviorChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
@@ -153,7 +152,7 @@ def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChang
 def _pair_calls(
     old: Sequence[ComparedToolCall], new: Sequence[ComparedToolCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
-    """Return which call of one run stands for which of the other, and what is left of each."""
+    """Return pairs of corresponding calls, and the rest of each run."""
     pairs = _find_common_calls([_make_call_key(call) for call in old], [_make_call_key(call) for call in new])
     moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
     for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
@@ -173,7 +172,7 @@ def _pair_calls(
 
 
 def _find_common_calls(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
-    """Return what is the same in both, in order, as places in both."""
+    """Return the equal calls in order, as positions in both runs."""
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
     return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
 
@@ -185,7 +184,7 @@ def _pair_remaining_calls(
     right: Sequence[int],
     pairs: Sequence[tuple[int, int]],
 ) -> list[tuple[int, int]]:
-    """Pair what is left of one tool at one place: with as many of the paired calls before it, in order."""
+    """Pair remaining calls of one tool at one place: with equally many paired calls before it, in order."""
     waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
     for j in right:
         waiting[new[j].tool, sum(n < j for _, n in pairs)].append(j)

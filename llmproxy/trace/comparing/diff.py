@@ -1,12 +1,12 @@
-"""What is different between two runs, and whether it matters.
+"""Differences between two runs, and whether they matter.
 
     (old cassette, new cassette) -> ReplayDiff
 
-Totals are compared as they stand in the cassettes, as the original does. Latency never counts as a change. Calls are
-paired by tool name, in order; calls that one side has more are a difference of the sequence. A changed argument is a
-change of the *contract*, what the agent asks of the tool, unless both values are incidental: a whole value that is a
-UUID, a moment, a call's id, a temporary path. A changed result is information: the world answered differently. The
-paths are the original's: ``arguments.order_id``, ``result.items[0].price``.
+Totals are compared as recorded in the cassettes, like the original. Latency never counts as a change. Calls are paired
+by tool name, in order; extra calls of one side are a difference of the sequence. A changed argument changes the
+*contract* between agent and tool, unless both values are incidental: a whole value that is a UUID, a time, a call's id,
+a temporary path. A changed result is information: the world answered differently. The paths are the original's:
+``arguments.order_id``, ``result.items[0].price``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"
 MISSING: Any = object()
-"""Stands for the value of what is not there."""
+"""Marks a missing value."""
 _DEPTH = 64
 _SHOWN = 400
 
@@ -46,7 +46,7 @@ class ToolFieldChange:
 
     tool: str
     call: int
-    """Which call of this tool, from 1."""
+    """Number of the call of this tool, from 1."""
     field: str
     """``arguments.order_id``, ``result.items[0].price``."""
     old: Any
@@ -54,11 +54,11 @@ class ToolFieldChange:
     severity: str
     """``contract`` or ``info``."""
     looks: str | None = None
-    """What makes an incidental value incidental: ``uuid``, ``time``, ``temporary path``, ``id``."""
+    """Kind of an incidental value: ``uuid``, ``time``, ``temporary path``, ``id``."""
 
     @property
     def label(self) -> str:
-        """What kind of change this is, in words."""
+        """Description of the kind of change."""
         if self.severity == CONTRACT:
             return "Tool contract changed"
         if self.field.startswith("result"):
@@ -104,7 +104,7 @@ def pair_calls_by_number(old: Iterable[Span], new: Iterable[Span]) -> Iterator[t
 def find_tool_changes(
     old: Iterable[Span], new: Iterable[Span], *, ignore: Iterable[str] = (), results: bool = True
 ) -> list[ToolFieldChange]:
-    """Return where paired calls differ; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
+    """Return the differences of paired calls; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
     for tool, n, before, after in pair_calls_by_number(old, new):
@@ -121,12 +121,12 @@ def find_tool_changes(
 
 
 def _read_result(value: Any) -> Any:
-    """Return what a result says: one that is JSON text counts as the value."""
+    """Return a result's value; a JSON text counts as its value."""
     return parse_json_or_text(value) if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") else value
 
 
 def classify_incidental(old: object, new: object) -> str | None:
-    """Name the kind of a value that differs by nature on both sides, or return None."""
+    """Return the kind of a value that is incidental on both sides, or None."""
     if isinstance(old, str) and isinstance(new, str):
         return next((name for name, pattern in _INCIDENTAL if pattern.fullmatch(old) and pattern.fullmatch(new)), None)
     return None
@@ -158,7 +158,7 @@ _SIDES = ("tool_sequence", "output", "tokens", "cost")
 
 @dataclass
 class ReplayDiff:
-    """Every difference that a comparison found."""
+    """All differences of a comparison."""
 
     tool_sequence_changed: bool = False
     output_changed: bool = False
@@ -179,7 +179,7 @@ class ReplayDiff:
     old_latency_ms: float = 0.0
     new_latency_ms: float = 0.0
     old_texts: list[str] = field(default_factory=list)
-    """What the model said on the way to its output; the original looks at the output alone."""
+    """The model's texts before its output; the original compares the output only."""
     new_texts: list[str] = field(default_factory=list)
 
     @staticmethod
@@ -206,22 +206,22 @@ class ReplayDiff:
 
     @property
     def contract_changes(self) -> list[ToolFieldChange]:
-        """The changed arguments that are not incidental."""
+        """Changed arguments that are not incidental."""
         return [change for change in self.tool_changes if change.severity == CONTRACT]
 
     @property
     def tool_args_changed(self) -> bool:
-        """Whether any argument changed, an incidental one included."""
+        """Whether any argument changed, incidental ones included."""
         return any(change.field.startswith("arguments") for change in self.tool_changes)
 
     @property
     def texts_changed(self) -> bool:
-        """Whether the model said something else before its output."""
+        """Whether the model's texts before its output changed."""
         return self.old_texts != self.new_texts
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything changed; latency aside."""
+        """Whether anything but latency changed."""
         return bool(self.tool_changes) or self.texts_changed or any(getattr(self, flag) for flag in _FLAGS)
 
     def fails(self, on: FailOn) -> bool:
@@ -259,7 +259,7 @@ class ReplayDiff:
 
 
 def list_model_texts(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
-    """Return what the model said in either run, in order; the last words are left out where they are a run's output."""
+    """Return the model's texts in either run, in order, without the last one if it is a run's output."""
     before, after = _find_model_texts(old), _find_model_texts(new)
     if before == after:
         return before, after

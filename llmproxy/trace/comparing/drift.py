@@ -1,20 +1,20 @@
-"""What holds for an answer whatever its words are, and where new answers to a recorded request break it.
+"""Properties of an answer that are independent of its wording, and tests whether new answers differ in them.
 
-    Interaction -> AnswerContract -> (refused, shape) of one call, and how far apart two answers are in behaviour
+    Interaction -> AnswerContract -> (refused, shape) of one call, and the distance of two answers in behaviour
 
-*Refused*: the provider does not serve this request any more. *Shape*: a member that is gone or has another type, a
-framing or a kind of content that is not understood. Both are seen in one answer. *Behaviour* (tools, finish, length,
-language) varies from answer to answer: statistics decide whether more than before.
+*Refused*: the provider does not serve this request any more. *Shape*: a member that is gone or has another type, an
+unknown framing or kind of content. Both are visible in one answer. *Behaviour* (tools, finish, length, language) varies
+from answer to answer: statistics decide whether it varies more than before.
 
-A member is missed only where an answer that behaves alike has its parent. Whether a model behaves otherwise than before
+A member counts as missing only if an answer of the same shape group has its parent. Whether a model behaves differently
 is one verdict over all sampled calls, by a permutation test within each.
 
-    distances between the earlier and the new answers of each call -> p, and what a change would have had to be
+    distances between the earlier and the new answers of each call -> p, and the detectable change
 
-Within a call earlier and new answers would be exchangeable if nothing had changed. The statistic of a call is the mean
-distance between an earlier and a new answer; its distribution comes from all ways to say which answers were the earlier
-ones (Fisher's randomization test, stratified by call; Good, *Permutation Tests*, 2000). The sum over the calls is
-compared with sums drawn by lot (Phipson and Smyth, 2010). A single call is never called significant.
+Without a change, earlier and new answers of a call are exchangeable. The statistic of a call is the mean distance
+between an earlier and a new answer; its distribution comes from all assignments of the answers to earlier and new
+(Fisher's randomization test, stratified by call; Good, *Permutation Tests*, 2000). The sum over the calls is compared
+with sums drawn at random (Phipson and Smyth, 2010). A single call is never called significant.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OPAQUE = frozenset({"input", "args", "arguments", "metadata", "parsed", "logpro
 """Members whose content is the model's or the user's, not the provider's shape."""
 _REFUSED = range(400, 500)
 _NOT_OURS = frozenset({401, 402, 403, 407, 408, 409, 425, 429})
-"""Statuses that speak of a key, a bill or a busy day, not of the request."""
+"""Statuses about a key, a bill or high load, not about the request."""
 _ALIKE, _FAR = log2(1.5), 2.0
-"""Doublings below which two lengths are one, since other words are no other behavior, and from which they are far."""
+"""Length ratios in doublings: below the first two lengths count as equal, above the second as far apart."""
 _FUNCTION_WORDS = {
     "en": "the and of to is that for with you are this have",
     "de": "der die und das ist nicht ein ich zu den mit sie",
@@ -57,45 +57,45 @@ _SCRIPTS = (
     ("th", re.compile(r"[\u0e00-\u0e7f]")),
 )  # fmt: skip
 _FEWEST_WORDS = 3
-"""Function words that tell a language."""
+"""Least function words that identify a language."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerContract:
-    """One answer without its words."""
+    """Properties of one answer without its words."""
 
     status: int
     refusal: str
-    """Why the provider refuses the request; empty if it does not, or if the reason is not the request."""
+    """Reason why the provider refuses the request; empty if it does not, or for other reasons."""
     framing: str
-    """``sse``, ``json`` and so on; with ``, cut`` where its end was missing."""
+    """``sse``, ``json`` and so on; with ``, cut`` if its end was missing."""
     members: frozenset[tuple[str, str]]
-    """Path of a member, and its type; lists have no positions: ``usage.prompt_tokens``, ``number``."""
+    """Path and type of members; without list positions: ``usage.prompt_tokens``, ``number``."""
     legible: bool
-    """Words, thoughts or calls were understood, and nothing besides that was not."""
+    """Whether its text, reasoning or calls were understood, and nothing else was left."""
     kinds: tuple[bool, bool, bool]
-    """Whether there are words, thoughts, calls."""
+    """Whether there are text, reasoning, calls."""
     tools: tuple[str, ...]
     finish: tuple[str, ...]
     text: str
     language: str
-    """Empty where a text is too short to tell."""
+    """Empty if the text is too short."""
     model: str | None
-    """Which model the answer says it is from."""
+    """The model named by the answer."""
 
     @property
     def is_success(self) -> bool:
-        """Whether the provider answered the question, well or in a shape that nobody knows."""
+        """Whether the provider answered the request, well or in an unknown shape."""
         return self.status in range(200, 300)
 
     @property
     def shape_group(self) -> tuple[object, ...]:
-        """What must be equal for shapes to be comparable."""
+        """Key of answers whose shapes are comparable."""
         return self.kinds, self.finish
 
 
 def read_contract(interaction: Interaction) -> AnswerContract:
-    """Read an answer. Never raises."""
+    """Return the properties of an answer. Never raises."""
     response, opened = interaction.response, decode_exchange(interaction, RequestMessageCache())
     kind = response.mime_type
     said = opened.answer
@@ -131,7 +131,7 @@ def _walk_members(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def detect_language(text: str) -> str:
-    """Return the language of a text by its script and its function words: ``en``; empty where they do not tell."""
+    """Return the language of a text by its script and function words: ``en``; empty if unclear."""
     for name, script in _SCRIPTS:
         if len(script.findall(text)) * 3 > len(text):
             return name
@@ -142,12 +142,12 @@ def detect_language(text: str) -> str:
 
 
 def list_provider_refusals(new: Sequence[AnswerContract]) -> list[str]:
-    """Return why a request that was answered once is refused now, each reason once."""
+    """Return the reasons of new refusals of a request that was answered before, without duplicates."""
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
 
 def compare_shapes(old: Sequence[AnswerContract], new: Sequence[AnswerContract]) -> list[str]:
-    """Return what is broken in the shape of new answers to one request, in words; empty if nothing is."""
+    """Return the broken parts in the shape of new answers to one request as text; empty if there are none."""
     new = [each for each in new if each.is_success]
     old = [each for each in old if each.is_success]
     if not old or not new:
@@ -185,7 +185,7 @@ def _get_parent_path(path: str) -> str:
 
 
 def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float:
-    """Return how far two answers are apart in behaviour: tools, finish and language count one, length up to one."""
+    """Return the distance of two answers' behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
     length = 0.0 if doublings < _ALIKE else min(doublings, _FAR) / _FAR
@@ -193,7 +193,7 @@ def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float
 
 
 def describe_behavior(one: AnswerContract) -> str:
-    """Return what an answer did, in words: ``calls refund; 120 characters of en; stop``."""
+    """Return an answer's behaviour as text: ``calls refund; 120 characters of en; stop``."""
     parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
     parts[1] += f" ({one.language})" if one.language else ""
     return "; ".join(filter(None, (*parts, ", ".join(one.finish)))) or f"status {one.status}"
@@ -206,25 +206,25 @@ DRAWN = 9_999
 _SIMULATED = 800
 _DRAWN_IN_SIMULATIONS = 99
 NOISE = 0.1
-"""How often two answers to one request differ though nothing changed, where nothing is known of it."""
+"""Assumed share of differing answers to one unchanged request, if unknown."""
 PLANTED = (0.1, 0.3, 0.6)
-"""Shares of calls that go another way, for which it is said how probably that would have been seen."""
+"""Shares of changed calls for which the probability of detection is reported."""
 _MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class CallStatistic:
-    """One call: how far its new answers are from the earlier ones, and what that could have been."""
+    """One call: the distance of its new answers from the earlier ones, and its possible values."""
 
     seen: float
     possible: tuple[float, ...]
-    """The same for each way to say which answers were the earlier ones; `seen` is one of them."""
+    """The statistic for every assignment of answers to earlier and new; `seen` is one of them."""
 
 
 def compute_statistic[Answer](
     old: Sequence[Answer], new: Sequence[Answer], distance: Callable[[Answer, Answer], float]
 ) -> CallStatistic:
-    """Return the statistic of a call, less its mean over all arrangements. Raises ValueError: a side is empty."""
+    """Return the statistic of a call, minus its mean over all arrangements. Raises ValueError: a side is empty."""
     if not old or not new:
         raise ValueError("a call is compared by an earlier answer and a new one at least")
     every = [*old, *new]
@@ -240,10 +240,10 @@ def _mean_distance(apart: Sequence[Sequence[float]], earlier: frozenset[int]) ->
 
 
 def compute_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:
-    """Return how probable a sum as large as the one that was seen is if nothing has changed.
+    """Return the probability of a sum at least as large as the observed one if nothing has changed.
 
-    `both`: or as small, which says that new answers vary more than earlier ones. Not for recordings: one that was kept
-    because its test passed is more usual than an answer drawn by lot.
+    `both`: or as small, which means that new answers vary more than earlier ones. Not for recordings: one that was kept
+    because its test passed is more typical than a random answer.
     """
     lot = random.Random(seed)  # noqa: S311 - no secret: the same answers give the same verdict
     seen = sum(call.seen for call in calls)
@@ -256,12 +256,12 @@ def compute_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed:
 
 
 def compute_least_p_value(sizes: Sequence[tuple[int, int]]) -> float:
-    """Return a bound below which no p of these calls can lie: one arrangement of all."""
+    """Return the least possible p of these calls: one arrangement of all."""
     return prod(1 / comb(old + new, old) for old, new in sizes)
 
 
 def correct_p_values(ps: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number (Holm, 1979), in the order in which they came."""
+    """Return p-values corrected for their number (Holm, 1979), in the given order."""
     order = sorted(range(len(ps)), key=lambda at: ps[at])
     found, highest = [1.0] * len(ps), 0.0
     for rank, at in enumerate(order):
@@ -273,10 +273,10 @@ def correct_p_values(ps: Sequence[float]) -> list[float]:
 def estimate_power(
     sizes: Sequence[tuple[int, int]], share: float, *, noise: float = NOISE, alpha: float = ALPHA, seed: int = 0
 ) -> float:
-    """Return how probably a change would be seen in which that share of the calls goes another way.
+    """Return the probability of detecting a change of this share of the calls.
 
-    `sizes` has for each call how many earlier and new answers there are. Answers are simulated: each goes the call's
-    own way or another one, so that two of them differ with the probability `noise`.
+    `sizes` has for each call the numbers of earlier and new answers. Answers are simulated: each is the call's usual
+    one or another, so that two of them differ with probability `noise`.
     """
     stray = (1 - sqrt(max(0.0, 1 - 2 * noise))) / 2
     lot = random.Random(seed)  # noqa: S311 - a simulation

@@ -1,13 +1,12 @@
-"""What changed between two recordings of the same thing: turns, what was asked, tool calls, texts, tokens and cost.
+"""Differences between two recordings of the same task: turns, prompts, tool calls, texts, tokens and cost.
 
     interactions of A, interactions of B -> aligned by request -> CassetteDiff -> lines for people, plain values for
     JSON
 
-Two requests with one key are one turn. What lies between such turns is paired in order, call by call of the same
-operation; what is left was added or removed. Ids and times are no differences: only what an agent sees and what it
-costs.
+Two requests with one key are one turn. Requests between such turns are paired in order, within the same operation; the
+rest was added or removed. Ids and times are no differences: only what an agent sees and what it costs.
 
-The difference of two recordings: of their runs (tools, texts, tokens), and request by request what that does not tell.
+`RunAndRequestDiff` combines this with the difference of the runs (tools, texts, tokens).
 
 (interactions of A, interactions of B) -> RunAndRequestDiff
 """
@@ -35,18 +34,18 @@ from llmproxy.trace.trace_file import from_interactions
 
 What = Literal["same", "changed", "added", "removed"]
 _ARGUMENTS = 5
-"""Differing places of one call's arguments that are listed."""
+"""Maximum differing argument places listed for one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedTurn:
-    """One call as a reviewer sees it."""
+    """One call for display."""
 
     provider: str
     operation: str
     model: str | None
     asked: str
-    """The last message of the user, or the last result of a tool; of a server of tools the tool with its arguments."""
+    """The last user message or tool result; for an MCP server the tool with its arguments."""
     status: int
     ending: str
     text: str
@@ -54,7 +53,7 @@ class ComparedTurn:
     tokens_in: int | None
     tokens_out: int | None
     cost: Decimal | None
-    """USD; None where the price is not known."""
+    """USD; None if the price is unknown."""
 
     @property
     def title(self) -> str:
@@ -66,7 +65,7 @@ class TurnChange:
     what: str
     """``asked``, ``model``, ``status``, ``text``, ``call 1 get_weather $.city``, ``tokens in``, ``cost`` ..."""
     old: str
-    """As JSON, shortened; empty where there was nothing."""
+    """JSON, shortened; empty if missing."""
     new: str
 
 
@@ -85,7 +84,7 @@ class TurnPair:
 
 @dataclass(frozen=True, slots=True)
 class CassetteTotals:
-    """One cassette in numbers; what is unknown counts as nothing."""
+    """Totals of one cassette; unknown values count as nothing."""
 
     turns: int
     calls: int
@@ -93,7 +92,7 @@ class CassetteTotals:
     tokens_out: int
     cost: Decimal
     unpriced: int
-    """Turns whose price is not known."""
+    """Turns with an unknown price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,11 @@ class CassetteDiff:
 
     @property
     def is_same(self) -> bool:
-        """Whether a reviewer has nothing to look at."""
+        """Whether there is no difference to review."""
         return all(pair.what == "same" for pair in self.pairs)
 
     def count_pairs(self, what: What) -> int:
-        """Return how many turns are the same, changed, added or removed."""
+        """Return the number of equal, changed, added and removed turns."""
         return sum(pair.what == what for pair in self.pairs)
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,14 +118,14 @@ class CassetteDiff:
         return {"same": self.is_same, **plain}
 
     def summarize(self) -> str:
-        """Return how many requests of each kind there are, and what became of tokens and cost."""
+        """Return the number of requests by kind, and the change of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
         counts = ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
         return f"{counts}; {_describe_totals_change(self.old, self.new)}"
 
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
-    """Compare two cassettes, each in the order of its requests. Never raises on odd bodies."""
+    """Compare two cassettes, each in the order of its requests. Never raises on invalid bodies."""
     a, b = [*map(read_compared_turn, old)], [*map(read_compared_turn, new)]
     pairs = tuple(_align_turns_by_key([each.key for each in old], [each.key for each in new], a, b))
     return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
@@ -151,7 +150,7 @@ def _format_tool_result(call: ToolText) -> str:
 
 
 def _decode_body(body: bytes) -> str:
-    """Return a body that is no conversation (an error) as text; JSON in one way of writing."""
+    """Return the text of a body without conversation (an error); JSON in canonical form."""
     text = body.decode("utf-8", "backslashreplace")
     tree = parse_json_or_text(text)
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
@@ -182,7 +181,7 @@ def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> TurnP
 
 
 def _list_lone_turn_changes(turn: ComparedTurn) -> Iterator[TurnChange]:
-    """Yield what a turn of one side alone answers, as the old side of changes."""
+    """Yield the contents of an unpaired turn as the old side of changes."""
     if turn.text:
         yield TurnChange("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
@@ -247,7 +246,7 @@ def _describe_totals_change(old: CassetteTotals, new: CassetteTotals) -> str:
 
 
 _TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
-"""Changes of a conversation's request that the comparison of the runs tells already."""
+"""Kinds of request changes that the comparison of the runs reports already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +260,13 @@ class RunAndRequestDiff:
     def compare(
         cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
     ) -> RunAndRequestDiff:
-        """Compare two recordings, each in the order of its requests. Never raises on odd bodies."""
+        """Compare two recordings, each in the order of its requests. Never raises on invalid bodies."""
         before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
         return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))
 
     @property
     def pairs_beyond_run_diff(self) -> list[TurnPair]:
-        """Requests of which something is to be told that the comparison of the runs does not tell."""
+        """Pairs of requests with differences that the comparison of the runs lacks."""
         return [
             each
             for each in self.requests.pairs
@@ -275,13 +274,13 @@ class RunAndRequestDiff:
         ]
 
     def fails(self, on: FailOn | None) -> bool:
-        """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
+        """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: never."""
         if on is None:
             return False
         return self.trace.fails(on) or (on == "any" and not self.requests.is_same)
 
 
 def list_changes_beyond_run_diff(pair: TurnPair) -> list[TurnChange]:
-    """Return a request's changes that the runs do not tell: all, unless both have the conversation."""
+    """Return a request's changes that the runs lack: all, unless both have the conversation."""
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

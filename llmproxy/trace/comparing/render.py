@@ -1,4 +1,4 @@
-"""A diff as text: side by side for a terminal, JSON, Markdown for a pull request. Nothing is printed here."""
+"""Rendering of a diff: side by side for a terminal, JSON, Markdown for a pull request. Nothing is printed here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width:
 
 
 def diff_to_json(diff: ReplayDiff) -> dict[str, Any]:
-    """Return everything in a diff as plain values; more than `ReplayDiff.to_dict`, whose members are the original's."""
+    """Return a whole diff as plain values; more than `ReplayDiff.to_dict`, whose members are the original's."""
     data = diff.to_dict()
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
         plain["looks"] = change.looks
@@ -57,7 +57,7 @@ def _list_totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
 
 
 def align_side_by_side(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield lines side by side: left, right, whether they are the same; a lone one is beside nothing."""
+    """Yield lines side by side: left, right, whether they are equal; an unpaired one has an empty side."""
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         for n in range(max(i2 - i1, j2 - j1)):
             left = old[i1 + n] if i1 + n < i2 else ""
@@ -119,12 +119,12 @@ def _show_value(value: object) -> str:
 
 
 def _choose_fence(text: str, least: int) -> str:
-    """Return more backticks than stand anywhere in a row in `text`."""
+    """Return more backticks than any run of them in `text`."""
     return "`" * max(least, *(len(run) + 1 for run in _TICKS.findall(text)), least)
 
 
 def _format_cell(text: str) -> str:
-    """Return text as code in a table's cell: no bar, no line break and no backtick ends it."""
+    """Return text as code in a table's cell: bars, line breaks and backticks cannot end it."""
     safe = clip(text, 200).replace("|", "\\|")
     fence = _choose_fence(safe, 1)
     between = " " if "`" in safe else ""

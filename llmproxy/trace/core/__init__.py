@@ -1,1 +1,1 @@
-"""Evalcraft's import path of the values."""
+"""Evalcraft's import path of the models."""

@@ -1,4 +1,4 @@
-"""Evalcraft's import path of the values: ``from evalcraft.core.models import Cassette, SpanKind``."""
+"""Evalcraft's import path of the models: ``from evalcraft.core.models import Cassette, SpanKind``."""
 
 from llmproxy.trace.spans import AssertionResult, EvalResult, Provenance, Span, SpanKind, TokenUsage
 from llmproxy.trace.trace_file import AgentRun, Cassette

@@ -1,21 +1,20 @@
-"""Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked
-elsewhere.
+"""Activity of an agent from the calls of a run: tools requested and executed, tokens, retries. Pure.
 
-    a call (as the proxy tells it) + Interaction (as recorded) -> WireCall, of all of a run -> AgentStep, of a part
+    a call (from the proxy) + Interaction (as recorded) -> WireCall, of a whole run -> AgentStep, of a part
 
-What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`UsageSum.complete`).
-Nothing is opened before somebody asks what was seen: most agents have no tools.
+A value that a provider did not report is None, never 0, and a sum with an unknown part is a lower bound
+(`UsageSum.complete`). Recordings are decoded only on demand: most agents have no tools.
 
-Only a request whose first answer was an error, or did not arrive whole, is sent again as a retry. Equal requests with
-whole answers are as many calls: an agent in a loop, a card charged three times. Two whole answers are one only where
-the client's SDK says so in the request (`SentRequest.attempt`): the first was whole for us, and came too late for it.
+Only a request whose first answer was an error, or incomplete, is retried. Equal requests with complete answers count as
+separate calls: an agent in a loop, a card charged three times. Two complete answers count as one only if the client's
+SDK says so in the request (`SentRequest.attempt`): the first was complete here, but came too late for the client.
 
-A request repeats the history. Its new results stand behind the last answer that called tools, and no model has answered
-to them yet; which call each is for, the request itself says: the call in that answer with this id (or the next of this
-name, where a dialect has no ids). Ids alone tell little: servers number the calls of each answer anew, and a recording
-may be played twice.
+A request repeats the history. Its new results come after the last answer with tool calls, and no model has answered
+them yet; the request itself says which call each is for: the call in that answer with this id (or the next of this
+name, in dialects without ids). Ids alone are not enough: servers number the calls of each answer anew, and a recording
+may be replayed twice.
 
-A recorded cassette is read as the wire that it was. For ``estimate: true`` four characters are a token, marked as an
+A recorded cassette is read like live traffic. For ``estimate: true`` four characters are a token, marked as an
 estimate: within a third for English prose, worse for code.
 """
 
@@ -52,27 +51,27 @@ from llmproxy.trace.reading.recording_spans import read_interaction
 
 
 class SentRequest(NamedTuple):
-    """A request that was sent, as far as it matters here."""
+    """Facts of a sent request that decide about retries."""
 
     seq: int
     """Number in the session."""
     question: str | None
-    """The same for the same request; None if nobody knows."""
+    """Equal for equal requests; None if unknown."""
     attempt: int | None
-    """How often its client had sent it before, if it says so; 0 is the first time."""
+    """Number of earlier attempts according to its client, if given; 0 is the first time."""
     whole: bool
-    """Whether a whole answer came, or the client went on with what came of it."""
+    """Whether the answer was complete, or the client continued with a part of it."""
     used: bool = False
     """Whether the client ran a tool that the answer asked for."""
 
 
 class RetriedCalls(NamedTuple):
-    """What does not count, by number."""
+    """Calls that do not count, by number."""
 
     sure: frozenset[int]
-    """A later request repeats them: its answer counts, theirs do not."""
+    """Calls that a later request repeats: its answer counts, theirs do not."""
     unclear: frozenset[int]
-    """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
+    """Several equal calls of which one was repeated, and it is unknown which; one of them is in `sure`."""
 
 
 def find_retried_calls(sent: Iterable[SentRequest]) -> RetriedCalls:
@@ -88,10 +87,10 @@ def find_retried_calls(sent: Iterable[SentRequest]) -> RetriedCalls:
 
 
 def _match_retries(group: Sequence[SentRequest], sure: set[int], unclear: set[int]) -> None:
-    """Find what equal requests repeat.
+    """Find the calls that equal requests repeat.
 
-    First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to
-    nothing rather than was gone on with. Then the others, which can only repeat what came to nothing.
+    First requests that name their attempt: they repeat one with one attempt less, preferably a failed and unused one.
+    Then the others, which can only repeat failed calls.
     """
     for place, again in enumerate(group):
         if again.attempt:
@@ -111,9 +110,9 @@ _FAILED = re.compile(
     r"last\)|[\w.]*(?:error|exception)\b\s*[:(]",
     re.IGNORECASE,
 )
-"""How texts of failed tools begin: our own words for it, and those of frameworks."""
+"""Beginnings of texts of failed tools: our own, and those of frameworks."""
 _ERRORS = ("error", "errors", "exception")
-"""Members of an object that say what went wrong, if there is anything in them."""
+"""Members of an object that hold an error, if not empty."""
 _FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", False))
 """Members of an object that say whether it failed."""
 
@@ -125,12 +124,12 @@ class ToolResult:
 
     @classmethod
     def classify(cls, text: str, *, declared: bool) -> ToolResult:
-        """Make one; `declared`: the dialect says that the tool failed."""
+        """Build a result; `declared`: the dialect marks it as failed."""
         return cls(text, declared or _is_error_result(text))
 
 
 def read_tool_results(exchange: DecodedExchange) -> list[ToolResult | None]:
-    """Return for each message of a request the result that it is, None for what is none."""
+    """Return each message of a request as a tool result, None if it is none."""
     declared: dict[str, list[bool]] = {}
     for call_id, failed in _read_failure_marks(exchange.tree):
         declared.setdefault(call_id, []).append(failed)
@@ -160,7 +159,7 @@ def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _is_error_result(text: str) -> bool:
-    """Return whether a result is a failure: an object with an error, or a text that begins as frameworks' do."""
+    """Return whether a result is a failure: an object with an error, or a text that begins like frameworks' errors."""
     stripped = text.lstrip()
     if stripped[:1] == "{":
         value = parse_json(stripped)
@@ -173,14 +172,14 @@ def _has_error_member(value: Mapping[str, object]) -> bool:
 
 
 def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
-    """Return when the first replayed exchange was recorded, Unix time; None: none was, or nobody knows."""
+    """Return when the first replayed exchange was recorded, Unix time; None if none was, or if unknown."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
 
 
 def sum_recorded_latency(calls: Iterable[Call]) -> float | None:
-    """Return the agent's time in models, milliseconds, as recorded; None for no calls, or one not recorded."""
+    """Return the agent's time in models, milliseconds, as recorded; None without calls, or if one is not recorded."""
     ends = [_read_recorded_ms(call.recording) for call in calls if call.party == AGENT]
     return None if not ends or None in ends else sum(each for each in ends if each is not None)
 
@@ -192,75 +191,75 @@ def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AgentStep:
-    """What the agent did on the wire in a stretch of its calls."""
+    """The agent's activity in some of its calls."""
 
     seen: Sequence[WireCall] = ()
     tools: Sequence[ToolUse] = ()
-    """The calls of tools that count, in the order in which models asked for them."""
+    """Tool calls that count, in the order in which models asked for them."""
     usage: Mapping[str, UsageSum] = field(default_factory=dict)
-    """By the names that suites use: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
+    """Usage by the names in suites: ``inputTokens``, ``cacheReadTokens``, ``costUsd`` ..."""
     replayed: bool = False
     """Whether every exchange was answered from a recording."""
 
     @property
     def request_count(self) -> int:
-        """How many requests of the agent arrived."""
+        """Number of the agent's requests."""
         return len(self.seen)
 
     @property
     def has_readable_answer(self) -> bool:
-        """Whether a model was seen to answer, at least once, in words that can be read whole."""
+        """Whether at least one answer of a model could be read completely."""
         return any(each.is_readable for each in self.seen)
 
     @property
     def unreadable(self) -> tuple[WireCall, ...]:
-        """Answers of which it is not known what they asked for; `WireCall.unread_reason` says why."""
+        """Answers with unknown tool calls; reasons in `WireCall.unread_reason`."""
         return tuple(each for each in self.seen if each.unread_reason)
 
     @property
     def unrecorded_answers(self) -> tuple[WireCall, ...]:
-        """Answers whose content nobody kept (mode passthrough)."""
+        """Answers whose content was not recorded (mode passthrough)."""
         return tuple(each for each in self.seen if each.exchange is None and each.is_answered)
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """What was recorded of each exchange, by `make_recording_fingerprint`; empty where nothing is kept."""
+        """Fingerprint of each exchange's recording by `make_recording_fingerprint`; empty if not recorded."""
         return tuple(
             "" if each.call.recording is None else make_recording_fingerprint(each.call.recording) for each in self.seen
         )
 
     @property
     def interactions(self) -> tuple[int, ...]:
-        """Recorded interactions, as `llmproxy show` names them."""
+        """Ids of recorded interactions, as in `llmproxy show`."""
         return tuple(each.call.interaction for each in self.seen if each.call.interaction is not None)
 
 
 class WireObserver:
-    """Everything that a party of one run said to models so far; feed it in order of arrival."""
+    """All model calls of a party in a run; feed it in order of arrival."""
 
     def __init__(self, party: str | None = AGENT) -> None:
-        """Begin empty. Other parties' calls (user simulator, judges) are not the agent's; None takes all."""
+        """Start empty. Other parties' calls (user simulator, judges) are skipped; None takes all."""
         self._party = party
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
-        """Messages to servers of tools."""
+        """Messages to MCP servers."""
         self._opened: list[WireCall] = []
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
         self._waiting = UnansweredToolCalls()
         self._heard: set[tuple[RecordedConversation, str | None]] = set()
-        """In which conversation which request was sent."""
+        """Conversation of each request."""
         self._origins: dict[str | None, set[str | None]] = {}
-        """Of each request that told results, which requests had asked for those calls."""
+        """By request with tool results: the requests that asked for those calls."""
         self._keys: dict[int, str | None] = {}
-        """Of each call, by its number."""
+        """Key by call number."""
         self._approvals: dict[str, ToolUse] = {}
 
     def add_calls_with_recordings(self, calls: Iterable[Call]) -> None:
-        """Take calls that are new, with the recordings that they bring."""
+        """Add new calls with the recordings that they contain."""
         self.add_calls((call, None) for call in calls)
 
     def add_calls(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
-        """Take calls that are new, and what was recorded of them if they do not bring it."""
+        """Add new calls, with their recordings if they do not contain them."""
         for call, interaction in calls:
             if call.operation.startswith(MCP_PREFIX):
                 if self._party in (None, call.party):
@@ -271,7 +270,7 @@ class WireObserver:
 
     @property
     def calls(self) -> Sequence[WireCall]:
-        """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
+        """All exchanges so far. Raises CassetteCorrupt for an invalid recording."""
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or read_interaction(call)
             self._opened.append(
@@ -280,7 +279,7 @@ class WireObserver:
         return self._opened
 
     def build_step(self, after: int, until: int | None = None) -> AgentStep:
-        """Return what happened in calls after number `after`, up to `until`. Raises as `calls`."""
+        """Return the activity in calls after number `after`, up to `until`. Raises as `calls`."""
         self._mark_retried()
         chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
         return AgentStep(
@@ -298,7 +297,7 @@ class WireObserver:
         return read_served_tools(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
-        """Return every call of a tool so far that counts; results may have come with a later one. Raises as `calls`."""
+        """Return every tool call so far that counts; results may come later. Raises as `calls`."""
         self._mark_retried()
         return [tool for each in self.calls for tool in _list_counted_tools(each)]
 
@@ -390,7 +389,7 @@ class WireObserver:
 
 
 def _build_exchange_times(seen: WireCall, exchange: DecodedExchange) -> ExchangeTimes:
-    """Return what orders two exchanges: in replay, where answers take no time, also when they were recorded."""
+    """Return the times that order exchanges: in replay, where answers take no time, also recorded ones."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
     recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
@@ -398,14 +397,14 @@ def _build_exchange_times(seen: WireCall, exchange: DecodedExchange) -> Exchange
 
 
 def _list_counted_tools(seen: WireCall) -> Iterable[ToolUse]:
-    """Return the calls of an answer that count; of one that was cut off, those that were run all the same."""
+    """Return the tool calls of an answer that count; of a cut answer, those that were run anyway."""
     if not seen.is_answered:
         return ()
     return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
 def make_recording_fingerprint(recording: Mapping[str, Any]) -> str:
-    """Return what names a recording in all stores of its cassettes: key, occurrence, a digest of the answer."""
+    """Return a recording's name in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
     digest = hashlib.sha256(json.dumps(answer, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -416,11 +415,10 @@ _MS = 1000
 
 
 def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
-    """List where servers got something else than models asked for, and where models read something else than servers
-    returned.
+    """List differences between models' tool calls and servers' received ones, and between results read and returned.
 
-    `made`: a cassette's interactions, in order. Empty also where no server or no model was seen, and where an answer of
-    a model cannot be read.
+    `made`: a cassette's interactions, in order. Also empty without servers or models, and if an answer of a model
+    cannot be read.
     """
     wire = WireObserver()
     wire.add_calls((_build_recorded_call(number, each), each) for number, each in enumerate(made, 1))
@@ -440,11 +438,11 @@ def _build_recorded_call(number: int, made: Interaction) -> Call:
 
 
 CHARACTERS = 4
-"""Of a token."""
+"""Characters of a token."""
 
 
 def estimate_usage(key: str, step: AgentStep) -> int | None:
-    """Return an estimate of what suites call `key`; None if it is none of those that can be estimated."""
+    """Return an estimate of a suite's usage `key`; None if it cannot be estimated."""
     if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
         return None
     total = 0
@@ -472,19 +470,19 @@ type _Mark = tuple[str | None, str | None, str, str]
 
 
 class UnansweredToolCalls:
-    """The calls of one run whose results have not come yet."""
+    """Tool calls of a run whose results have not come yet."""
 
     def __init__(self) -> None:
         self._calls: list[_WaitingCall] = []
         self._answers = 0
         self._ids: dict[str, int] = {}
         self._run: dict[_Mark, int] = {}
-        """Calls whose results came, and the number of the latest such answer."""
+        """Calls with results, and the number of the latest such answer."""
 
     def add_calls(
         self, conversation: RecordedConversation, tools: Sequence[ToolUse], *, asked: str | None, cut: bool = False
     ) -> None:
-        """Remember what the answer to the request `asked` asks the agent for; `cut`: the answer was cut off."""
+        """Add the tool calls in the answer to request `asked`; `cut`: the answer was cut off."""
         self._answers += 1
         for tool in tools:
             self._calls.append(_WaitingCall(tool, tuple(tools), conversation, self._answers, cut, asked))
@@ -499,7 +497,7 @@ class UnansweredToolCalls:
         *,
         of: Container[str | None] | None = None,
     ) -> ToolUse | None:
-        """Take the call that a result is for; `of`: only one that was asked for in answer to one of these requests."""
+        """Take the call of a result; `of`: only one requested in answer to one of these requests."""
         found = next(self._find_candidates(conversation, call_id, told, of), None)
         if found is None:
             return None
@@ -538,7 +536,7 @@ class UnansweredToolCalls:
 class _WaitingCall(NamedTuple):
     tool: ToolUse
     together: tuple[ToolUse, ...]
-    """All that the answer asked for."""
+    """All calls of the answer."""
     conversation: RecordedConversation
     answer: int
     """Number of the answer that asked for it."""
@@ -548,7 +546,7 @@ class _WaitingCall(NamedTuple):
 
     @property
     def repeat_key(self) -> _Mark:
-        """What is the same in the same call of another answer to the same request."""
+        """Equal for the same call in another answer to the same request."""
         return self.asked, self.tool.id, self.tool.name, sort_json_members(self.tool.raw)
 
 
@@ -563,20 +561,20 @@ def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool
 
 
 class UnansweredResult(NamedTuple):
-    """A result in a request that nobody has answered to yet."""
+    """A result in a request that no model has answered yet."""
 
     place: int
-    """Of its message."""
+    """Position of its message."""
     call: ToolCall | None
-    """The call that the history says it is for, None if it has none."""
+    """The call that it is for by the history, None without one."""
     sure: bool
-    """Whether that is so: where ids lack, and results are fewer than calls of a name, each may be any call's."""
+    """Whether that is certain: without ids, and with fewer results than calls of a name, it may be any of them."""
     together: tuple[ToolCall, ...]
-    """All calls of its answer that were for the agent, as the history has them."""
+    """All calls of its answer for the agent, by the history."""
 
 
 def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredResult]:
-    """Yield the results that nobody has answered to yet."""
+    """Yield the results that no model has answered yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
     if answered:
@@ -598,7 +596,7 @@ def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredR
 
 
 def _list_calls_of_last_answer(messages: Sequence[Message], end: int) -> list[ToolCall]:
-    """Return what the answer that ends before `end` asked for; in some dialects each call is its own message."""
+    """Return the tool calls of the answer that ends before `end`; in some dialects each is a message."""
     first = end
     while first and messages[first - 1].role == "assistant":
         first -= 1

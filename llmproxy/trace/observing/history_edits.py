@@ -1,12 +1,12 @@
-"""What an agent did to its history before it sent it (a condenser, a pruner, a token limiter), told from the wire.
+"""Edits of an agent's history before sending (condenser, pruner, token limiter), inferred from the wire.
 
-    declared      the provider says so in its answer (context editing, compaction)
+    declared      the provider reports it in its answer (context editing, compaction)
     proven        a pure difference of two requests; a summary that is the output of an earlier call of the run
-    inferred      messages are missing and others stand in their place, but no call of the run wrote them
+    inferred      messages are missing and others replace them, but no call of the run wrote them
     unobservable  the history is not in the requests (kept by the provider), or cannot be aligned
 
-A processor is shown to be inactive only where every request of the step carries its whole history, aligned with the one
-before it (``proven``). What cannot be told is ``unobservable``, with the reason.
+A processor is reported inactive only if every request of the step carries its whole history, aligned with the one
+before it (``proven``). Everything else is ``unobservable``, with the reason.
 
 Sources (read 2026-11): Claude's API, "Context editing" (``context_management.applied_edits``) and "Compaction"; OpenAI,
 "Compaction" of the Responses API (its summary is encrypted) and ``previous_response_id``.
@@ -30,13 +30,13 @@ from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlie
 
 @dataclass(frozen=True, slots=True)
 class ProviderEdit:
-    """A processor that the provider says it ran."""
+    """A processor that the provider reports."""
 
     processor: str
     reason: str
     values: Mapping[str, int | None] = field(default_factory=dict)
     summaries: list[str] | None = field(default_factory=list)
-    """None: there is one, and nobody can read it."""
+    """None: there is one, but it is encrypted."""
 
 
 def read_provider_edits(exchange: DecodedExchange) -> Iterator[ProviderEdit]:
@@ -82,7 +82,7 @@ def _list_numbered_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str
 
 
 def explain_hidden_history(exchange: DecodedExchange) -> str:
-    """Describe why the history of a request cannot be seen in it; empty where it can."""
+    """Describe why a request does not contain its history; empty if it does."""
     if list_earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
     if exchange.tree.get("truncation") == "auto":
@@ -96,23 +96,23 @@ EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 
 @dataclass(slots=True)
 class HistoryEditFinding:
-    """What is known about one processor in one step."""
+    """Finding about one processor in one step."""
 
     activated: bool | None
-    """None: it cannot be told."""
+    """None: unknown."""
     evidence: str
     reason: str = ""
-    """Why it cannot be told, or what tells it."""
+    """Reason why it is unknown, or the evidence."""
     where: str = ""
     values: dict[str, int | None] = field(default_factory=dict)
-    """``condensedMessages`` ...; None where the number is not known."""
+    """``condensedMessages`` ...; None for an unknown number."""
     summaries: list[str] | None = field(default_factory=list)
-    """Texts that stand for the condensed messages; None where they are encrypted."""
+    """Texts that replace the condensed messages; None if encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEditFindings:
-    """What is known about the processors of a step."""
+    """Findings about the processors of a step."""
 
     condenser: HistoryEditFinding
     pruner: HistoryEditFinding
@@ -122,14 +122,13 @@ class HistoryEditFindings:
 def find_history_edits(
     step: AgentStep, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> HistoryEditFindings:
-    """Find out what was done to the history in a step.
+    """Find edits of the history in a step.
 
     Args:
         step: The step's exchanges.
         before: Those of the run before it, in order.
-        continues: Whether the step goes on with a conversation, so that history is expected in its first request.
-        spoken: What users said in the run; empty where that is not known.
-
+        continues: Whether the step continues a conversation, so that its first request should contain history.
+        spoken: The users' texts in the run; empty if unknown.
     """
     all_seen = [*before, *step.seen]
     found: dict[str, list[tuple[HistoryEditFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
@@ -165,7 +164,7 @@ def _is_failed_exchange(seen: WireCall) -> bool:
 
 
 def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]:
-    """Return which processors a difference shows."""
+    """Return the processors that a difference proves."""
     told: list[tuple[str, HistoryEditFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
@@ -220,7 +219,7 @@ def _build_unobservable_finding(reason: str, where: str = "") -> HistoryEditFind
 def _join_findings(
     name: str, found: Sequence[tuple[HistoryEditFinding, int]], doubts: Sequence[str]
 ) -> HistoryEditFinding:
-    """Join what the exchanges of a step show: the strongest evidence leads, summaries are put together."""
+    """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
         best = max(found, key=lambda each: each[1])[0]
         texts = [each.summaries for each, _ in found if each.activated]

@@ -1,4 +1,4 @@
-"""Which earlier request one goes on from, and what was changed between them."""
+"""Links of requests to the earlier request that they continue, with the changes in between."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ from llmproxy.trace.reading.conversations import strip_spaces
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange
 
 _ALIKE = 0.8
-"""Share of two system prompts that is the same if they are one."""
+"""Least common share of two versions of one system prompt."""
 _LEAST = 8
-"""Characters that a summary must have so that finding it proves something."""
+"""Least characters of a summary whose occurrence proves something."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryLink:
-    """A request, and what was changed of the history that it goes on from."""
+    """A request, and the changes of the history that it continues."""
 
     seen: WireCall
     change: HistoryChange
     proof: bool
-    """Whether a text that was inserted is the output of an earlier call."""
+    """Whether an inserted text is the output of an earlier call."""
 
     @property
     def lacks_only_latest(self) -> bool:
-        """Whether nothing is missing but the latest messages."""
+        """Whether only the latest messages are missing."""
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
 def find_parent(
     seen: WireCall, all_seen: Sequence[WireCall], *, continues: bool, spoken: Sequence[str] = ()
 ) -> HistoryLink | str | None:
-    """Find the request that this goes on from; None: its thread's first; a text: why not. `spoken`: users' texts."""
+    """Find the request that this continues; None: first of its thread; a text: reason of failure. `spoken`: users'
+    texts.
+    """
     exchange = seen.exchange
     if exchange is None:
         return None
@@ -85,10 +87,10 @@ def find_parent(
 def _choose_parent(
     sent: Sequence[HistoryItem], system: str, family: Sequence[WireCall], writers: Sequence[WireCall]
 ) -> WireCall | None:
-    """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
+    """Return the best of the possible parents: most in common, and the same summaries.
 
-    In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes
-    first.
+    In a repetitive conversation several are possible; then the writer of a summary is excluded, and the summarised
+    request preferred.
     """
     known = [
         (
@@ -107,16 +109,15 @@ def _choose_parent(
 
 
 def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
-    """Return whether a history is the beginning of another one, and no more."""
+    """Return whether a history is a proper beginning of another one."""
     return len(sent) < len(known) and all(one.key == other.key for one, other in zip(sent, known, strict=False))
 
 
 def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: bool) -> bool:
-    """Return whether two requests are of one agent: the same tools, and system prompts that are not strangers to each
-    other.
+    """Return whether two requests are of one agent: the same tools, and similar system prompts.
 
-    `goes_on`: a conversation is expected to go on; then the same tools are enough, for a summary may stand where the
-    prompt stood.
+    `goes_on`: the conversation is expected to continue; then the same tools are enough, for a summary may replace the
+    prompt.
     """
     if goes_on and one.tools and one.tools == other.tools:
         return True
@@ -136,7 +137,7 @@ def _is_same_prompt(one: str, other: str) -> bool:
 
 
 def _expect_history(seen: WireCall) -> list[HistoryItem]:
-    """Return the history that the next request must carry: this request's messages, and the answer."""
+    """Return the expected history of the next request: this request's messages, and the answer."""
     exchange = seen.exchange
     if exchange is None:
         return []
@@ -150,7 +151,7 @@ def _expect_history(seen: WireCall) -> list[HistoryItem]:
 
 
 def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[WireCall], *, continues: bool) -> str | None:
-    """Judge a request that goes on from none that we saw."""
+    """Classify a request that continues none of the observed ones."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
     if continues and family:
@@ -159,7 +160,7 @@ def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[WireCa
 
 
 def _sends_whole_history(family: Sequence[WireCall]) -> bool:
-    """Return whether an earlier request carried an answer and a user message after it: the agent sends its history."""
+    """Return whether an earlier request had a user message after an answer: the agent sends its history."""
     for seen in family:
         roles = [item.role for item in list_history_items(seen.exchange.messages)] if seen.exchange is not None else []
         if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
@@ -168,7 +169,7 @@ def _sends_whole_history(family: Sequence[WireCall]) -> bool:
 
 
 def _is_answer_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) -> bool:
-    """Return whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
+    """Return whether a request quotes an earlier answer in another role: a summary was written for it."""
     exchange = seen.exchange
     if exchange is None or exchange.answer is None:
         return False
@@ -179,7 +180,7 @@ def _is_answer_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) 
 
 
 def is_quoted_later(seen: WireCall, all_seen: Sequence[WireCall]) -> bool:
-    """Return whether an answer stands in a later request as the words of somebody else."""
+    """Return whether a later request quotes an answer in another role."""
     later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
     return any(
         _is_answer_quoted(seen, list_history_items(each.messages), join_system_text(each.messages)) for each in later
@@ -187,7 +188,7 @@ def is_quoted_later(seen: WireCall, all_seen: Sequence[WireCall]) -> bool:
 
 
 def _has_all_summaries(seen: WireCall, writers: Sequence[WireCall]) -> bool:
-    """Return whether a request has these summaries already."""
+    """Return whether a request contains all these summaries."""
     exchange = seen.exchange
     if exchange is None:
         return False
@@ -196,20 +197,20 @@ def _has_all_summaries(seen: WireCall, writers: Sequence[WireCall]) -> bool:
 
 
 def _may_end_with_user_text(writer: WireCall, spoken: Sequence[str]) -> bool:
-    """Return whether what a request ends with may be the user's words: what users said is not known, or like it."""
+    """Return whether a request may end with the user's text: similar to one, or users' texts are unknown."""
     known = [strip_spaces(text) for text in spoken]
     users = [each.alike for each in _expect_history(writer) if each.role == "user"]
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
 def _count_told_to_summarizer(writers: Sequence[WireCall], items: Sequence[HistoryItem]) -> int:
-    """Return how many of these messages the one who wrote the summary was told; the same words count once."""
+    """Return the number of these messages in the summary writer's request; equal texts count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_contains_message(each, item) for item in different) for each in writers), default=0)
 
 
 def _contains_message(writer: WireCall, item: HistoryItem) -> bool:
-    """Return whether a request carries a message, or quotes it."""
+    """Return whether a request contains or quotes a message."""
     exchange = writer.exchange
     if exchange is None:
         return False
@@ -220,7 +221,7 @@ def _contains_message(writer: WireCall, item: HistoryItem) -> bool:
 
 
 def _is_insertion_summary(change: HistoryChange, writers: Sequence[WireCall]) -> bool:
-    """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
+    """Return whether an inserted text is the output of an earlier call that got the missing messages."""
     inserted = "".join(strip_spaces(item.text) for gap in change.gaps for item in gap.inserted)
     inserted += strip_spaces(change.grown)
     for seen in writers:
@@ -233,10 +234,10 @@ def _is_insertion_summary(change: HistoryChange, writers: Sequence[WireCall]) ->
 
 
 def has_only_tools(item: HistoryItem) -> bool:
-    """Return whether a message is a call, or its result, and nothing that somebody said."""
+    """Return whether a message is only tool calls or a tool result, without text."""
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 
 def system_summary(change: HistoryChange, *, proof: bool) -> list[str]:
-    """Return what may be a summary in the system prompt: new text, which is more than another date."""
+    """Return a possible summary in the system prompt: new text other than a date."""
     return [change.grown] if change.grown and (change.other or proof) else []

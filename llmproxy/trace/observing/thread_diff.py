@@ -1,11 +1,10 @@
-"""Requests of one thread, compared: what should have been sent, and what was.
+"""Differences between the expected and the sent history of a thread's requests.
 
-    request k, its predecessor p -> Change: which messages went missing, where, what stands in their place, what was
-    pruned
+    request k, its predecessor p -> Change: missing messages, their place, replacements, pruned parts
 
-A request carries the history. What is expected in it is the predecessor's messages, its answer, and then what is new.
-Messages are reduced to what survives a client's hands (white space, ids and the layout of arguments do not count);
-answers in pieces are one. A message that was merely written anew (a clock, retrieved text) is an edit, not a loss.
+A request carries the history. Expected are the predecessor's messages, its answer, and then new messages. Messages are
+reduced to what clients preserve (white space, ids and the layout of arguments do not count); answers in pieces are one.
+A message that was only rewritten (a clock, retrieved text) is an edit, not a loss.
 """
 
 from __future__ import annotations
@@ -20,62 +19,62 @@ from llmproxy.core.traffic.canonical_json import sort_json_members
 from llmproxy.trace.reading.conversations import strip_spaces
 
 ALIKE = 0.9
-"""Two texts of at least this similarity are one text that was edited."""
+"""Least similarity of two texts that are versions of one."""
 _TIMES = re.compile(
     r"[\d\W_]+|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|tue|wed|thu|fri|sat|sun)\b|january|february|march"
     r"|april|may|june|july|august|september|october|november|december"
     r"|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|[ap]m\b|utc\b|gmt\b)"
 )
-"""What a date or a clock is made of, and what stands between words."""
+"""Characters of dates, clocks and word separators."""
 _LONG = 4000
-"""Characters of a text that are compared for similarity."""
+"""Maximum characters of a text compared for similarity."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryItem:
-    """One message of a history, comparable."""
+    """One comparable message of a history."""
 
     role: str
     text: str
-    """As it came."""
+    """The original text."""
     calls: tuple[str, ...] = ()
     call_id: str | None = None
     reasoning: bool = False
     alike: str = ""
-    """What counts of the text."""
+    """Normalised text."""
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """What is equal in equal messages."""
+        """Equal for equal messages."""
         return self.role, self.alike, self.calls
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryGap:
-    """A run of expected messages that is not there."""
+    """Consecutive expected messages that are missing."""
 
     missing: tuple[HistoryItem, ...]
     inserted: tuple[HistoryItem, ...]
-    """What stands in their place."""
+    """Messages in their place."""
     kept: int
-    """Expected messages after the gap that are there."""
+    """Number of expected messages after the gap that are present."""
     sure: bool = True
-    """Whether it is just there: where a conversation repeats itself, it may as well be missing a little elsewhere."""
+    """Whether its position is certain: in a repetitive conversation it may be nearby."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryChange:
-    """How a request differs from what was expected in it."""
+    """A request's differences from its expected history."""
 
     expected: int
-    """Messages, the new ones counted."""
+    """Number of messages, new ones included."""
     gaps: tuple[HistoryGap, ...] = ()
     pruned: int = 0
-    """Parts that are gone from messages that stayed: tool calls, results made shorter, thoughts."""
+    """Parts missing from kept messages: tool calls, shortened results, reasoning."""
     grown: str = ""
-    """What is new in the system prompt."""
+    """New parts of the system prompt."""
     other: bool = False
-    """Whether that is more than another date or number."""
+    """Whether these are more than a date or number."""
 
     @property
     def missing(self) -> tuple[HistoryItem, ...]:
@@ -87,7 +86,7 @@ def join_system_text(messages: Sequence[Message]) -> str:
 
 
 def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
-    """Return the history in a request, system prompts left out, the pieces of one answer put together."""
+    """Return a request's history without system prompts, with the pieces of one answer joined."""
     items: list[HistoryItem] = []
     for message in messages:
         if message.role == "system":
@@ -114,7 +113,7 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
 
 
 def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
-    """Return how many messages two histories share at the beginning and at the end."""
+    """Return the number of common messages at the beginning and at the end of two histories."""
     most = min(len(one), len(other))
     head = 0
     while head < most and one[head].key == other[head].key:
@@ -133,7 +132,7 @@ def compare_histories(
     after: str = "",
     written: Sequence[str] = (),
 ) -> HistoryChange:
-    """Compare what was expected in a request (without what is new) with its messages.
+    """Compare a request's expected history (without new messages) with its messages.
 
     `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
     this request.
@@ -163,9 +162,9 @@ def compare_histories(
 
 
 def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
-    """Return the steps that make one of the other, as `SequenceMatcher` tells them; what both begin and end with stays.
+    """Return edit steps like `SequenceMatcher`, with common beginning and end kept.
 
-    In a conversation of equal messages the longest match alone would put a summary before what it stands for.
+    In a conversation of equal messages the longest match alone would put a summary before the messages it replaces.
     """
     most = min(len(one), len(other))
     head = next((n for n in range(most) if one[n] != other[n]), most)
@@ -177,13 +176,13 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
 
 
 def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
-    """Return whether as many messages, one earlier or later, could be the missing ones: the same would be left."""
+    """Return whether the gap could be moved by some messages with the same remaining history."""
     earlier = start > 0 and expected[start - 1].key == expected[end - 1].key
     return earlier or (end < len(expected) and expected[start].key == expected[end].key)
 
 
 def _count_new_items(sent: Sequence[HistoryItem]) -> int:
-    """Return how many messages at the end are what is new: results of tools, or what the user says now."""
+    """Return the number of new messages at the end: tool results, or the user's next text."""
     count = 0
     while count < len(sent) and sent[-1 - count].role == "tool":
         count += 1
@@ -193,7 +192,7 @@ def _count_new_items(sent: Sequence[HistoryItem]) -> int:
 def _pair_messages(
     expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
 ) -> tuple[list[HistoryItem], list[HistoryItem], int]:
-    """Pair edited or pruned messages; returns what is missing, what is additional, how many parts were pruned."""
+    """Pair edited or pruned messages; returns missing and additional ones, and the number of pruned parts."""
     gone: dict[int, HistoryItem] = {}
     reworded: dict[int, int] = {}
     pruned, at, used, joined = 0, 0, set[int](), 0
@@ -233,14 +232,14 @@ def _pair_messages(
 
 
 def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -> bool:
-    """Return whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
+    """Return whether an edited message has more new text than dates or numbers; text written for it always counts."""
     if any(text in sent.alike and text not in item.alike for text in written):
         return True
     return _strip_times([item.text]) != _strip_times([sent.text])
 
 
 def _match_joined(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
-    """Count how many messages an answer has, which side by side read as one, and how many are gone; or None."""
+    """Return the number of an answer's messages that match when joined, and of missing ones; or None."""
     text, calls, results = "", list[str](), 0
     for length, item in enumerate(expected, 1):
         if item.role == "tool" and length > 1:
@@ -255,7 +254,7 @@ def _match_joined(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[i
 
 
 def _count_pruned_parts(item: HistoryItem, sent: HistoryItem) -> int:
-    """Return how many parts of a message are gone, 0 if it is another message."""
+    """Return the number of missing parts of a message, 0 for a different message."""
     if item.role != sent.role:
         return 0
     if item.role == "assistant" and item.alike == sent.alike and len(sent.calls) < len(item.calls):
@@ -265,7 +264,7 @@ def _count_pruned_parts(item: HistoryItem, sent: HistoryItem) -> int:
 
 
 def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
-    """Return whether two messages are one that was written anew."""
+    """Return whether two messages are versions of one."""
     if item.role != sent.role or item.calls != sent.calls:
         return False
     if item.role == "tool" and item.call_id is not None and item.call_id == sent.call_id:
@@ -276,7 +275,7 @@ def _is_edited(item: HistoryItem, sent: HistoryItem) -> bool:
 
 
 def _find_added_lines(before: str, after: str) -> tuple[str, bool]:
-    """Return the lines that are new in a system prompt, and whether more than dates and numbers is new in them."""
+    """Return the new lines of a system prompt, and whether they have more than new dates and numbers."""
     old, lines = before.splitlines(), after.splitlines()
     new, other = list[str](), False
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, lines, autojunk=False).get_opcodes():
@@ -287,5 +286,5 @@ def _find_added_lines(before: str, after: str) -> tuple[str, bool]:
 
 
 def _strip_times(lines: Sequence[str]) -> str:
-    """Return lines without what changes with time."""
+    """Return lines without parts that change with time."""
     return _TIMES.sub("", "\n".join(lines).casefold())

@@ -1,16 +1,13 @@
-"""One call of a tool that a model asked for: what, with which arguments, whether it was run, and what it answered.
+"""Tool calls requested by models: name, arguments, execution, result; and calls received by MCP servers.
 
-What servers of tools (MCP) really got and returned, beside what models asked for: read off the servers' own messages.
+    calls of a session -> ServedTools of some of them: each tool call that a server received, in order, and unknowns
 
-    calls of a session -> ServedTools of a stretch of it: each call of a tool that a server got, in order, and what
-    is not known
+A call that met a fault, or that replay refused, reached no server. A call without a recording is unknown: it is in
+`unread_reason`.
 
-A call that met a fault, or that replay refused, no server got. One of which nothing was recorded is not known: it is
-in `unread_reason`.
-
-`WireCall` is one exchange of the agent, and what of it counts. Answers that nobody can read, or only in part: what they
-asked for is not known, and so is nothing that depends on it. A table says which requests are no questions to a model
-that could call a tool. What is in no table and looks as if it did is not passed over.
+`WireCall` is one exchange of the agent. If its answer cannot be read, or only in part, its tool calls are unknown, and
+so is everything that depends on them. A table lists requests that cannot lead to tool calls. An unknown kind of
+exchange that looks as if it could is not skipped.
 """
 
 from __future__ import annotations
@@ -36,15 +33,15 @@ from llmproxy.trace.reading.span_builder import list_unprefixed_names
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """The exchange in which a tool was asked for, as far as it tells what came first."""
+    """Times of the exchange in which a tool was requested, for ordering."""
 
     live: _Span = (0.0, 0.0)
-    """From when to when it went on, seconds."""
+    """Start and end in seconds."""
     recorded: _Span = (0.0, 0.0)
-    """When it was recorded, from and to: in a replay, which takes no time, what was at once may be in sequence."""
+    """Start and end of the recording: in a replay, which takes no time, concurrent exchanges may be sequential."""
 
     def is_over_before(self, other: ExchangeTimes) -> bool:
-        """Return whether its answer had come when the other was sent, and they were not at once when recorded."""
+        """Return whether its answer came before the other was sent, and they were not concurrent when recorded."""
         apart = self.recorded == other.recorded or _ends_before(self.recorded, other.recorded)
         return _ends_before(self.live, other.live) and (apart or _ends_before(other.recorded, self.recorded))
 
@@ -55,41 +52,41 @@ def _ends_before(one: _Span, other: _Span) -> bool:
 
 type _Span = tuple[float, float]
 _SAME = 0.001
-"""Seconds that clocks and their rounding may be wrong by."""
+"""Tolerance in seconds for clocks and rounding."""
 
 
 @dataclass(slots=True, eq=False)
 class ToolUse:
-    """One call of a tool. Its result may come with a later request, so it changes while a run goes on."""
+    """One tool call. Its result may come with a later request, so it changes during a run."""
 
     name: str
     raw: str
-    """The arguments as the model wrote them."""
+    """Arguments as the model wrote them."""
     id: str | None
     seq: int
     """Number in the session of the call whose answer asked for it."""
     interaction: int | None
-    """Row of that answer in the store."""
+    """Interaction id of that answer."""
     hosted: bool = False
     """Whether the provider runs it itself (web search, code interpreter)."""
     executed: bool = False
-    """Whether a later request carries its result, or the provider ran it. False where nobody has seen that it was."""
+    """Whether a later request has its result, or the provider ran it. False if not observed."""
     output: str | None = None
-    """What the tool answered, as it was passed on; None if nobody has seen it."""
+    """Result of the tool as sent to the model; None if not observed."""
     errored: bool = False
-    """Whether the result says that the tool failed."""
+    """Whether the result is a failure."""
     asking: ExchangeTimes = ExchangeTimes()
-    """Of the answer that asked for it."""
+    """Times of the answer that asked for it."""
     heard: int | None = None
-    """Number of the call whose request brought the result: whatever was asked for from then on was asked later."""
+    """Number of the call whose request brought the result: tools requested from then on are later."""
     approval: bool = False
-    """Whether the provider asked the agent if it may run it."""
+    """Whether the provider asked the agent for permission."""
     denied: bool = False
-    """Whether it waited for an approval, which was denied: it was not executed."""
+    """Whether permission was denied, so that it was not executed."""
 
     @property
     def arguments(self) -> Any:
-        """Parsed; the text as the model wrote it where that is no JSON, {} where it wrote nothing."""
+        """Parsed; the model's text if it is no JSON, {} if empty."""
         return parse_json_or_text(self.raw) if self.raw.strip() else {}
 
     @property
@@ -99,21 +96,21 @@ class ToolUse:
 
     @property
     def result(self) -> Any:
-        """The output, parsed where it is an object or a list; None if no result was seen."""
+        """The output, parsed if it is an object or a list; None if not observed."""
         return None if self.output is None else parse_tool_result(self.output)
 
     @property
     def is_run_by_agent(self) -> bool:
-        """Whether the agent was to run it, or to allow it: a call of its own, whoever executes it."""
+        """Whether the agent should run or permit it: a call of its own, whoever executes it."""
         return self.approval or not self.hosted
 
     @property
     def is_execution_known(self) -> bool:
-        """Whether it is known if it was executed: a call whose result nobody saw may have been, unless denied."""
+        """Whether its execution is known: without an observed result it may have run, unless denied."""
         return self.executed or self.denied
 
     def comes_after(self, other: ToolUse) -> bool:
-        """Return whether it was asked for when the other had been; calls of one answer, or of one time, are at once."""
+        """Return whether it was requested after the other's request; calls of one answer, or time, are concurrent."""
         if other.heard is not None and other.heard <= self.seq:
             return True
         return self.seq > other.seq and other.asking.is_over_before(self.asking)
@@ -123,18 +120,18 @@ class ToolUse:
         return format_call_label(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:
-        """Return it in the form in which a message lists tool calls."""
+        """Return it in the form of a message's tool calls."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
 
 
 class InteractionLabel(str):
-    """Names recorded interactions as `llmproxy show` does; which, tells who has another store with other numbers."""
+    """Names recorded interactions like `llmproxy show`; `which` names the store for readers with another one."""
 
     __slots__ = ("interactions",)
     interactions: tuple[int | None, ...]
 
     def __new__(cls, *interactions: int | None) -> Self:
-        """None: one that is not in the store."""
+        """None: not in the store."""
         named = " to ".join("?" if each is None else str(each) for each in interactions)
         made = super().__new__(cls, f"interaction{'s' if len(interactions) > 1 else ''} {named}")
         made.interactions = interactions
@@ -145,7 +142,7 @@ class InteractionLabel(str):
 
 
 def format_call_label(interaction: int | None, seq: int) -> str:
-    """Name an exchange, as `llmproxy show` does where it is stored."""
+    """Return an exchange's name, as in `llmproxy show` if stored."""
     return f"call {seq} of the session" if interaction is None else InteractionLabel(interaction)
 
 
@@ -156,30 +153,30 @@ NO_SERVER = (
 )
 _LIST = "mcp:tools/list"
 _SHOWN = 200
-"""Characters of arguments, and of a result."""
+"""Maximum characters shown of arguments, and of a result."""
 _NO_TEXT = re.compile(r"\[(?:image|audio|resource|resource_link)\]")
-"""What stands in a result's text for content that is none."""
+"""Placeholder for non-text content of a result."""
 _ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTools:
-    """What servers of tools got in a stretch of a run."""
+    """Tool calls that MCP servers received in some calls of a run."""
 
     tools: Sequence[ToolUse] = ()
-    """Each call that a server got, in order of arrival; `output` is what it returned, None unless it came whole."""
+    """Each received call, in order of arrival; `output` is the returned result, None unless complete."""
     names: frozenset[str] = frozenset()
     """Tools that servers listed, or that were called, in the whole run."""
     listed: frozenset[str] = frozenset()
-    """Those that servers listed."""
+    """Tools that servers listed."""
     seen: bool = False
-    """Whether any message to a server was seen in this run."""
+    """Whether any message to a server was observed in this run."""
     unread: Sequence[str] = ()
-    """Where calls are that may have reached a server, and of which nothing was recorded."""
+    """Places of unrecorded calls that may have reached a server."""
 
     @property
     def unknown_reason(self) -> str:
-        """Why nothing can be said about these calls; empty where something can."""
+        """Reason why these calls are unknown; empty if they are known."""
         if not self.seen:
             return NO_SERVER
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
@@ -226,11 +223,10 @@ def _list_tool_names(made: Interaction) -> Iterable[str]:
 
 
 def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
-    """List where what models asked for and what servers got differ, without the tools of servers that an agent runs
-    itself.
+    """List differences between models' tool calls and servers' received ones, without tools that an agent runs itself.
 
-    Each call of a model stands for one of a server, with the same arguments in whatever order; what is left on both
-    sides is told in pairs.
+    Each call of a model is paired with one of a server with the same arguments, in any order; the rest of both sides is
+    reported in pairs.
     """
     of_models: dict[str, list[ToolUse]] = {}
     for use in asked:
@@ -247,7 +243,7 @@ def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
 
 
 def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
-    """List where a model read something else than its server returned; additions, escapes, breaks do not count."""
+    """List results that a model read differently from its server's; additions, escapes, breaks do not count."""
     left = [each for each in served.tools if each.output is not None]
     unsure: list[ToolUse] = []
     for use in asked:
@@ -277,13 +273,13 @@ def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]
 
 
 def _find_candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
-    """Yield the calls of servers that a model's call may have become."""
+    """Yield server calls that may result from a model's call."""
     name = find_server_name(use.name, names)
     return (each for each in servers if each.name == name and equals_json(each.arguments, use.arguments))
 
 
 def _contains_result(read: str, returned: str) -> bool:
-    """Return whether what a model read holds what a server returned: line for line, or as the same JSON."""
+    """Return whether a model's text contains a server's result: line by line, or as the same JSON."""
     there = _remove_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
     if all(_remove_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
@@ -293,12 +289,12 @@ def _contains_result(read: str, returned: str) -> bool:
 
 
 def _remove_white_space(text: str) -> str:
-    """Return a text without white space, and without the marks of escapes."""
+    """Return a text without white space and escape characters."""
     return re.sub(r"[\s\\]", "", text)
 
 
 def _find_json_in_text(text: str) -> Iterator[Any]:
-    """Yield the JSON objects and lists that lines of a text begin with."""
+    """Yield JSON objects and lists at the beginning of lines."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):
         try:
@@ -308,7 +304,7 @@ def _find_json_in_text(text: str) -> Iterator[Any]:
 
 
 def find_server_name(name: str, known: frozenset[str]) -> str:
-    """Return the name that a server has for a tool which a model calls `name`; empty for one that no server has."""
+    """Return a server's name of the tool that a model calls `name`; empty for an unknown tool."""
     return next((each for each in list_unprefixed_names(name) if each in known), "")
 
 
@@ -342,16 +338,16 @@ def _clip_text(text: str | None) -> str:
 
 _CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
             "rawPredict", "messages/batches", "batches", "agents/")  # fmt: skip
-"""Operations whose answers can call tools and which nobody reads here; one with ``/`` at its end: all below."""
+"""Operations that can call tools in formats not read here; with ``/`` at the end: all below."""
 _LOOKS_LIKE = re.compile(
     rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"'
     rb'|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'
 )
-"""What answers that call tools have in common, whatever the path."""
+"""Common traits of answers with tool calls on any path."""
 
 
 def explain_unreadable_answer(exchange: DecodedExchange) -> str:
-    """Describe why a whole answer of a model cannot be read, or not all of it; empty where it can."""
+    """Describe why a complete answer of a model cannot be read, or not fully; empty if it can."""
     answer = exchange.answer
     if answer is None and not exchange.finish_reasons:
         kind = header(exchange.interaction.response.headers, "content-type") or "no content-type"
@@ -362,7 +358,7 @@ def explain_unreadable_answer(exchange: DecodedExchange) -> str:
 
 
 def may_contain_tool_calls(operation: str, body: bytes | None) -> bool:
-    """Return whether an exchange of an unknown kind may hold tool calls; `body` is its answer, if kept."""
+    """Return whether an exchange of an unknown kind may contain tool calls; `body` is its answer, if kept."""
     first = operation.partition("/")[0]
     if operation in _CALLERS or first in _CALLERS or (f"{first}/" in _CALLERS and operation != first):
         return True
@@ -376,28 +372,28 @@ _OK = range(200, 300)
 class WireCall:
     call: Call
     exchange: DecodedExchange | None
-    """None where nothing is recorded: passed through, refused, lost."""
+    """None if not recorded: passed through, refused, lost."""
     conversation: RecordedConversation | None = None
     replaced: bool = False
-    """Whether the client asked again, and another answer counts."""
+    """Whether the client retried, and another answer counts."""
     unclear: bool = False
-    """Whether it is one of several alike of which the client asked for one again, and nothing tells which."""
+    """Whether it is one of several equal calls of which one was retried, and it is unknown which."""
     tools: list[ToolUse] = field(default_factory=list)
-    """What its answer asked for, whether it counts or not."""
+    """Tool calls of its answer, whether it counts or not."""
 
     @property
     def is_chat(self) -> bool:
-        """Whether a model was asked something."""
+        """Whether it is a request to a model."""
         return self.call.operation in CHAT
 
     @property
     def is_complete(self) -> bool:
-        """Whether a whole answer came; of one that is not recorded, whether its status says so."""
+        """Whether the answer is complete; without a recording, by its status."""
         return self.call.status in _OK if self.exchange is None else not self.exchange.failed
 
     @property
     def ran_tool(self) -> bool:
-        """Whether the agent ran a tool that the answer asked for, however much of it came."""
+        """Whether the agent ran a tool requested by the answer, complete or not."""
         return any(tool.executed and not tool.hosted for tool in self.tools)
 
     @property
@@ -407,12 +403,12 @@ class WireCall:
 
     @property
     def is_readable(self) -> bool:
-        """Whether a model answered, and everything that it asked for is known."""
+        """Whether a model answered, and all its tool calls are known."""
         return self.is_answered and self.exchange is not None and not self.unread_reason
 
     @property
     def unread_reason(self) -> str:
-        """Describe why it is not known what was asked for here; empty where it is."""
+        """Description why its tool calls are unknown; empty if known."""
         if self.unclear:
             return "is one of several to equal requests, of which the client asked for one again: nothing tells which"
         if self.replaced:
@@ -434,7 +430,7 @@ class WireCall:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether an answer broke off, and nobody can tell whether its client was content with what it had."""
+        """Whether the answer was cut, and it is unknown whether its client used the part."""
         if not self.is_chat or self.replaced or self.exchange is None or self.exchange.answer is None:
             return False
         return not self.is_complete and not self.ran_tool
@@ -446,12 +442,12 @@ class WireCall:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """A sum of something over a step."""
+    """A sum over a step."""
 
     known: int | Decimal | None
-    """What is known of it; None if nothing is."""
+    """Sum of known values; None if there are none."""
     complete: bool
-    """Whether that is all; else it is a lower bound."""
+    """Whether that is the total; else it is a lower bound."""
 
     @property
     def value(self) -> int | Decimal | None:
@@ -460,7 +456,7 @@ class UsageSum:
 
 
 def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
-    """Add up what the counted answers took; every prompt token is input, cached or not."""
+    """Return the usage of the counted answers; every prompt token is input, cached or not."""
     counted = [each for each in chosen if _counts_for_usage(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     tokens = [build_token_usage(each) for each in usages]
@@ -483,13 +479,13 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
 
 
 def _is_unread_answer(seen: WireCall) -> bool:
-    """Return whether something was answered that is no answer of a model, as far as anybody can read it."""
+    """Return whether an answer exists that is not readable as a model's."""
     exchange = seen.exchange
     return seen.is_answered and exchange is not None and exchange.answer is None and bool(seen.unread_reason)
 
 
 def _counts_for_usage(seen: WireCall) -> bool:
-    """Return whether an exchange is a model's call that went well: an answer that counts, or embeddings etc."""
+    """Return whether an exchange is a successful model call: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
         return seen.is_answered
     exchange = seen.exchange
@@ -497,7 +493,7 @@ def _counts_for_usage(seen: WireCall) -> bool:
 
 
 def _measure_duration_ms(seen: WireCall) -> int | None:
-    """Return an exchange's time on the wire, milliseconds, as recorded: a replay's own pace says nothing."""
+    """Return an exchange's duration in milliseconds, as recorded: a replay's pace does not matter."""
     chunks = _list_chunks(seen)
     return round(chunks[-1].offset / 1000) if chunks else None
 

@@ -1,1 +1,1 @@
-"""From interactions to spans: each exchange opened, conversations told apart, tool calls joined with their results."""
+"""From interactions to spans: decoding exchanges, separating conversations, joining tool calls with their results."""

@@ -1,19 +1,18 @@
-"""Which conversation a request belongs to, told from what it says alone.
+"""Assignment of requests to conversations by their content.
 
-A request carries the conversation so far. If what was asked and answered before is a prefix of it, it goes on with that
-conversation; so agents that talk at the same time, and the sub-agents that they start, are told apart whatever the
-order on the wire. Prefixes are compared by a running digest over messages, each reduced to what survives a client's
-hands: white space, ids of calls, reasoning and the layout of arguments do not count, nor digits in a system prompt (the
-date of today). In order of evidence:
+A request carries the conversation so far. If an earlier conversation is a prefix of it, it continues that one; so
+concurrent agents, and the sub-agents that they start, are separated whatever the order on the wire. Prefixes are
+compared by a running digest over messages, each reduced to what clients preserve: white space, ids of calls, reasoning
+and the layout of arguments do not count, nor digits in a system prompt (today's date). In order of evidence:
 
     the same key after a failed answer        a retry of it
-    an id of an earlier answer                goes on with that (`previous_response_id`)
-    prefix ends with an answer we saw         goes on
-    answers a tool call we wait for           goes on (the history was cut or rewritten)
-    prefix is an earlier request              goes on, with the answer changed (or, if nothing follows, a new run of it)
-    nothing of it                             a new conversation
+    an id of an earlier answer                continues that (`previous_response_id`)
+    prefix ends with an observed answer       continues
+    answers a pending tool call               continues (the history was cut or rewritten)
+    prefix is an earlier request              continues, with the answer changed (without successor: a new run of it)
+    none of these                             a new conversation
 
-Memory is a digest or two for each exchange, never what was said.
+Memory is a digest or two for each exchange, never the texts.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _START: Digest = b""
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """A tool call whose result has not come yet."""
+    """A tool call without a result so far."""
 
     call_id: str | None
     name: str
     span: Any
-    """What is known of the call: its span, or whatever else its reader keeps; it has an `id`."""
+    """Span of the call, or other data of its reader; it has an `id`."""
     line: Any
-    """Where its span waits (`span_builder.QueuedSpan`)."""
+    """Position of its queued span (`span_builder.QueuedSpan`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,14 +53,14 @@ class RecordedConversation:
     tools: frozenset[str]
     system: Digest
     last: Digest = _START
-    """After the last answer."""
+    """Digest after the last answer."""
     ended: float | None = None
-    """When the last answer was there: Unix time, None if unknown."""
+    """Unix time of the last answer's end, None if unknown."""
     pending: list[PendingCall] = field(default_factory=list)
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
-    """What is left to do about a failed answer, if the last one was (`span_builder.FailedAnswer`)."""
+    """Pending work for a failed last answer (`span_builder.FailedAnswer`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,9 @@ class RequestPlace:
     conversation: RecordedConversation | None
     """None: a new one."""
     known: int
-    """How many of the request's messages had been said before."""
+    """Number of the request's messages that were sent before."""
     digest: Digest
-    """Over the whole request."""
+    """Digest of the whole request."""
     system: Digest = _START
     retry: bool = False
 
@@ -137,13 +136,13 @@ class RecordedConversations:
             self._ids[name] = conversation, after
 
     def add_tool_call(self, conversation: RecordedConversation, pending: PendingCall) -> None:
-        """Remember a tool call whose result is to come."""
+        """Add a pending tool call."""
         conversation.pending.append(pending)
         if pending.call_id:
             self._waiting[pending.call_id] = conversation
 
     def take_pending_call(self, conversation: RecordedConversation, call_id: str | None) -> PendingCall | None:
-        """Take the tool call that a result is for: by its id, by its tool's name, or the first one for no id at all."""
+        """Take the tool call of a result: by id, by tool name, or the first one without an id."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)
         found = found or next((each for each in pending if each.name == call_id), None)
@@ -160,7 +159,7 @@ class RecordedConversations:
 def _choose_equal_conversation(
     conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest
 ) -> RecordedConversation:
-    """Of equal conversations prefer those that nobody went on with, then the same tools, then the first."""
+    """Choose among equal conversations: not continued yet, then with the same tools, then the first."""
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
 
@@ -169,7 +168,7 @@ def _have_common_tools(one: frozenset[str], other: frozenset[str]) -> bool:
 
 
 def _count_up_to_last_answer(messages: Sequence[Message]) -> int:
-    """Return how many messages there are up to the last answer in a request."""
+    """Return the number of messages up to the last answer in a request."""
     for n in range(len(messages), 0, -1):
         if messages[n - 1].role == "assistant":
             return n
@@ -180,7 +179,7 @@ def _count_up_to_last_answer(messages: Sequence[Message]) -> int:
 
 
 def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:
-    """Yield (digest, number of messages so far) after each message that says something; answers in pieces are one."""
+    """Yield (digest, number of messages so far) after each message with content; answers in pieces are one."""
     digest, n = start, 0
     said: list[str] = []
     calls: list[str] = []
@@ -212,5 +211,5 @@ def strip_spaces(text: str) -> str:
 
 @lru_cache(maxsize=16)
 def _strip_numbers(text: str) -> str:
-    """Return a system prompt without white space, and without the numbers that a date or a time consists of."""
+    """Return a system prompt without white space, and without the numbers of dates or times."""
     return _DIGITS.sub("0", strip_spaces(text))

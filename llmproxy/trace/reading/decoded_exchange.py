@@ -1,12 +1,12 @@
-"""One interaction, opened: what was asked, what was answered, with which tools, how long it took.
+"""One decoded interaction: request, answer, tools, timing.
 
     Interaction -> DecodedExchange
 
-The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request
-parameters, ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.
+`core.dialects.conversation` parses the dialects; here is additional data for spans: declared tools, request parameters,
+ids of earlier answers, finish reasons, errors, times. Nothing raises on invalid input.
 
-An agent sends everything said so far again with each request. The part that a recent request had already is found by
-comparing, and what was read then is used again: same messages, same objects.
+An agent sends the whole conversation again with each request. The part in common with a recent request is found by
+comparison, and its parsed messages are reused: same messages, same objects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usa
 from llmproxy.trace.spans import Span, TokenUsage
 
 _DEPTH = 8
-"""Levels of a value that are looked into for texts."""
+"""Maximum depth of a value searched for texts."""
 
 
 def make_span_id(interaction: Interaction, part: str) -> str:
@@ -41,14 +41,14 @@ def make_span_id(interaction: Interaction, part: str) -> str:
 
 
 def build_token_usage(usage: Usage) -> TokenUsage:
-    """Return tokens as the trace counts them: the prompt is its fresh part, the total all of them."""
+    """Return tokens as counted by the trace: the prompt is its fresh part, the total all of them."""
     fresh = None if usage.input is None else max(usage.input - (usage.cached or 0) - (usage.cache_written or 0), 0)
     total = None if usage.input is None or usage.output is None else usage.input + usage.output
     return TokenUsage(fresh, usage.output, total, usage.cached, usage.cache_written)
 
 
 def set_span_arguments(span: Span, call: ToolCall) -> None:
-    """Set the arguments; what is no JSON object is kept as it came, and marked."""
+    """Set the arguments; anything but a JSON object is kept as text, and marked."""
     try:
         value = _parse_strict(call.arguments) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
 
 
 def parse_tool_result(text: str) -> Any:
-    """Return what a tool answered: an object or a list if it is one, else the text."""
+    """Return a tool's result: an object or a list, else the text."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return _parse_strict(text)
@@ -73,7 +73,7 @@ def parse_tool_result(text: str) -> Any:
 
 
 def _parse_strict(text: str) -> Any:
-    """Return a JSON value that every reader takes: Python's takes NaN and 1e999 as well. Raises ValueError."""
+    """Return a JSON value by the standard: Python accepts NaN and 1e999 too. Raises ValueError."""
     value = json.loads(text)
     json.dumps(value, allow_nan=False)
     return value
@@ -89,7 +89,7 @@ def join_texts(value: Any, depth: int = 0) -> str:
 
 
 def find_tool_name(exchange: DecodedExchange, call_id: str | None) -> str | None:
-    """Return the tool of a call that stands in the request's history only."""
+    """Return the tool of a call that occurs only in the request's history."""
     calls = [call for message in exchange.messages for call in message.tool_calls]
     named = next((call.name for call in calls if call_id and call.id == call_id), None)
     return named or (call_id if any(call.name == call_id for call in calls) else None)
@@ -97,7 +97,7 @@ def find_tool_name(exchange: DecodedExchange, call_id: str | None) -> str | None
 
 _REMEMBERED = 16
 _LARGEST = 1 << 18
-"""Bytes of a body that is remembered; so the memory is at most some megabytes."""
+"""Maximum bytes of a cached body, so that the cache has at most some megabytes."""
 # A request with one of these is read as a whole: its conversation is not in `messages` alone.
 _ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction", "preamble", "chat_history",
     "contents",
@@ -106,14 +106,16 @@ _ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction
 
 
 class RequestMessageCache:
-    """What the last requests said."""
+    """Cache of the last requests' messages."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[int, tuple[list[Any], list[list[Message]]]] = OrderedDict()
         self._count = 0
 
     def read_messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
-        """Return the conversation in a request of body `tree`, as `core.dialects.conversation.read_conversation`."""
+        """Return the conversation of a request with body `tree`, like
+        `core.dialects.conversation.read_conversation`.
+        """
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
             return read_conversation(interaction.request.body)
@@ -146,13 +148,13 @@ class RequestMessageCache:
 
 
 class PlainMessageCache:
-    """Messages as plain values; the same message gives the same object, so that long histories cost little."""
+    """Messages as plain values; equal messages share an object, so that long histories are cheap."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
 
     def to_plain(self, message: Message) -> dict[str, Any]:
-        """Return role, content, tool calls, the id of the call answered, and reasoning, as far as there is any."""
+        """Return role, content, tool calls, the id of the answered call, and reasoning, if present."""
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
             return known[1]
@@ -185,7 +187,7 @@ def has_content(message: Message) -> bool:
 
 _FIRST_CHUNKS = 64
 _FIRST_BYTES = 1 << 16
-"""How far into a stream the first token is looked for."""
+"""Bytes of a stream searched for the first token."""
 _CLIENT_ERROR = 400
 
 
@@ -202,28 +204,28 @@ class DecodedExchange:
     answer_id: str | None
     finish_reasons: tuple[str, ...]
     error: str | None
-    """What went wrong, or None."""
+    """Error text, or None."""
     duration_ms: float | None
-    """From the request's release to the last byte; None where no times were recorded."""
+    """Milliseconds from the request's release to the last byte; None without recorded times."""
     first_token_ms: float | None
-    """To the first words, thoughts or tool call of a stream; None where there is no stream, or no times."""
+    """Milliseconds to the first text, reasoning or tool call of a stream; None without stream or times."""
 
     @property
     def failed(self) -> bool:
-        """Whether there is no whole answer, so that a client would ask again."""
+        """Whether the answer is incomplete or an error, so that a client would retry."""
         response = self.interaction.response
         return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
 
     @property
     def cost(self) -> Decimal | None:
-        """US dollars, at the price of the model that was asked for, else of the one that answered; None: no price."""
+        """US dollars, at the requested model's price, else the answering one's; None without a price."""
         asked = self.interaction
         costs = (compute_cost(asked.provider, model, asked.usage) for model in (asked.model, self.answer_model))
         return next((cost for cost in costs if cost is not None), None)
 
 
 def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> DecodedExchange:
-    """Open an interaction; `history` knows those before it."""
+    """Decode an interaction; `history` caches those before it."""
     response = interaction.response
     kind = response.mime_type
     events = [value for value in list_events(kind, response.body) if isinstance(value, dict)]
@@ -248,7 +250,7 @@ def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | 
 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
-    """Return when the first chunk had come after which the answer is not empty any more."""
+    """Return the time of the first chunk after which the answer is not empty."""
     draft, add = Draft(), get_operation_codec(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
@@ -273,12 +275,12 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
 
 
 def list_declared_tools(tree: dict[str, Any]) -> frozenset[str]:
-    """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
+    """Return the names of the tools that a request declares; a provider's own tool is named by its type."""
     return frozenset(name for name, _ in _walk_declared_tools(tree))
 
 
 def list_tool_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
-    """Return arguments' names of each declared tool by place, () the top, lists' items as the list."""
+    """Return argument names of each declared tool by path, () for the top; list items count as the list."""
     return {name: _list_arguments(arguments) for name, arguments in _walk_declared_tools(tree) if arguments}
 
 
@@ -294,7 +296,7 @@ def _list_arguments(properties: dict[str, Any], place: tuple[str, ...] = ()) -> 
 
 
 _DEEPEST = 8
-"""Levels of a schema whose names are read."""
+"""Maximum depth of a schema whose names are read."""
 
 
 def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
@@ -333,7 +335,7 @@ _HOLDERS = ("generationConfig", "generation_config", "inferenceConfig", "options
 
 
 def read_model_parameters(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request by OpenTelemetry's names; what the request does not say is left out."""
+    """Return a request's parameters by OpenTelemetry's names, without unset ones."""
     holders = [tree, *(tree[name] for name in _HOLDERS if isinstance(tree.get(name), dict))]
     found: dict[str, Any] = {}
     for attribute, names in _PARAMETERS:
@@ -346,7 +348,7 @@ def read_model_parameters(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
-    """Return the ids by which a request goes on with what the server keeps: an answer, a conversation."""
+    """Return ids of server-side state that a request continues: an answer, a conversation."""
     conversation = tree.get("conversation")
     candidates = (tree.get("previous_response_id"), as_dict(conversation).get("id") or conversation)
     return tuple(name for name in candidates if isinstance(name, str) and name)
@@ -371,7 +373,7 @@ def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _read_model_id_and_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """Return an answer's model, id and finish reasons; a stream says them in its first and last events."""
+    """Return an answer's model, id and finish reasons; of a stream from its first and last events."""
     model = answer_id = None
     reasons: dict[str, None] = {}
     for value in events if len(events) <= _ENDS * 2 else (*events[:_ENDS], *events[-_ENDS:]):
@@ -390,7 +392,7 @@ def _read_model_id_and_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | 
 
 
 _ENDS = 6
-"""Events at either end of a stream that are looked into."""
+"""Number of events searched at either end of a stream."""
 _PIECES = ("content_block_start", "content_block_delta", "response.output_item.added")
 
 
@@ -399,7 +401,7 @@ def _first_text_member(value: dict[str, Any], *names: str) -> str | None:
 
 
 def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
-    """Return what an answer says went wrong: HTTP's status, an error event of a stream, a cut."""
+    """Return an answer's error: HTTP status, an error event of a stream, a cut."""
     told = next((said for value in events[-4:] if (said := _find_error_text(value))), None)
     if response.status >= _CLIENT_ERROR:
         said = told or (_first_text_member(events[0], "message", "detail") if events else None) or response.reason
@@ -427,7 +429,7 @@ def _find_error_text(value: dict[str, Any]) -> str | None:
 
 
 def get_otel_provider(provider: str) -> str:
-    """Return OpenTelemetry's name of a provider; our own where it has none."""
+    """Return OpenTelemetry's name of a provider; ours if it has none."""
     return _PROVIDERS.get(provider, provider)
 
 

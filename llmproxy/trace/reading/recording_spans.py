@@ -1,9 +1,8 @@
-"""A recorded cassette of a store, as spans, one by one; `trace.trace_file` makes a trace of them.
+"""Spans of a cassette in a store, one by one; `trace.trace_file` makes a trace of them.
 
-The agent's own exchanges by default: what the user simulator and judges said is no behaviour of the agent.
+By default only the agent's exchanges: those of the user simulator and judges are no behaviour of the agent.
 
-What a running proxy told of a session's calls, as interactions. Calls without a recording (passed through, refused,
-lost) have nothing to read.
+Also a running proxy's calls as interactions. Calls without a recording (passed through, refused, lost) have none.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
 
 def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
-    """Yield the agent's recordings as a proxy tells them in JSON, in their order. Raises as :func:`spans_of`."""
+    """Yield the agent's recordings in the proxy's JSON form, in order. Raises as :func:`spans_of`."""
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _iterate_interactions(store, cassette, sample, AGENT):
             yield to_json(interaction)
@@ -54,7 +53,7 @@ def _iterate_interactions(store: Store, cassette: str, sample: int, party: str |
 
 
 def read_interaction(call: Call) -> Interaction | None:
-    """Return what was recorded of a call, if anything. Raises CassetteCorrupt for what no proxy of ours tells."""
+    """Return a call's recording, if any. Raises CassetteCorrupt for an invalid one."""
     if call.recording is None:
         return None
     made = from_json(call.recording, 1)

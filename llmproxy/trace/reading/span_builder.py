@@ -1,4 +1,4 @@
-"""Interactions -> spans: what a user, a model and tools said to each other.
+"""Conversion of interactions to spans of users', models' and tools' messages.
 
     conversation (agent_step)
     ├── user_input
@@ -9,22 +9,18 @@
     │       │   └── conversation of a sub-agent
     │       └── agent_output    an answer that asks for no tool
 
-A failed answer that was asked for again is an `agent_step` named ``llm_attempt`` under the one request, so that nothing
-is counted twice. Calls of models that are no conversation (embeddings, reranking) are steps too, with tokens and cost.
-A message to a server of tools (MCP) is a step as well, `tools/call echo`: beside the model's own `tool_call`, so no
-call counts twice; its session's id is a credential and not recorded. Ids are derived from the recording, so the same
-recording gives the same spans. What the wire does not say is None.
+A failed answer that was retried is an `agent_step` named ``llm_attempt`` under the one request, so that nothing is
+counted twice. Other model calls (embeddings, reranking) are steps too, with tokens and cost. So is a message to an MCP
+server, `tools/call echo`: in addition to the model's own `tool_call`, so no call counts twice; its session's id is a
+credential and not recorded. Ids are derived from the recording, so the same recording gives the same spans. Values
+missing on the wire are None.
 
-What spans carry as metadata, by the names of OpenTelemetry's GenAI conventions (1.40, read 2026-11).
+Metadata of spans uses the names of OpenTelemetry's GenAI conventions (1.40, read 2026-11), and names that begin with
+``llmproxy.`` where those have none. Unknown values are left out: there is no attribute for "unknown".
 
-What these conventions have no word for begins with ``llmproxy.``. What is not known is left out: there is no attribute
-that says "unknown".
-
-Spans in their order, given away as early as can be.
-
-A tool call is complete when its result comes, which is some requests later. Spans wait in a line until everything
-before them is complete; so a reader sees them in the order of what happened, and only the unfinished ones and what
-follows them are held. The line is bounded: a call that nobody answers is let go as it is when it gets too long.
+Spans are emitted in order, as early as possible. A tool call is complete when its result comes, some requests later.
+Spans wait in a queue until everything before them is complete. The queue is bounded: a call without a result is emitted
+incomplete when the queue gets too long.
 """
 
 from __future__ import annotations
@@ -63,7 +59,7 @@ from llmproxy.trace.spans import Span, SpanKind
 
 HELD_SPANS = 10_000
 HELD_BYTES = 8 << 20
-"""Bounds of the line; bytes as estimated from the bodies."""
+"""Maximum bytes in the queue, estimated from the bodies."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,14 +75,14 @@ class SpanQueue:
         self._size = 0
 
     def add_span(self, span: Span, *, ready: bool = True, size: int = 0) -> QueuedSpan:
-        """Add a span at the end; set `ready` of what is returned when it is complete."""
+        """Append a span; set `ready` of the returned entry when it is complete."""
         entry = QueuedSpan(span, ready, size)
         self._waiting.append(entry)
         self._size += size
         return entry
 
     def take_ready(self) -> Iterator[Span]:
-        """Take what is complete, and what there is too much of."""
+        """Take complete spans, and those over the limit."""
         waiting = self._waiting
         while waiting and (waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
             entry = waiting.popleft()
@@ -136,7 +132,7 @@ def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 
 
 def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
-    """Return the attributes of an answer; its tokens are :func:`build_usage_attributes`."""
+    """Return the attributes of an answer; its tokens are in :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
     found = _build_otel_attributes(
         gen_ai__response__model=exchange.answer_model,
@@ -178,12 +174,12 @@ def build_tool_attributes(call: ToolCall) -> dict[str, Any]:
 
 
 _TEXT_EVIDENCE = 8
-"""Characters from which on a text that stands in a tool's arguments says that the tool started this conversation."""
+"""Least characters of a text in a tool's arguments that proves that the tool started this conversation."""
 
 
 @dataclass(slots=True)
 class FailedAnswer:
-    """A failed answer, while it is open whether the client asks again."""
+    """A failed answer, until it is known whether the client retries."""
 
     request: QueuedSpan
     response: QueuedSpan
@@ -191,7 +187,7 @@ class FailedAnswer:
 
 
 class SpanBuilder:
-    """Turns the interactions of one recording into spans; feed them in the order of their requests."""
+    """Converts the interactions of one recording into spans; feed them in the order of their requests."""
 
     def __init__(self) -> None:
         self._line = SpanQueue()
@@ -199,10 +195,10 @@ class SpanBuilder:
         self._conversations = RecordedConversations()
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
-        """Calls of models, by the ids of their spans, that a message to a server carries out."""
+        """Model tool calls, by span id, that a message to a server carries out."""
 
     def feed(self, interaction: Interaction) -> Iterator[Span]:
-        """Take the next interaction; gives the spans that are complete now, in order."""
+        """Add the next interaction; returns the spans that are complete now, in order."""
         if interaction.operation in CHAT:
             self._add_chat_exchange(decode_exchange(interaction, self._history))
         elif interaction.operation.startswith(MCP_PREFIX):
@@ -240,7 +236,7 @@ class SpanBuilder:
         self._add_answer(exchange, conversation, response.span)
 
     def _begin_conversation(self, exchange: DecodedExchange, place: RequestPlace) -> RecordedConversation:
-        """Start a conversation, under the tool call that started it if there is one."""
+        """Start a conversation, under the tool call that started it, if any."""
         interaction, number = exchange.interaction, len(self._all) + 1
         span = self._build_span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
         conversation = RecordedConversation(str(number), span.id, exchange.tools, place.system)
@@ -259,7 +255,7 @@ class SpanBuilder:
         return conversation
 
     def _find_parent_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[PendingCall, str] | None:
-        """Find the tool call that is being run while this conversation starts, with what tells it."""
+        """Find the tool call that started this conversation, with the evidence."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
         for conversation in running:
@@ -274,7 +270,7 @@ class SpanBuilder:
         return None
 
     def _add_messages(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
-        """Add what is new in a request: results of tools, and what the user says."""
+        """Add a request's new messages: tool results, and user texts."""
         new = list(exchange.messages[place.known :])
         for n in range(len(new), 0, -1):
             if new[n - 1].role == "assistant":  # history that the wire has not seen
@@ -337,7 +333,7 @@ class SpanBuilder:
         return span
 
     def _add_answer(self, exchange: DecodedExchange, conversation: RecordedConversation, response: Span) -> None:
-        """Add the tool calls of an answer, or that it is the agent's output."""
+        """Add the tool calls of an answer, or its text as the agent's output."""
         answer = exchange.answer
         if answer is None or exchange.failed:
             return
@@ -357,7 +353,7 @@ class SpanBuilder:
             self._line.add_span(span)
 
     def _add_mcp_message(self, interaction: Interaction) -> None:
-        """Add a message to a server of tools, under the model's call that it carries out where one like it waits."""
+        """Add a message to an MCP server, under the matching tool call of a model if one is pending."""
         span = build_mcp_span(interaction)
         if span is None:
             return
@@ -371,7 +367,7 @@ class SpanBuilder:
     # -- retries, and the rest
 
     def _convert_to_attempt(self, failed: FailedAnswer) -> QueuedSpan:
-        """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
+        """Turn a failed answer into an attempt: the request stays one, and its usage is not added."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
         span.metadata |= {"llmproxy.attempt": failed.attempts}
@@ -381,13 +377,13 @@ class SpanBuilder:
         return failed.request
 
     def _release_failed_answer(self, conversation: RecordedConversation) -> None:
-        """Let a failed answer go that nobody asked for again."""
+        """Emit a failed answer that was not retried."""
         if conversation.failed is not None:
             conversation.failed.request.ready = conversation.failed.response.ready = True
             conversation.failed = None
 
     def _add_non_chat_call(self, exchange: DecodedExchange) -> None:
-        """Add a call of a model that is no conversation."""
+        """Add a model call without a conversation."""
         interaction = exchange.interaction
         name = f"{interaction.operation} {interaction.model or ''}".strip()
         span = self._build_span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
@@ -413,11 +409,11 @@ class SpanBuilder:
 
 
 _LOOKED_AT = 64
-"""Conversations, the latest ones, among which the one that started another is looked for."""
+"""Maximum latest conversations searched for the one that started another."""
 
 
 def _compute_answer_time(exchange: DecodedExchange) -> float | None:
-    """Return when an answer was there, None where no times were recorded."""
+    """Return the time of an answer's end, None without recorded times."""
     if exchange.duration_ms is None:
         return None
     return exchange.interaction.started_at + exchange.duration_ms / 1000
@@ -434,7 +430,7 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
 
 
 def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
-    """Turn interactions, in the order of their requests, into spans, one by one."""
+    """Convert interactions, in the order of their requests, into spans, one by one."""
     builder = SpanBuilder()
     for interaction in interactions:
         yield from builder.feed(interaction)
@@ -442,12 +438,12 @@ def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
 
 
 _PREFIX = re.compile(r"__|[./:]")
-"""Between a server's name and its tool's, as agents tell them to models: ``mcp__github__search``."""
+"""Separator of a server's and its tool's name, as agents present them to models: ``mcp__github__search``."""
 _FAILED = 400
 
 
 def build_mcp_span(interaction: Interaction) -> Span | None:
-    """Return a message to a server as a step; None for one that waits for no answer."""
+    """Return a message to a server as a step; None for one without an answer."""
     operation = interaction.operation
     if operation in (ANSWER, END, STREAM) or operation.startswith(NOTIFICATION):
         return None
@@ -507,7 +503,7 @@ def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
 
 
 def _find_error_code(interaction: Interaction) -> int | None:
-    """Return the code of the JSON-RPC error that a message was answered with; None for a result."""
+    """Return the JSON-RPC error code of an answer; None for a result."""
     for part in list_messages(interaction.response):
         error = part.value.get("error") if isinstance(part.value, dict) and "method" not in part.value else None
         if isinstance(error, dict) and isinstance(error.get("code"), int):
@@ -516,10 +512,10 @@ def _find_error_code(interaction: Interaction) -> int | None:
 
 
 def carries_out_call(call: Span, served: Span) -> bool:
-    """Return whether a message carries out a model's call of a tool: its name, maybe prefixed, and its arguments."""
+    """Return whether a message carries out a model's tool call: its name, maybe prefixed, and its arguments."""
     return served.tool_name in list_unprefixed_names(call.tool_name or "") and call.tool_args == served.tool_args
 
 
 def list_unprefixed_names(name: str) -> list[str]:
-    """Return the names that the server of a tool may have for it which a model calls `name`, the longest first."""
+    """Return possible server names of the tool that a model calls `name`, the longest first."""
     return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

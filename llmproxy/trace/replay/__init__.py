@@ -1,7 +1,7 @@
 """Evalcraft's import path: ``from evalcraft.replay.engine import ReplayEngine`` works with our name in front.
 
-`trace.replay` is a function too, in the original and here. Importing this package puts it in the function's place, so
-it can be called like it: `trace.replay(path)` means the same before and after the import.
+`trace.replay` is also a function, in the original and here. Importing this package replaces the function, so it is
+callable: `trace.replay(path)` means the same before and after the import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["ReplayDiff", "ReplayEngine", "replay"]
 
 
 class _CallableModule(ModuleType):
-    """A package that is called as the function that it took the place of."""
+    """A package that can be called like the function that it replaced."""
 
     __call__ = staticmethod(replay)
 

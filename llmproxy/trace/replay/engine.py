@@ -1,15 +1,15 @@
-"""The replay engine: a recording, looked at step by step, with tool results and answers replaced.
+"""The replay engine: steps through a recording, with tool results and answers overridden.
 
-    cassette + overrides + filter -> run() -> AgentRun with a changed copy; the recording stays as it was
+    cassette + overrides + filter -> run() -> AgentRun with a changed copy; the recording is unchanged
 
-It behaves as Evalcraft's, its edges included: an index of an LLM call counts requests and responses over the *filtered*
-spans, `output_text` stays what was recorded whatever is overridden (no agent runs here; `llmproxy replay -- COMMAND`
-runs one), `diff` looks at the recording alone. Better than the original: an override that matches nothing warns, or
-raises with ``strict=True``; `step` honours overridden answers too; the network guard stops every kind of connection.
+It behaves like Evalcraft's, edge cases included: an index of an LLM call counts requests and responses over the
+*filtered* spans, `output_text` stays as recorded despite overrides (no agent runs here; `llmproxy replay -- COMMAND`
+runs one), `diff` compares the recording only. Better than the original: an override without a match warns, or raises
+with ``strict=True``; `step` applies overridden answers too; the network guard stops every kind of connection.
 
-The guard is an audit hook of the interpreter, process-wide as the original's: it sees every connection and look-up
-below all libraries. It stays for the life of the process and does nothing while no guard is open. Sockets of the file
-system are no network and pass.
+The guard is an audit hook of the interpreter, process-wide like the original's: it sees every connection and lookup
+below all libraries. It stays for the life of the process and does nothing while no guard is open. Unix sockets are no
+network and are allowed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llmproxy.trace.trace_file import AgentRun, Cassette
 
 
 class NetworkBlocked(RefusedError, RuntimeError):
-    """Something wanted to connect while a recording was replayed."""
+    """A connection was attempted while a recording was replayed."""
 
     code = "llmproxy_network_blocked"
 
@@ -45,7 +45,7 @@ _own = threading.local()
 
 
 class NetworkGuard:
-    """Refuse connections but to hosts of `allowlist` while the ``with`` block runs. Nested: all must agree."""
+    """Refuses connections except to hosts of `allowlist` during the ``with`` block. Nested: all must agree."""
 
     def __init__(self, allowlist: Collection[str] | None = None) -> None:
         """Allow these host names and addresses."""
@@ -76,7 +76,7 @@ class NetworkGuard:
         return host.lower() in self._addresses
 
     def _resolve_allowed_host(self, host: str) -> None:
-        """Remember the addresses of an allowed name: a connection knows nothing but addresses."""
+        """Remember the addresses of an allowed name: the audit hook of a connection sees only addresses."""
         _own.looking = True
         try:
             self._addresses |= {str(found[4][0]).lower() for found in socket.getaddrinfo(host, None)}
