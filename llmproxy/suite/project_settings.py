@@ -1,7 +1,6 @@
-"""What a project says of its suites: defaults in ``pyproject.toml``, the options of a test, files that ``--watch``
-looks at.
+"""Suite settings of a project: defaults in ``pyproject.toml``, test options, files watched by ``--watch``.
 
-Files are looked at, not subscribed to: the same on every system and every disk.
+Files are polled, not subscribed to: it works the same on every system and disk.
 """
 
 from __future__ import annotations
@@ -25,39 +24,39 @@ from llmproxy.yaml_reader import Problems, read_documents
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRunOptions:
     mode: str | None = None
-    """Of every session at the proxy; None: the proxy's."""
+    """Mode of every session; None: the proxy's."""
     runs: int | None = None
-    """Executions of each scenario; None: as the scenario says."""
+    """Executions of each scenario; None: from the scenario."""
     parallel: int = 1
-    """Runs at the same time, as far as they do not disturb each other."""
+    """Maximum concurrent runs, as far as they do not disturb each other."""
     keep_going: bool = False
-    """Whether a run goes on after a step that failed."""
+    """Whether a run continues after a failed step."""
     label: str = ""
-    """The step to which scenarios are run."""
+    """Step up to which scenarios are run."""
     fast_waits: bool = False
-    """Whether `wait` looks as often as it can."""
+    """Whether `wait` polls as often as it can."""
     update: bool = False
-    """Whether expectations that are snapshots are written anew."""
+    """Whether snapshots are rewritten."""
     live: bool = False
-    """Whether models are asked although the mode is replay."""
+    """Whether models are called in mode replay."""
     max_cost: Decimal | None = None
-    """US dollars that may be spent."""
+    """Budget in US dollars."""
     fail_on_carried: bool = False
-    """Whether answers that were carried end with a code of their own."""
+    """Whether carried answers lead to an exit code of their own."""
     fail_on_stale: bool = False
     """Whether replayed recordings above their max age do."""
     command: str = "llmproxy test"
-    """The command that was typed, without what selects scenarios: for messages that say how to run one again."""
+    """The user's command without options that select scenarios, for messages about reruns."""
     only: str = "--id"
-    """The option that selects one scenario; empty where the command names it already."""
+    """Option that selects one scenario; empty if the command already names it."""
     mode_flag: str = "--mode"
-    """The option of the command that names the mode."""
+    """The command's option for the mode."""
     partly: bool = False
-    """Whether only some scenarios of the suites were asked for."""
+    """Whether only some scenarios of the suites are selected."""
     title: str = ""
-    """Of the test; empty: the names of its suites."""
+    """Title of the test; empty: the names of its suites."""
     shard: Mapping[str, Any] | None = None
-    """Which part of a test this is (`report.sharding`); None for a whole one."""
+    """Shard of the test (`report.sharding`); None for a whole one."""
 
 
 KEYS = ("agent", "store")
@@ -121,12 +120,12 @@ PAUSE = 0.5
 _KINDS = frozenset({".yaml", ".yml", ".py", ".mjs", ".js", ".ts", ".json", ".toml", ".md", ".txt"})
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages", "cassettes"})
 _MOST = 5000
-"""Files that are watched; a folder with more is no project of tests."""
+"""Maximum watched files; a folder with more is no project of tests."""
 Seen = dict[Path, int]
 
 
 def read_change_times(paths: Sequence[str]) -> Seen:
-    """Return when each watched file was changed last: the suites, and what lies in their folders."""
+    """Return the last change of each watched file: the suites, and files in their folders."""
     found: Seen = {}
     for path in _list_files(paths):
         try:
@@ -148,7 +147,7 @@ def _list_files(paths: Sequence[str]) -> Iterator[Path]:
 
 
 def find_changed_files(before: Seen, after: Seen) -> list[Path]:
-    """Return the files that came, went or changed."""
+    """Return new, removed and changed files."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
 
@@ -158,7 +157,7 @@ def rerun_on_change(
     say: Callable[[str], object],
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run, wait for a change, run again. An error of a suite ends nothing; Ctrl-C does (KeyboardInterrupt)."""
+    """Run, wait for a change, run again. An error of a suite does not end it; Ctrl-C does (KeyboardInterrupt)."""
     while True:
         before = read_change_times(paths)
         try:

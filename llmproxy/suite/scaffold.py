@@ -1,4 +1,4 @@
-"""``llmproxy test --init``: a first suite that runs, from nothing but how the agent is reached."""
+"""``llmproxy test --init``: a first working suite, from nothing but the agent's address."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALARS = (str, int, float, bool)
 
 @dataclass(slots=True)
 class SuiteTurn:
-    """What a user said, and what came of it."""
+    """A user message, and its results."""
 
     text: str
     conversation: str
@@ -38,7 +38,7 @@ class SuiteTurn:
 class SuiteScaffold:
     text: str
     slug: str
-    """Of the recording's name: what file and scenario are called."""
+    """File and scenario name, from the recording's name."""
     turns: int
     notes: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ class SuiteScaffold:
 
 
 def scaffold_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any] | None = None) -> SuiteScaffold:
-    """Make a suite of what is recorded under `name`. Raises SuiteError: no user speaks; CassetteError."""
+    """Create a suite from the recording `name`. Raises SuiteError: no user message; CassetteError."""
     turns, notes = read_suite_turns(spans_of(store, cassette=name, sample=sample))
     if not turns:
         raise SuiteError(
@@ -62,10 +62,10 @@ def scaffold_suite(store: Path, name: str, *, sample: int = 1, agent: Mapping[st
 
 
 def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
-    """Return the turns of the conversations with a user, in the order of time, and what was left out.
+    """Return the turns of conversations with a user, in order of time, and the omitted ones.
 
-    A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one:
-    a summary that an agent asks for looks like a conversation, too.
+    A conversation with a user is not started by a tool call, and its agent has the tools of the first one: a summary
+    that an agent requests looks like a conversation, too.
     """
     roots: dict[str, frozenset[str]] = {}
     others: set[str] = set()
@@ -157,7 +157,7 @@ def _write_assertions(turn: SuiteTurn) -> list[str]:
 
 
 def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:
-    """Return what is expected of the calls of one tool: how many, and the plain arguments of an only one."""
+    """Return assertions about the calls of one tool: their number, and the plain arguments of a single one."""
     if len(calls) > 1 or not calls[0]:
         return len(calls)
     plain = {
@@ -182,7 +182,7 @@ def _shorten_line(text: str, most: int) -> str:
 
 
 def _quote_text(text: str) -> str:
-    """Write a text as JSON does, which is YAML; what terminals could take for a command is escaped."""
+    """Return a text as JSON, which is valid YAML, with terminal control characters escaped."""
     return re.sub(
         r"[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]",
         lambda found: f"\\u{ord(found[0]):04x}",
@@ -231,7 +231,7 @@ scenarios:
 
 
 def rebase_agent_paths(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
-    """Return how an agent that was named `here` is reached from a suite in `folder`, whose paths begin there."""
+    """Return an agent's description for a suite in `folder`, with its paths relative to that."""
     if here.resolve() == folder.resolve():
         return agent
     up = Path(os.path.relpath(here.resolve(), folder.resolve()))

@@ -1,10 +1,10 @@
-"""Which scenarios run, under which recordings, and what is said and spent before they do.
+"""Selection of scenarios, names of their recordings, and checks of costs before a run.
 
---tags, --id, --last-failed    a selection of the cases that were read
+--tags, --id, --last-failed    a selection of the loaded cases
 cassette_name                  the recording of a case
-not_recorded_error, advice     what is said where a recording is missing, with the command that makes it: whoever runs
-                               ``llmproxy test`` has a shorter way than a proxy that misses a request tells
-check_costs                    what a live run may spend (``--max-cost``), estimated from the last recording
+not_recorded_error, advice     messages about a missing recording, with the command that makes it: ``llmproxy test`` has
+                               a shorter one than the proxy's miss suggests
+check_costs                    budget of a live run (``--max-cost``), estimated from the last recording
 """
 
 from __future__ import annotations
@@ -32,37 +32,36 @@ from llmproxy.trace.reading.recording_spans import spans_of
 
 
 def cassette_name(suite: str, case: str) -> str:
-    """Return what a case is recorded as: suite and id, each as a slug; what slugging lost is told apart by a digest."""
+    """Return a case's recording name: suite and id as slugs; with a digest if slugging lost characters."""
     return f"{name_cassette(suite)}/{name_cassette(case)}"
 
 
 _SHOWN = 10
-"""Scenarios that are named."""
+"""Maximum scenarios named."""
 
 
 class NothingRecorded(MissError):
-    """Nothing was ever recorded for this run, so there is nothing to replay."""
+    """This run has no recording, so there is nothing to replay."""
 
     code = "llmproxy_nothing_recorded"
 
 
 def not_recorded_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
-    """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
+    """Return the error of one run; `rerun` is the command that runs only its case, `flag` its mode option."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
     command = add_runs_option(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 
 def add_runs_option(command: str, runs: int | None) -> str:
-    """Return the command with how often each scenario runs, where that was asked for."""
+    """Return the command with the number of runs, if one was given."""
     return command if runs is None else f"{command} --runs {runs}"
 
 
 def advise_recording(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
-    """Explain once, for all cases without a recording, what records them.
+    """Return the command that records all cases without a recording.
 
-    `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command
-    does not say.
+    `selected` is the number of cases to run; `partly` whether the command omits their selection.
     """
     names = ", ".join(cases[:_SHOWN]) + (f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else "")
     only = " ".join(f"--id {shlex.quote(case)}" for case in cases)
@@ -86,10 +85,10 @@ def explain_miss(
     counted: Sequence[str] = (),
     who: str = "the agent",
 ) -> str:
-    """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.
+    """Return the proxy's text about a miss, preceded by the command that records the request.
 
-    `starts` are commands in the text that start a proxy, by mode: the test's own stands for each. `counted` are
-    entities whose keys the store counts up, where the request differs from the nearest recording in numbers only.
+    `starts` are commands in the text that start a proxy, by mode: the test's own replaces each. `counted` are entities
+    whose keys the store numbers, if the request differs from the nearest recording in numbers only.
     """
     lines = [f"a request of {who} was never recorded; to add it: {rerun} {flag} auto"]
     if counted:
@@ -110,7 +109,7 @@ FILE = Path(".llmproxy") / "last-failed.json"
 
 
 def read_last_failed(folder: Path) -> list[str] | None:
-    """Return the ids that did not pass the last time; None if nothing was ever tested here, or the file is not ours."""
+    """Return the ids that did not pass last time; None without an earlier test, or for a foreign file."""
     try:
         tree = json.loads((folder / FILE).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -120,7 +119,7 @@ def read_last_failed(folder: Path) -> list[str] | None:
 
 
 def record_failed(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
-    """Keep which of the scenarios that ran did not pass, the others as they were, if the folder is writable."""
+    """Store which scenarios of this test did not pass, keeping the state of others, if the folder is writable."""
     known, now = set(read_last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
     path = folder / FILE
@@ -144,7 +143,7 @@ class SelectionOptions:
 
 
 def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[SuiteCase]:
-    """Return the wanted cases in order. Raises SuiteError: an expression, id or label that makes no sense."""
+    """Return the selected cases in order. Raises SuiteError: an invalid expression, id or label."""
     holds = parse_tag_expression(wanted.tags) if wanted.tags else lambda _: True
     _refuse_unknown_tags(wanted, cases)
     for name in wanted.ids:
@@ -172,7 +171,7 @@ def _matches_text(case: SuiteCase, text: str) -> bool:
 
 
 def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
-    """Keep the cases that have a step of this label. Raises SuiteError if none has."""
+    """Return the cases that have a step with this label. Raises SuiteError if none has."""
     found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
     if cases and not found:
         known = {step.label for case in cases for step in case.scenario.steps if step.label}
@@ -183,7 +182,7 @@ def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
 
 
 def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
-    """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
+    """Refuse unknown tags: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.scenario.tags}
     for name in (*wanted.tag, *_list_expression_tags(wanted.tags)):
         if name not in known:
@@ -216,7 +215,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def parse_tag_expression(text: str) -> Holds:
-    """Read an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
+    """Parse an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
     names: dict[str, str] = {}
     source = []
     for word in _split_words(text):
@@ -248,13 +247,13 @@ def _evaluate_tags(node: ast.expr, there: Collection[str]) -> bool:
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
     usd: Decimal
-    """Of what was recorded before."""
+    """Cost of the recordings."""
     unknown: tuple[str, ...] = ()
-    """Cases that were never recorded, or whose price is not known."""
+    """Cases without a recording, or without a known price."""
 
 
 def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> CostEstimate:
-    """Add up what the recordings of these cases cost; of several samples the dearest stands for each run."""
+    """Return the recorded cost of these cases; each run counts as the most expensive sample."""
     total, unknown = Decimal(0), list[str]()
     for case in cases:
         found = _find_cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None
@@ -266,7 +265,7 @@ def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = No
 
 
 def _find_cost(store: Path, cassette: str) -> Decimal | None:
-    """Return what the first sample of a cassette cost; None if that is not known."""
+    """Return the cost of the first sample of a cassette; None if unknown."""
     with suppress(LLMProxyError):
         total = Decimal(0)
         for span in spans_of(store, cassette=cassette, party=None):
@@ -279,7 +278,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
 
 
 def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteRunOptions) -> list[str]:
-    """Return what to say about costs. Raises SuiteError: the estimate is above the limit."""
+    """Return a message about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []
     found = estimate_cost(store, cases, options.runs)

@@ -1,1 +1,1 @@
-"""What a step asserts: tools, usage, answers, entities, each against what was measured."""
+"""Assertions of a step: tools, usage, answers, entities."""

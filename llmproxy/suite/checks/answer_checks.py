@@ -1,4 +1,4 @@
-"""What a step says about the agent's answer: its text, the JSON in it, the stored one."""
+"""Assertions about the agent's answer: its text, its JSON, its snapshot."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORMAT = 1
 
 
 def refuse_in_ci(env: Mapping[str, str]) -> None:
-    """Refuse to write snapshots where nobody looks at them. Raises SuiteError."""
+    """Refuse to write snapshots in CI, where nobody reviews them. Raises SuiteError."""
     if in_ci(env):
         raise SuiteError(
             "--update is refused in CI (the variable CI is set): a snapshot that nobody looked at proves nothing.",
@@ -44,7 +44,7 @@ class ResponseSnapshots:
 
     @classmethod
     def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
-        """Read those of a suite file. Raises SuiteError: the file is damaged, or of a newer format."""
+        """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
         path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
         try:
             tree = json.loads(read_bounded_text(path))
@@ -60,7 +60,7 @@ class ResponseSnapshots:
         return cls(path, update, tree["scenarios"])
 
     def stored_value(self, scenario: str, step: str, what: str) -> object:
-        """Return what was stored, None if nothing was."""
+        """Return the stored value, None without one."""
         return self.values.get(scenario, {}).get(step, {}).get(what)
 
     def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
@@ -69,7 +69,7 @@ class ResponseSnapshots:
         of_step[what] = value
 
     def save_changes(self) -> bool:
-        """Write what changed; tells whether anything did. Raises MachineError: it cannot be written."""
+        """Write changed snapshots; returns whether there were any. Raises MachineError: not writable."""
         if not (self.update and self.changed):
             return False
         text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
@@ -91,21 +91,21 @@ class CheckedStep(Protocol):
     declared: list[tuple[int, Any]]
     spoken: list[str]
     index: int
-    """Of the step that is being executed, from 0."""
+    """Index of the current step, from 0."""
 
     @property
     def wire(self) -> WireObserver:
-        """What the agent said to models and servers."""
+        """Observed traffic of the agent with models and servers."""
 
 
 def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> Assertion:
-    """Compare an answer with the stored one, white space at the ends of lines aside."""
+    """Compare an answer with its snapshot, ignoring white space at the ends of lines."""
     seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
     return _compare_with_snapshot(context, step, "response", "response.snapshot", seen)
 
 
 def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
-    """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
+    """Compare the tool calls of a step with their snapshot, in order: names only, or with arguments."""
     if measured.unreadable:
         first = measured.unreadable[0]
         message = f"the answer of {first.label} {first.unread_reason}, so the calls are not known"
@@ -134,13 +134,13 @@ def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name
 
 
 def check_response(context: CheckedStep, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
-    """Check everything that a step says about an answer, but for what a judge is to find."""
+    """Check all assertions about an answer, except those for a judge."""
     made = check_text(wanted, answer, context.scope)
     return [*made, check_response_snapshot(context, step, answer)] if wanted.snapshot else made
 
 
 def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
-    """Check the text of an answer; what does not hold shows it."""
+    """Check the text of an answer; failures show it."""
     made: list[Assertion] = []
     if wanted.matcher:
         made += check_value("response", answer, wanted.matcher, scope)

@@ -1,11 +1,10 @@
-"""Names of tools and arguments that nobody knows and that are nearly those of others: misspelt, they would pass for
-what was not called.
+"""Detection of misspelt tool and argument names, which would otherwise pass as not called.
 
     deleteTask: 0                    while the model calls delete_task, or tasks__deleteTask
     input: {titel: {exists: false}}  while the schema says title
 
-Near is what is equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or one letter apart. Any other
-name that is not offered passes at 0, and is said.
+Near names are equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or differ in one letter. Any other
+unknown name passes at 0, with a remark.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from llmproxy.trace.observing.tool_calls import WireCall
 from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
 
 _PREFIX = re.compile(r"__|[./:]")
-"""Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
+"""Separator of a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
 _IGNORED = re.compile(r"[_\-.\s]")
 _LONG = 6
-"""Letters of a server's name from which one that is one edit apart is a misspelling, not another server."""
+"""Least letters of a server's name for which one edit is a misspelling, not another server."""
 _NAME = re.compile(r"[^.\[\]$]+")
-"""A name, or a number, in the path of an argument."""
+"""A name, or an index, in the path of an argument."""
 _DEEPEST = 8
-"""Levels of arguments whose names are compared."""
+"""Maximum depth of compared arguments."""
 
 
 def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[Assertion]:
-    """Return the errors of names probably meant otherwise, and what `offered` asserts; `run` is all so far."""
+    """Return errors for names that are probably misspelt, and results of `offered`; `run` is all so far."""
     before = _collect_offered_tools(run)
     now, called = _collect_offered_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
@@ -58,30 +57,30 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
 
 
 def find_never_offered_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[str]:
-    """Return the tools of a step that nobody offered or called: that they were not called proves little."""
+    """Return the step's tools that were never offered or called: not calling them proves little."""
     known = _collect_offered_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
 
 def find_near_name(name: str, known: Iterable[str], *, spelling_only: bool = False) -> str:
-    """Return the known name that is near to one, the nearest way of writing first; empty if there is none."""
+    """Return the known name nearest to one, spelling variants first; empty if there is none."""
     names = sorted(known)
     alike = next((each for each in names if _is_same_spelling(name, each)), "")
     return alike or ("" if spelling_only else next((each for each in names if is_near_name(name, each)), ""))
 
 
 def is_near_name(one: str, other: str) -> bool:
-    """Return whether two names are probably meant to be the same."""
+    """Return whether two names are probably the same."""
     return _is_same_spelling(one, other) or _is_one_typo_apart(one, other)
 
 
 def _is_same_spelling(one: str, other: str) -> bool:
-    """Return whether they are the same but for the way of writing and a prefix that one of them has."""
+    """Return whether two names differ only in spelling style and in a prefix of one of them."""
     return _fold_name(one) in _list_unprefixed_names(other) or _fold_name(other) in _list_unprefixed_names(one)
 
 
 def _is_one_typo_apart(one: str, other: str) -> bool:
-    """Return whether they are one edit apart; with servers' names, only where those are long enough to be the same."""
+    """Return whether two names are one edit apart; servers' names must also be long enough."""
     (server, tool), (other_server, other_tool) = _split_prefix(one), _split_prefix(other)
     if not (server and other_server) or server == other_server:
         return _is_one_edit(tool, other_tool)
@@ -89,23 +88,23 @@ def _is_one_typo_apart(one: str, other: str) -> bool:
 
 
 def _split_prefix(name: str) -> tuple[str, str]:
-    """Return the prefix of a name and the rest, both folded."""
+    """Return a name's prefix and rest, both normalised."""
     ends = [found.span() for found in _PREFIX.finditer(name)]
     return (_fold_name(name[: ends[-1][0]]), _fold_name(name[ends[-1][1] :])) if ends else ("", _fold_name(name))
 
 
 def _fold_name(name: str) -> str:
-    """Return a name without its way of writing; letters that are composed, or wide, are those that look the same."""
+    """Return a name without spelling style; composed and wide letters are normalised."""
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
 def _list_unprefixed_names(name: str) -> set[str]:
-    """Return a name without each of the prefixes that it may have."""
+    """Return a name without each of its possible prefixes."""
     return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Return whether one letter more, less, other, or two that changed places make one of the other."""
+    """Return whether two texts differ in one inserted, deleted or changed letter, or one swap."""
     short, long = sorted((one, other), key=len)
     if len(long) - len(short) > 1 or not short:
         return False
@@ -162,7 +161,7 @@ type _Names = Mapping[tuple[str, ...], frozenset[str]]
 
 
 def _add_given_names(known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()) -> None:
-    """Add the names that a call gives; an object of any names may have others in the next call."""
+    """Add a call's argument names; an object with arbitrary names may have others in the next call."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, Mapping) and len(place) < _DEEPEST:
             known[place] = known.get(place, frozenset()) | frozenset(map(str, item))

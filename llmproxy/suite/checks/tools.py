@@ -1,8 +1,7 @@
-"""What a step says about the agent's tools, checked against the traffic: assertions, every one of them evaluated.
+"""Assertions about the agent's tools, all evaluated on the observed traffic.
 
-Two rules stand above the rest. What the wire did not show is an ENVIRONMENT_ERROR, whatever was expected of it,
-``deleteTask: 0`` included. And a message says what was expected, what was seen, and where, so that it can be understood
-without the file.
+Two rules: traffic that was not observed makes every assertion an ENVIRONMENT_ERROR, ``deleteTask: 0`` included. And a
+message names the expected and the observed value and the place, so that it can be understood without the file.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches
 
 _LISTED = 12
-"""Calls that a message lists."""
+"""Maximum calls listed in a message."""
 
 
 def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
-    """Check that tools were called one after the other; others may be called in between."""
+    """Check that tools were called in this order; others may be called in between."""
     if step.unreadable:
         return _build_unread_answer_error("toolOrder", step)
     calls = step.tools
@@ -56,14 +55,14 @@ def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
 
 
 def check_called_after(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
-    """Check that every call of a tool has a call of another one before it."""
+    """Check that every call of a tool has an earlier call of another one."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
     return _check_order(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
 
 
 def check_called_before(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
-    """Check that no call of a tool comes with or after a call of another one, which is called as well."""
+    """Check that all calls of a tool come before every call of another one, which must be called too."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
     return _check_order(f"tools.{name}.before", f"{name} was not called before {other}", other, wrong, others, calls)
@@ -81,7 +80,7 @@ def _check_order(
 
 
 def _format_calls(calls: Sequence[ToolUse]) -> str:
-    """Return the calls in order; those that were at once stand together."""
+    """Return the calls in order, with concurrent ones grouped."""
     if not calls:
         return "no tool was called in this step"
     together: list[list[ToolUse]] = []
@@ -95,11 +94,11 @@ def _format_calls(calls: Sequence[ToolUse]) -> str:
 
 
 _SHOWN = 6
-"""Calls that a message lists."""
+"""Maximum calls listed in a message."""
 
 
 def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
-    """Return the error of every assertion about traffic that was not seen."""
+    """Return the errors for all assertions about unobserved traffic."""
     return [build_unclear(name, reason) for name in names]
 
 
@@ -109,7 +108,7 @@ def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
 def check_tools(
     tools: Mapping[str, ToolExpect], step: AgentStep, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
-    """Check the calls of each tool; `only`: no others; `hosted`: ``*`` means the provider's tools as well."""
+    """Check the calls of each tool; `only`: no others; `hosted`: ``*`` includes the provider's tools."""
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if step.unreadable:
@@ -132,7 +131,7 @@ def check_mcp_tools(
     *,
     as_asked: bool = False,
 ) -> list[Assertion]:
-    """Check what servers of tools got and returned in a step; `as_asked`: it is what models asked for, call by call."""
+    """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
     keys = [f"{_SERVED}.{name}" for name in tools]
     if served.unknown_reason:
         return build_unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown_reason)
@@ -188,7 +187,7 @@ def _build_unread_answer_error(name: str, step: AgentStep) -> Assertion:
 
 
 class _CallCheck:
-    """The calls of one tool, and what is expected of them."""
+    """The calls of one tool, and the expectation."""
 
     def __init__(
         self,
@@ -203,14 +202,14 @@ class _CallCheck:
         self.no_result = no_result
         self.one_is_enough = wanted.every is False
         self.none = _allows_zero(wanted.count, scope)
-        """Whether no call may be as the rest says."""
+        """Whether no call may match the rest."""
         self.all = list(calls)
         self.with_status = [use for use in calls if _reached_status(use, wanted.status) is True]
         self.unknown = [use for use in calls if _reached_status(use, wanted.status) is None]
         self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
     def check_all(self) -> list[Assertion]:
-        """Check everything; where it is not known which calls are meant, whichever they are must do."""
+        """Check everything; if it is unknown which calls count, all possibilities must pass."""
         made = self._check_every_key()
         if not (self.unknown and (self.one_is_enough or self.none)):
             return made
@@ -250,7 +249,7 @@ class _CallCheck:
         return made
 
     def _check_count(self, suffix: str) -> list[Assertion]:
-        """Check how many there are; where it is not known of some whether they count, whatever it may be must do."""
+        """Check the number of calls; if it is unknown whether some count, all possibilities must pass."""
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
@@ -285,7 +284,7 @@ class _CallCheck:
         return self._build_no_result(".status", self.unknown)
 
     def _build_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
-        """Return the error of what depends on results that nobody has seen."""
+        """Return the error of assertions about unobserved results."""
         message = (
             f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
             f"returned: {_format_uses(uses)}"
@@ -311,7 +310,7 @@ class _CallCheck:
         return assertion(f"tools.{self.name}", message, expected="at least one call", actual=0)
 
     def _check_input(self, wanted: Mapping[str, object], *, none: bool) -> Assertion:
-        """Look for a call with this input; `none`: there must be none."""
+        """Check that a call has this input; `none`: that no call has."""
         name = f"tools.{self.name}.input"
         expected = to_json(dict(wanted))
         judged = [(use, self._check_argument(use, "input", wanted)) for use in self.calls]
@@ -344,7 +343,7 @@ class _CallCheck:
         return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.label)
 
     def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
-        """Return whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
+        """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5."""
         found = {evaluate(get_path(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
         return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
@@ -368,7 +367,7 @@ class _CallCheck:
         return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.label)]
 
     def _combine_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
-        """Join what is found of each call: all right, or one if the file says so; an unseen one is an error."""
+        """Combine the findings of all calls: all must hold, or one if so specified; an unobserved one is an error."""
         name, wanted = f"tools.{self.name}.{key}", getattr(self.wanted, key)
         if not self.calls:
             return replace(self._build_never_called(), name=name)
@@ -396,7 +395,7 @@ def _worst_status(found: Iterable[Assertion]) -> Status:
 
 
 def _reached_status(use: ToolUse, status: str) -> bool | None:
-    """Return whether a call came as far as `status`; None where nobody has seen it."""
+    """Return whether a call reached `status`; None if not observed."""
     if status == "requested":
         return True
     if status == "executed":
@@ -405,7 +404,7 @@ def _reached_status(use: ToolUse, status: str) -> bool | None:
 
 
 def _has_readable_arguments(use: ToolUse, paths: Iterable[str]) -> bool:
-    """Return whether the arguments of a call can be looked into: they are JSON, or a text that is meant as a whole."""
+    """Return whether a call's arguments can be examined: they are JSON, or a text compared as a whole."""
     return use.has_json_arguments or all(path == "$" for path in paths)
 
 

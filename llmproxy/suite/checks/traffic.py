@@ -1,7 +1,7 @@
-"""What a chat step says about the agent's traffic, evaluated on the calls between its beginning and now.
+"""Assertions of a chat step about the agent's traffic, evaluated on the calls since its beginning.
 
-A step in which no answer of a model was seen makes every such assertion an error, ``deleteTask: 0`` too: an agent that
-goes past the proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.
+Without an observed model answer every such assertion is an error, ``deleteTask: 0`` too: an agent that bypasses the
+proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, Wire
 def check_usage(
     wanted: Usage, step: AgentStep, scope: VariableScope, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
-    """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
+    """Check tokens, calls and cost; an unknown value is an error, unless the known part decides."""
     where = where or _describe_interactions(step)
     made: list[Assertion] = []
     for key, matcher in wanted.numbers.items():
@@ -106,7 +106,7 @@ _WHERE = "the agent's answer"
 
 
 def read_processing(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
-    """Read what a step's answers say; a processor at work in one was at work. Nothing odd raises."""
+    """Read a step's answers; a processor active in one was active. Invalid data does not raise."""
     found: dict[str, HistoryEditFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
@@ -140,7 +140,7 @@ def _read_finding(name: str, said: object) -> HistoryEditFinding:
 
 
 def merge_agent_findings(seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]) -> HistoryEditFindings:
-    """Put what the agent says beside what the wire shows."""
+    """Combine the agent's statements with observed findings."""
     return HistoryEditFindings(**{name: _combine_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
@@ -187,7 +187,7 @@ class _ProcessorCheck:
         self.least, self.scope = least, scope
 
     def check_processor(self) -> list[Assertion]:
-        """Check whether it was at work, then what it did."""
+        """Check whether it was active, then its effects."""
         wanted = self.wanted.activated
         made = [self._check_activated(wanted is not False)] if wanted is not None or self._list_details() else []
         if self.finding.activated is True and made and made[0].status is not Status.ENVIRONMENT_ERROR:
@@ -256,9 +256,9 @@ class _ProcessorCheck:
 
 
 _SHOWN = 4
-"""Requests that a message lists."""
+"""Maximum requests listed in a message."""
 _WIDE = 200
-"""Characters of what a provider said."""
+"""Maximum characters shown of a provider's text."""
 
 NO_TRAFFIC = (
     "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said"
@@ -275,13 +275,13 @@ class TrafficWindow:
     continues: bool
     """Whether its conversation had begun before."""
     index: int = 0
-    """Of the step."""
+    """Index of the step."""
 
 
 def evaluate_traffic(
     context: CheckedStep, step: Talk, window: TrafficWindow, strays: int = 0
 ) -> tuple[list[Assertion], AgentStep]:
-    """Evaluate what the step says about traffic; `strays` are this process's calls that arrived in nobody's turn."""
+    """Evaluate a step's assertions about traffic; `strays` are this process's calls outside any turn."""
     measured = context.wire.build_step(window.after)
     if not step.wire_keys:
         return [], measured
@@ -322,7 +322,7 @@ def evaluate_traffic(
 
 
 def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
-    """Return the tools that the provider ran, where something is said about all tools, and those are left out of it."""
+    """Return tools run by the provider that an assertion about all tools does not count."""
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
         return []
@@ -344,7 +344,7 @@ _ABOUT_TOOLS = ("onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot")
 _TEXT_ONLY = frozenset(
     {"completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"}
 )
-"""Operations in which a model goes on with a text: they have no tools, and what the text asks for nobody can see."""
+"""Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
 def _list_tool_assertions(step: Talk) -> list[str]:
@@ -352,7 +352,7 @@ def _list_tool_assertions(step: Talk) -> list[str]:
 
 
 def explain_text_only_answers(step: Talk, measured: AgentStep) -> str:
-    """Return why a step can say nothing about tools although models answered in it; else empty."""
+    """Return why a step with model answers cannot judge tools; else empty."""
     answers = [each for each in measured.seen if each.is_readable]
     if not answers or not _list_tool_assertions(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""
@@ -364,10 +364,10 @@ def explain_text_only_answers(step: Talk, measured: AgentStep) -> str:
 
 
 def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: AgentStep) -> str:
-    """Describe why nothing can be said about the agent's traffic; empty where something can.
+    """Describe why the agent's traffic cannot be judged; empty if it can.
 
-    It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody
-    knows, a gateway's page, an answer that failed) shows no more than that there is traffic.
+    It takes one completely readable model answer. Unreadable traffic (embeddings, an unknown path, a gateway's page, a
+    failed answer) only shows that traffic exists.
     """
     if context.session is None:
         return NO_PROXY
@@ -391,7 +391,7 @@ def _describe_call(seen: WireCall) -> str:
 
 
 def _expects_no_model_calls(usage: Usage | None, context: CheckedStep) -> bool:
-    """Return whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
+    """Return whether a step expects no model calls: ``callCount`` holds only for 0."""
     if usage is None or usage.call_count is None:
         return False
     none, one = (evaluate(number, usage.call_count, context.scope).outcome for number in (0, 1))

@@ -1,1 +1,1 @@
-"""Matchers: the table, and variables that were captured."""
+"""Matchers of YAML suites, and captured variables."""

@@ -1,4 +1,4 @@
-"""Check a value against a matcher of YAML, and find what is wrong with a matcher before anything runs.
+"""Evaluation of YAML matchers on values, and their validation before a run.
 
     title: Buy milk                      equal, with its type
     title: {contains: milk}              a matcher by name; several keys must all hold
@@ -6,9 +6,8 @@
     parentId: {ref: $parent.id}
     status: {anyOf: [todo, {regex: ^in}]}
 
-`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check_value` answers with assertions
-for reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a
-pass.
+`REGISTRY` is the table of matchers, one function each (`text`, `compare`, `schemas`). `check_value` returns assertions
+for reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in any combination: never a pass.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
 NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
-"""Codes of problems: a matcher asserts nothing; a value is of another kind, which is said of its key."""
+"""Codes of problems: a matcher asserts nothing; a value has a wrong kind, which is reported at its key."""
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
-"""The matchers that a number of something takes."""
+"""Matchers allowed for a count."""
 _STATUS = {
     MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
     MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
@@ -49,18 +48,18 @@ _STATUS = {
 
 
 def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
-    """Return what a matcher finds about a value, all in one."""
+    """Return a matcher's combined finding about a value."""
     return match(matcher, SeenValue(actual, scope))
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
-    """Return what was found of an assertion; `message` says why it fails."""
+    """Return the result of an assertion; `message` is the reason of a failure."""
     status = Status.PASSED if holds else Status.FAILED
     return Assertion(name=name, status=status, message="" if holds else message, **about)
 
 
 def build_unclear(name: str, message: object, **about: Any) -> Assertion:
-    """Return an assertion that cannot be evaluated, and why."""
+    """Return an assertion that cannot be evaluated, with the reason."""
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(message), **about)
 
 
@@ -71,14 +70,14 @@ def all_hold(assertions: Iterable[Assertion]) -> bool:
 def check_value(
     name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check a value against a matcher as it stands in YAML; one assertion for each of its keys.
+    """Check a value against a matcher as written in YAML; one assertion for each of its keys.
 
     Args:
-        name: What is checked, as the user wrote it: ``created[0].fields.title``.
-        actual: The value; `ABSENT` if there is none, `Unknown` if it cannot be seen.
+        name: Name of the checked value as in the suite: ``created[0].fields.title``.
+        actual: The value; `ABSENT` if there is none, `Unknown` if it is not observable.
         matcher: A plain value, or a mapping of matchers.
-        scope: What names stand for.
-        where: Where the value was seen, for the report.
+        scope: Values of names.
+        where: Source of the value, for the report.
     """
     if not isinstance(matcher, Mapping):
         return [
@@ -105,7 +104,7 @@ def check_value(
 def check_number(
     name: str, number: object, wanted: object, scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check how many of something there are; a bound that every number meets, as names make it, is an error."""
+    """Check a count; a bound that every count meets, because of its references, is an error."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         with suppress(StepError):
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
@@ -138,7 +137,7 @@ def _build_assertion(
 def check_fields(
     name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check columns of a row; one that it lacks is `ABSENT` (whether the store knows it is the store's to say)."""
+    """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""
     return [
         assertion
         for column, matcher in fields.items()
@@ -161,7 +160,7 @@ def check_paths(
 
 
 def validate_matcher(matcher: object, problems: Problems, at: YamlPlace | None) -> None:
-    """Add what is wrong with a matcher, as it stands in YAML at `at`, to `problems`."""
+    """Add problems of a matcher, as written in YAML at `at`, to `problems`."""
     if not isinstance(matcher, Mapping):
         return
     named = [key for key in matcher if key in REGISTRY]
@@ -207,7 +206,7 @@ def _validate_modifier(
 
 
 def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) -> None:
-    """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
+    """Add problems of a count: it must be an integer, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         place = place_of(wanted) or at
         if not wanted:
@@ -235,14 +234,14 @@ def _describe_every_number(bounds: Mapping[str, object]) -> str:
 
 
 def _is_bound_always_met(key: str, value: object) -> bool:
-    """Return whether a comparison holds for every number that something can be counted to."""
+    """Return whether a comparison holds for every possible count."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return (key == "gte" and value == 0) or (key in ("lt", "lte") and value == math.inf)
 
 
 def allows_zero(wanted: object) -> bool:
-    """Return whether a count holds for 0, as far as that can be told without values: a reference may be anything."""
+    """Return whether a count may be 0, as far as known without values: a reference may be anything."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         numbers = {key: value for key, value in wanted.items() if isinstance(value, (int, float))}
         holds = {"eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}

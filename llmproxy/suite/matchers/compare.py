@@ -1,4 +1,4 @@
-"""Matchers that compare: equality, order, membership, JSON; and those that combine other matchers."""
+"""Matchers that compare (equality, order, membership, JSON), and those that combine other matchers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMIT = {"anyOf": [{"type": "number"}, {"type": "string"}, {"$ref": "#/$defs/Re
 
 
 def is_reference(value: object) -> bool:
-    """Return whether a value of YAML stands for another one that is known only at run time."""
+    """Return whether a YAML value is a reference resolved at run time."""
     if isinstance(value, Mapping):
         return value.keys() == {"ref"}
     found = parse_ref(value)
@@ -54,7 +54,7 @@ def match_equal(operand: object, seen: SeenValue) -> Match:
 
 
 def _describe_near_miss(operand: object, actual: object) -> str:
-    """Describe how two unequal values are alike, where that is easily overlooked."""
+    """Describe a similarity of two unequal values that is easily overlooked."""
     left, right = to_json(operand), to_json(actual)
     if isinstance(left, str) and isinstance(right, str):
         if left.casefold() == right.casefold():
@@ -85,7 +85,7 @@ def _explain_bad_reference(operand: object) -> str:
     objection=_explain_bad_reference,
 )
 def match_reference(operand: object, seen: SeenValue) -> Match:
-    """Compare with what a name stands for (`operand` is that already); say so if only the texts are equal."""
+    """Compare with a reference's value (`operand` is resolved); note if only the texts are equal."""
     if are_equal(seen.actual, operand):
         return Match(MatchOutcome.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
@@ -183,7 +183,7 @@ def match_in(operand: list[object], seen: SeenValue) -> Match:
 
 
 def strip_fence(text: str) -> str:
-    """Return the text inside of a Markdown code fence, if the whole text is one."""
+    """Return the text inside a Markdown code fence, if the whole text is one."""
     lines = text.strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
         return "\n".join(lines[1:-1])
@@ -191,7 +191,7 @@ def strip_fence(text: str) -> str:
 
 
 def parse_json(actual: object) -> object:
-    """Return a value, a text as the JSON that it is; ValueError if it is none."""
+    """Return a value, with a text parsed as JSON; ValueError if invalid."""
     if not isinstance(actual, str):
         return to_json(actual)
     try:
@@ -201,7 +201,7 @@ def parse_json(actual: object) -> object:
 
 
 def _refuse_nested_matcher(operand: object) -> str:
-    """Object to a matcher inside: it would be compared as it stands, and so differ from everything."""
+    """Refuse a nested matcher, which would be compared literally, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
         if isinstance(each, Mapping) and each.keys() != {"ref"} and each and each.keys() <= REGISTRY.keys():
@@ -232,7 +232,7 @@ def match_equal_json(operand: object, seen: SeenValue) -> Match:
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
 def match_not(operand: object, seen: SeenValue) -> Match:
-    """Turn round what is clear; what cannot be judged cannot be denied."""
+    """Negate a clear finding; an unclear one stays unclear."""
     found = match(operand, seen)
     if found.outcome is MatchOutcome.HOLDS:
         return Match(

@@ -1,8 +1,8 @@
-"""Values as matchers see them: where they come from must not matter, what they are must.
+"""Values in matchers, independent of their source but strict about their type.
 
-A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `to_json` brings
-all of them to JSON's types, so that a file can name them; `are_equal` compares without guessing: 1 is 1.0, but true is
-not 1 and "1" is not 1.
+A database row contains dates, decimals and UUIDs, tool arguments JSON, an HTTP store texts. `to_json` converts all of
+them to JSON types, so that a suite can name them; `are_equal` compares without guessing: 1 equals 1.0, but true does
+not equal 1 and "1" does not equal 1.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmproxy.suite.stores.value_conversion import to_plain as stored_as_plain
 
 
 class _AbsentValue:
-    """There is nothing: the argument was not given, the row has no such value."""
+    """No value: the argument was not given, the row has no such value."""
 
     def __repr__(self) -> str:
         return "ABSENT"
@@ -34,15 +34,15 @@ class _AbsentValue:
 
 
 ABSENT = _AbsentValue()
-"""Stands for a value that is not there."""
+"""Marks a missing value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Stands for a value that may be there and cannot be seen; every assertion about it is an error."""
+    """A value that may exist but is not observable; every assertion about it is an error."""
 
     reason: str
-    """``the provider does not report it``."""
+    """Reason: ``the provider does not report it``."""
 
 
 _DAY = r"\d{4}-\d{2}-\d{2}"
@@ -50,7 +50,7 @@ _DATE = re.compile(_DAY)
 _INSTANT = re.compile(rf"{_DAY}([T ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d+)?)?\s?(Z|z|[+-]\d{{2}}:?\d{{2}})?)?")
 _INDEX = re.compile(r"\[(\d+)\]")
 _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
-"""What JSONPath has and a path of ours has not: search, every item, filters, items from the end, quoted names."""
+"""JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
 
 
 def to_json(value: object) -> Any:
@@ -61,8 +61,7 @@ def to_json(value: object) -> Any:
 def are_equal(left: object, right: object) -> bool:
     """Return whether two values are equal with their types: 1 equals 1.0, true does not equal 1, "1" does not equal 1.
 
-    Dates, UUIDs and decimals equal the texts and numbers that they are written as; two moments are equal in any time
-    zone.
+    Dates, UUIDs and decimals equal their texts and numbers; two times are equal in any time zone.
     """
     if isinstance(left, (datetime, date)) or isinstance(right, (datetime, date)):
         moments = parse_time(left), parse_time(right)
@@ -88,18 +87,18 @@ def are_equal(left: object, right: object) -> bool:
 
 
 def to_nfc(text: str) -> str:
-    """Return a text with its letters and accents composed: how they were written is no difference."""
+    """Return a text with composed letters and accents, so that both forms are equal."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def is_mistyped(left: object, right: object) -> bool:
-    """Return whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
+    """Return whether two values differ only in type: 5 and "5", 1 and true, "true" and true."""
     left, right = to_json(left), to_json(right)
     return name_kind(left) != name_kind(right) and bool(_list_spellings(left) & _list_spellings(right))
 
 
 def _list_spellings(value: object) -> set[str]:
-    """Return how a value may be written where kinds are mixed up; nothing for what is no single value."""
+    """Return a value's possible spellings under another type; empty for lists and mappings."""
     if isinstance(value, bool):
         return {str(value).casefold(), str(int(value))}
     if isinstance(value, int | float):
@@ -116,7 +115,7 @@ def _to_decimal(value: object) -> Decimal:
 
 
 def parse_time(value: object) -> datetime | None:
-    """Return the moment that a date or an ISO 8601 text means (a day: its midnight, UTC); None for anything else."""
+    """Return the time of a date or an ISO 8601 text (a day: its midnight, UTC); None for anything else."""
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
     if isinstance(value, date):
@@ -131,7 +130,7 @@ def parse_time(value: object) -> datetime | None:
 
 
 def name_kind(value: object) -> str:
-    """Return what a value is, in a word that fits into a message."""
+    """Return a word for a value's type, for messages."""
     if value is None:
         return "null"
     if value is ABSENT:
@@ -154,11 +153,11 @@ def quote(value: object, width: int = 120) -> str:
 
 
 def get_path(value: object, path: str) -> Any:
-    """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
+    """Return the value at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT if there is none.
 
-    A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the
-    path. A path that cannot be followed is `Unknown`, not ABSENT: a name in a list of objects, or in a text that is
-    JSON itself, asks for something else.
+    A key equal to the whole path, or the rest of it, takes precedence. `$` is the whole, and may precede the path. A
+    path that cannot be followed is `Unknown`, not ABSENT: a name in a list of objects, or in a JSON text, means
+    something else.
     """
     if path in {"", "$"}:
         return value
@@ -187,7 +186,7 @@ def get_path(value: object, path: str) -> Any:
 
 
 def explain_bad_path(path: str) -> str:
-    """Return why a path cannot be followed, or "": nothing would lie there, and hold whatever is said of nothing."""
+    """Return why a path can never be followed, or "": assertions on a missing value would hold."""
     found = _SEARCHES.search(path)
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 

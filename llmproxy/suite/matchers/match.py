@@ -1,16 +1,16 @@
-"""What a matcher is, and how what it finds is combined.
+"""Definition of matchers, and combination of their findings.
 
-A matcher is one function: the decorator `matcher` gives it its name in YAML, the JSON Schema of its operand, a line of
-help and what can be said against an operand before anything runs. Five things can be found:
+A matcher is one function: the decorator `matcher` sets its name in YAML, the JSON Schema of its operand, a line of help
+and a check of its operand before a run. There are five findings:
 
-    HOLDS      the value is as it should be
-    FAILS      it is not
-    UNFIT      the matcher cannot judge the value's kind (`gt` of a text): a failure, and its negation is none the wiser
-    MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds for it
-    UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
+    HOLDS      the value matches
+    FAILS      it does not
+    UNFIT      the matcher cannot judge the value's kind (`gt` of a text): a failure, and so is its negation
+    MISTYPED   it does not match, but would with another type (5 and "5"): a failure, and so is its negation
+    UNCLEAR    unknown: the value is unknown, a name has no value, a pattern timed out
 
-`not` turns HOLDS and FAILS round; the others become UNCLEAR. So no matcher and its negation ever agree, and what cannot
-be evaluated passes in no combination.
+`not` swaps HOLDS and FAILS; the others become UNCLEAR. So no matcher holds together with its negation, and an assertion
+that cannot be evaluated passes in no combination.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class MatchOutcome(Enum):
 class Match:
     outcome: MatchOutcome
     message: str = ""
-    """Why it does not hold."""
+    """Reason of a failure."""
     note: str = ""
-    """What a reader should know even if it holds: compared as text."""
+    """Remark even if it holds: compared as text."""
 
     @classmethod
     def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
@@ -50,18 +50,18 @@ class SeenValue:
     actual: Any
     scope: VariableScope
     modifiers: Mapping[str, Any] = field(default_factory=dict)
-    """Keys that stand beside the matcher and change how it works."""
+    """Keys next to the matcher that modify it."""
 
     @property
     def ignores_case(self) -> bool:
-        """Whether upper and lower case are the same."""
+        """Whether case is ignored."""
         return self.modifiers.get("ignoreCase") is True
 
 
 Rule = Callable[[Any, SeenValue], Match]
-"""Operand (references replaced) and what is looked at -> what was found."""
+"""Operand (references resolved) and value -> finding."""
 Objection = Callable[[Any], str]
-"""Operand as written -> what is wrong with it, as it follows the matcher's name (`` takes a list``); or ""."""
+"""Operand as written -> problem, as text after the matcher's name (`` takes a list``); or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class Matcher:
     help: str
     objection: Objection
     raw: bool
-    """Whether its operand is taken as written: references in it are not replaced (or by the matchers inside)."""
+    """Whether its operand is taken as written: references are not resolved (or by nested matchers)."""
 
 
 REGISTRY: dict[str, Matcher] = {}
-"""YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and never after."""
+"""YAML name -> matcher; filled by the decorator when `matchers.apply` is imported, and unchanged afterwards."""
 
 MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
     "ignoreCase": (
@@ -87,7 +87,7 @@ MODIFIERS: dict[str, tuple[Mapping[str, Any], str, tuple[str, ...]]] = {
     ),
     "flags": ({"type": "string", "pattern": "^[imsx]+$"}, "of the regex: i, m, s, x as in Python", ("regex",)),
 }
-"""Keys that stand beside matchers: schema, help, and the matchers that they change."""
+"""Modifier keys: schema, help, and the matchers that they modify."""
 
 
 def matcher(
@@ -106,7 +106,9 @@ def matcher(
 
 
 def match(expected: object, seen: SeenValue) -> Match:
-    """Return what a matcher as written in YAML finds: a plain value means equality, the keys of a mapping hold all."""
+    """Return the finding of a matcher as written in YAML: a plain value means equality, all keys of a mapping must
+    hold.
+    """
     if not isinstance(expected, Mapping):
         return match_by_name(choose_implied_matcher(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
@@ -117,7 +119,7 @@ def match(expected: object, seen: SeenValue) -> Match:
 
 
 def choose_implied_matcher(expected: object, scope: VariableScope) -> str:
-    """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
+    """Return the matcher of a plain value: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 

@@ -1,7 +1,7 @@
-"""The matcher of JSON Schema: what a schema says is checked, and what is not checked is refused before anything runs.
+"""The matcher of JSON Schema, which refuses schemas with parts that are not checked.
 
-By the standard a validator passes over keywords and formats that it does not know, so ``requierd: [id]`` and ``format:
-iban`` would hold for everything.
+By the standard a validator ignores unknown keywords and formats, so ``requierd: [id]`` and ``format: iban`` would hold
+for everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llmproxy.suite.matchers.text import compile_pattern, search_pattern
 from llmproxy.suite.matchers.variables import StepError
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
-"""Of a host's name."""
+"""Pattern of a host name's label."""
 _DURATION = r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
 _SILENT = frozenset(
     {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
@@ -33,13 +33,13 @@ _SILENT = frozenset(
 )  # fmt: skip
 """Keywords of JSON Schema that refuse nothing."""
 _BESIDE = frozenset({"then", "else", "minContains", "maxContains"})
-"""Keywords that change what others say, and say nothing alone."""
+"""Keywords that only modify others."""
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose members are schemas, by names of the user's."""
+"""Keywords whose members are schemas under user-defined names."""
 _DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are no schemas, whatever they look like."""
+"""Keywords whose values are data, not schemas."""
 _STEPS = 500_000
-"""Rules of a schema that are held against parts of one value, some seconds; definitions that double need any number."""
+"""Maximum rule applications on parts of one value, some seconds; recursive definitions can need any number."""
 
 
 def _require_match(text: str, rule: str) -> str:
@@ -72,7 +72,7 @@ _FORMATS: dict[str, Callable[[str], object]] = {
     "uuid": lambda text: (_require_match(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
     "regex": compile_pattern,
 }  # fmt: skip
-"""Formats that are checked: each raises ValueError or StepError for a text that is none."""
+"""Checked formats: each raises ValueError or StepError for an invalid text."""
 
 
 def _choose_validator(schema: Mapping[str, Any]) -> Any:
@@ -100,7 +100,7 @@ def _explain_bad_schema(operand: object) -> str:
 
 
 def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
-    """Yield what a schema seems to say and nobody checks: misspelt keywords, formats that are not known here."""
+    """Yield schema parts that would not be checked: misspelt keywords, unknown formats."""
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
@@ -126,19 +126,19 @@ def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) ->
 
 
 class _PatternPropertyExpander:
-    """The patterns of `patternProperties` and the names of a value that they find.
+    """Expands the patterns of `patternProperties` to the matching names of a value.
 
-    jsonschema searches them by itself in several places, without a limit of time. So each is searched for here, in
-    every name that the value holds, and the validator gets in its place one that is these names.
+    jsonschema searches for them itself in several places, without a time limit. So each is searched for here in every
+    name of the value, and the validator gets a pattern of just the matching names.
     """
 
     def __init__(self, value: object) -> None:
         self.names = dict.fromkeys(_walk_member_names(value))
         self.written: dict[str, str] = {}
-        """What stands in the place of a pattern -> the pattern."""
+        """Replacement pattern -> original pattern."""
 
     def expand(self, schema: object) -> object:
-        """Return a schema in which every pattern of a name is the names that it finds. Raises StepError."""
+        """Return a schema with every name pattern replaced by its matching names. Raises StepError."""
         if isinstance(schema, list):
             return [self.expand(each) for each in schema]
         if not isinstance(schema, Mapping):
@@ -160,7 +160,7 @@ class _PatternPropertyExpander:
         return made
 
     def rewrite_error(self, message: str) -> str:
-        """Return a message with the patterns as they were written."""
+        """Return a message with the original patterns."""
         for made, pattern in self.written.items():
             message = message.replace(repr(made), repr(pattern))
         return message
@@ -178,7 +178,7 @@ def _walk_member_names(value: object) -> Iterator[str]:
 
 
 def _limit_rule_steps(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return a validator's rules, which together are held against something `most` times at most."""
+    """Return a validator's rules, which together are applied at most `most` times."""
     steps = count(1)
 
     def of(rule: Any) -> Any:
@@ -217,7 +217,7 @@ def _build_format_checker() -> Any:
     raw=True,
 )
 def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
-    """Parse, then validate; nothing is fetched, and patterns are searched with a time limit."""
+    """Parse, then validate; nothing is fetched, and patterns have a time limit."""
     import jsonschema
     from referencing import Registry
 

@@ -1,4 +1,4 @@
-"""Matchers that look into texts and collections: contains, notContains, containsAny, regex."""
+"""Matchers of texts and collections: contains, notContains, containsAny, regex."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matche
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0
-"""Longest time for one search of one pattern; after it nothing is known."""
+"""Time limit for one search of a pattern; afterwards the result is unknown."""
 _FLAGS = {"i": "IGNORECASE", "m": "MULTILINE", "s": "DOTALL", "x": "VERBOSE"}
 _LONGEST = 20_000
-"""Characters of a pattern."""
+"""Maximum characters of a pattern."""
 
 _WORD = {"type": ["string", "number"], "minLength": 1}
 _WORDS = {
@@ -35,7 +35,7 @@ def _to_list(operand: object) -> list[Any]:
 
 
 def _explain_bad_words(operand: object) -> str:
-    """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
+    """Refuse invalid search texts; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
         return ": an empty list asserts nothing"
     for each in _to_list(operand):
@@ -47,7 +47,7 @@ def _explain_bad_words(operand: object) -> str:
 
 
 def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
-    """Return whether a text has a part, a list a member, an object a key; None if the question makes no sense."""
+    """Return whether a text contains a part, a list an item, an object a key; None if not applicable."""
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
             return None
@@ -63,7 +63,7 @@ def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:
 
 
 def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> str:
-    """Describe where a missing text almost is."""
+    """Describe a near match of a missing text."""
     if not isinstance(actual, str) or not isinstance(word, str):
         return ""
     at = actual.casefold().find(word.casefold())
@@ -85,7 +85,7 @@ def _describe_missing_value(seen: SeenValue) -> str:
 
 
 def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
-    """Look for words in a value; where there is no value there are none."""
+    """Search for words in a value; a missing value contains none."""
     if _has_no_value(seen):
         which = "one of " if name == "containsAny" else ""
         message = f"expected {which}{quote(operand)} in it, and there is {_describe_missing_value(seen)}"
@@ -126,7 +126,7 @@ for _name, _help in _LOOKING.items():
 
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str, flags: str = "") -> Any:
-    """Compile a Python pattern. Raises StepError: it is none, or the package that searches is not installed."""
+    """Compile a Python pattern. Raises StepError: invalid, or the regex package is not installed."""
     try:
         import regex
     except ImportError as error:  # pragma: no cover (the extra brings it)
@@ -143,7 +143,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:
 
 
 def search_pattern(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
-    """Return whether a pattern is found in a text, written or composed. Raises StepError: not compiled, or no end."""
+    """Return whether a pattern matches a text, as written or composed. Raises StepError: invalid, or timeout."""
     forms = dict.fromkeys(((pattern, text), (to_nfc(pattern), to_nfc(text))))
     try:
         return any(compile_pattern(one, flags).search(other, timeout=seconds) is not None for one, other in forms)
@@ -156,9 +156,9 @@ def search_pattern(pattern: str, text: str, flags: str = "", seconds: float = SE
 
 
 _ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
-"""What is found in all of these, which have nothing in common, is found in every text."""
+"""Texts without anything in common: a pattern found in all of them matches every text."""
 _CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
-"""What is escaped, and sets of characters: a dollar sign in them is one."""
+"""Escapes and character sets, in which a dollar sign is literal."""
 _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 
@@ -193,7 +193,7 @@ def _explain_bad_pattern(operand: object) -> str:
     raw=True,
 )
 def match_regex(operand: object, seen: SeenValue) -> Match:
-    """Find all of the patterns; numbers are looked at as text."""
+    """Find all patterns; numbers are treated as text."""
     actual = to_json(seen.actual)
     if _has_no_value(seen):
         return Match(

@@ -1,14 +1,14 @@
-"""Names in a suite: what `$parent.title` stands for, in one run of one scenario.
+"""Names in a suite such as `$parent.title`, and their values in one run of a scenario.
 
     $name  ${name}              the id of a captured row, or the value of a variable
     $name.field  ${name.field}  a field of it; .field and [0] may follow one another
     ${env:HOME}                 a variable of the environment
     $$                          a dollar sign
 
-A text that *is* one reference keeps the type of what it names (an id stays a number); inside of other text it is
-written out. Which names a scenario declares is known from its file, so a wrong one is found when it is loaded; what is
-declared and has no value yet, or lacks the field, is a `StepError`. Nothing is ever sent to an agent unresolved. A bare
-`$word` that nobody declared is no reference: prices and shell text are full of them.
+A text that *is* one reference keeps the type of the value (an id stays a number); inside other text it is converted to
+text. A scenario's file declares its names, so a wrong one is found when it is loaded; a declared name without a value
+so far, or without the field, is a `StepError`. Nothing is ever sent to an agent unresolved. A bare `$word` that is not
+declared is no reference: prices and shell text are full of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUILT_IN = {
     "conversation": "`$conversation.name`: the agent's id of a named conversation",
     "last": "`$last.response`: what the agent said last",
 }
-"""Names that nobody declares, and what they stand for."""
+"""Built-in names with their meanings."""
 
 _PATH = r"(?:\.[A-Za-z_]\w*|\[\d+\])*"
 _TOKEN = re.compile(rf"\$\$|\$\{{(?P<braced>[^}}\n]*)\}}|\$(?P<name>[A-Za-z_]\w*)(?P<path>{_PATH})", re.ASCII)
@@ -42,7 +42,7 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]", re.ASCII)
 
 
 class StepError(LLMProxyError):
-    """A step cannot be carried out or judged (no value, no such field): never a pass, never a failure."""
+    """A step cannot be executed or evaluated (no value, no such field): never a pass, never a failure."""
 
     code = "llmproxy_step"
     exit_code = Exit.ENVIRONMENT
@@ -55,18 +55,18 @@ class Reference:
     name: str = ""
     path: tuple[str | int, ...] = ()
     env: str = ""
-    """Name of a variable of the environment; `name` is empty then."""
+    """Name of an environment variable; `name` is empty then."""
     braced: bool = False
-    """Written with braces: meant as a reference beyond doubt."""
+    """Whether it has braces, which make it a reference beyond doubt."""
 
     @property
     def is_explicit(self) -> bool:
-        """Whether it can be nothing but a reference; a bare ``$word`` may be plain text."""
+        """Whether it can only be a reference; a bare ``$word`` may be plain text."""
         return self.braced or bool(self.path)
 
     @property
     def is_malformed(self) -> bool:
-        """Whether it has braces around what is no name."""
+        """Whether its braces contain no valid name."""
         return not self.name and not self.env
 
 
@@ -82,7 +82,7 @@ def parse_ref(text: object) -> Reference | None:
 
 
 def strip_dollar(text: str) -> str:
-    """Return the name that ``as: $name`` or ``as: name`` declares."""
+    """Return the name declared by ``as: $name`` or ``as: name``."""
     return text.removeprefix("$")
 
 
@@ -101,7 +101,7 @@ def _parse_path(path: str) -> tuple[str | int, ...]:
 
 
 def follow_path(value: object, path: Iterable[str | int], shown: str) -> object:
-    """Return what is at `path` in a value. Raises StepError: no such field; `shown` is the reference as written."""
+    """Return the value at `path`. Raises StepError: no such field; `shown` is the reference as written."""
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
             if step not in value:
@@ -126,7 +126,7 @@ class _CapturedRow:
 
 
 class VariableScope:
-    """The values that names have in one run of one scenario."""
+    """Values of names in one run of a scenario."""
 
     def __init__(
         self,
@@ -135,12 +135,12 @@ class VariableScope:
         declared: Iterable[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin a run.
+        """Start a run.
 
         Args:
-            values: Variables and built-ins with their values. Texts in them may name what stands before them.
-            declared: Names that the scenario's steps are going to capture.
-            env: Variables of the environment; default: those of this process.
+            values: Variables and built-ins with their values. Texts may reference earlier ones.
+            declared: Names that the scenario's steps will capture.
+            env: Environment variables; default: those of this process.
         """
         self._env: Mapping[str, str] = os.environ if env is None else env
         self._declared = {strip_dollar(name) for name in declared}
@@ -152,7 +152,7 @@ class VariableScope:
 
     @property
     def known_names(self) -> frozenset[str]:
-        """Every name that may be used, with a value or without one yet."""
+        """Every usable name, with or without a value so far."""
         return frozenset(self._declared | self._values.keys() | BUILT_IN.keys())
 
     def capture_row(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
@@ -168,18 +168,18 @@ class VariableScope:
         self._values[bare] = _CapturedRow(dict(row), primary)
 
     def record_ids_for_proxy(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
-        """Note the ids of a row of this run: another run's will be others, and its proxy must know which are meant."""
+        """Note the ids of a row: they differ in each run, and the proxy must know them to bind them."""
         for column, value in row.items():
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
                 self._noted.append({"name": f"{strip_dollar(name)}.{entity}.{column}", "value": str(value)})
 
     def take_new_ids(self) -> list[dict[str, str]]:
-        """Return the ids that were noted since this was asked last, as run variables."""
+        """Return the ids noted since the last call, as run variables."""
         noted, self._noted = self._noted, []
         return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
 
     def record_answer(self, response: str) -> None:
-        """Keep what the agent said, for `$last.response`."""
+        """Store the agent's answer for `$last.response`."""
         self._values["last"] = {"response": response}
 
     def record_conversation(self, name: str, conversation: str) -> None:
@@ -191,7 +191,7 @@ class VariableScope:
         return reference.is_explicit or bool(reference.env) or reference.name in self.known_names
 
     def lookup_value(self, reference: str | Reference) -> Any:
-        """Return the typed value of a reference. Raises StepError: it names nothing, or has no value yet."""
+        """Return the typed value of a reference. Raises StepError: unknown, or without a value."""
         found = parse_ref(reference) if isinstance(reference, str) else reference
         if found is None or found.is_malformed:
             raise StepError(f"{reference!s} is no reference", hint="write $name, $name.field or ${name.field}")
@@ -211,7 +211,7 @@ class VariableScope:
         return follow_path(value, found.path, found.text)
 
     def interpolate_text(self, text: str) -> str:
-        """Return the text with references written out, ``$$`` as a dollar sign. Raises StepError: no value."""
+        """Return the text with references replaced, ``$$`` as a dollar sign. Raises StepError: no value."""
 
         def format_reference_value(found: re.Match[str]) -> str:
             if found[0] == "$$":
@@ -222,11 +222,11 @@ class VariableScope:
         return _TOKEN.sub(format_reference_value, text)
 
     def resolve_value(self, value: object) -> Any:
-        """Return a value of YAML with all references in it replaced, those in mappings and lists too.
+        """Return a YAML value with all references in it resolved, in mappings and lists too.
 
         A text that is one reference becomes the value itself; so does ``{ref: $name.field}``.
 
-        Raises StepError: a reference names nothing, or has no value yet.
+        Raises StepError: a reference is unknown, or has no value.
         """
         if isinstance(value, str):
             reference = parse_ref(value)
@@ -259,12 +259,12 @@ _RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 def _is_id(value: object) -> bool:
-    """Return whether a value of an id's column is one: a number, a text, a UUID."""
+    """Return whether a value of an id column is a valid id: a number, a text, a UUID."""
     return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 
 def _format_value(value: object) -> str:
-    """Return a value as it stands inside of a text; JSON where Python would write otherwise."""
+    """Return a value as part of a text; JSON where Python's form differs."""
     if isinstance(value, str):
         return value
     if isinstance(value, (date, datetime, time)):

@@ -1,1 +1,1 @@
-"""From files to suites: includes, parameters, the flow of variables, complaints with line and column."""
+"""Reading of suites: includes, parameters, references, errors with line and column."""

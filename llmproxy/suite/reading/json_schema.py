@@ -1,7 +1,7 @@
-"""The JSON Schema of the format, made from the models and the table of matchers: what editors complete and check with.
+"""The JSON Schema of suites, generated from the models and the table of matchers, for completion and checks in editors.
 
-The shipped file, `llmproxy/data/suite.schema.json`, is this function's answer; a test compares the two. Generated
-suites name a copy of it that is written beside them, relatively: the line is the same on every machine, and the file is
+The shipped file, `llmproxy/data/suite.schema.json`, is this function's output; a test compares the two. Generated
+suites refer to a copy of it next to them by a relative path: the line is the same on every machine, and the file is
 committed with the suite.
 """
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "suite.schema.json"
-"""The schema as it is shipped."""
+"""Path of the shipped schema."""
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^\$(\{[^}]+\}|[A-Za-z_]\w*([.\[].*)?)$"
 _WRAPPED = re.compile(r"\s*\n\s*")
-"""Ends of lines of a docstring."""
+"""Line ends within a docstring's paragraph."""
 NAME = "suite.schema.json"
-"""The schema beside a suite."""
+"""File name of the schema next to a suite."""
 SCHEMA_COMMENT = f"# yaml-language-server: $schema={NAME}"
-"""The first line of a suite that names its schema to editors (the YAML language server reads it)."""
+"""First line of a suite, which names its schema for editors (the YAML language server reads it)."""
 
 
 def write_schema_beside(suite: Path) -> Path | None:
-    """Write the schema beside a suite; returns its path, None if it is there already. Raises OSError."""
+    """Write the schema next to a suite; returns its path, None if it exists. Raises OSError."""
     path = suite.parent / NAME
     if path.is_file() and path.read_text("utf-8") == schema_text():
         return None
@@ -34,7 +34,7 @@ def write_schema_beside(suite: Path) -> Path | None:
 
 
 def schema_text() -> str:
-    """Return the schema as the shipped file has it."""
+    """Return the schema as in the shipped file."""
     return json.dumps(build_suite_schema(), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -61,7 +61,7 @@ def build_suite_schema() -> dict[str, Any]:
 
 
 def _build_shared_definitions() -> dict[str, Any]:
-    """Return what is not a model: any JSON, references, numbers, matchers."""
+    """Return definitions without a model: any JSON, references, numbers, matchers."""
     from llmproxy.suite.matchers.apply import COMPARISONS
     from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY
 
@@ -107,7 +107,7 @@ def _build_shared_definitions() -> dict[str, Any]:
 
 
 def _link_shared_definitions(node: Any) -> Any:
-    """Replace the marks that the models leave by references to what is shared."""
+    """Replace the models' marks by references to shared definitions."""
     if isinstance(node, dict):
         if node.get("$comment") in {"Json", "Matcher", "Count"}:
             kept = {key: value for key, value in node.items() if key in {"description", "default"}}
@@ -117,7 +117,7 @@ def _link_shared_definitions(node: Any) -> Any:
 
 
 def _simplify_node(node: Any) -> None:
-    """Drop titles that repeat the key, nulls that YAML does not need, and the branch that stands for no step at all."""
+    """Drop titles that repeat the key, nulls that YAML does not need, and the branch for no step."""
     if isinstance(node, list):
         for each in node:
             _simplify_node(each)

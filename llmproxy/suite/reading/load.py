@@ -1,10 +1,10 @@
-"""Paths -> suites and the scenarios to run, or everything that is wrong with them at once.
+"""Loading of suites from paths: the scenarios to run, or all errors at once.
 
     file      one or several YAML documents, each a suite (`scenarios`) or a scenario (`steps`)
     suite     scenarios inline, or files and globs of them relative to `baseDir`; parts of other files by `include`
-    case      a scenario with one set of its parameters: what a runner executes
+    case      a scenario with one set of its parameters: the unit that a runner executes
 
-Nothing of a file is used unless all of it is understood. The order is that of the paths and of the files.
+Nothing of a file is used unless all of it is valid. The order is that of the paths and of the files.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _has_assertions(step: Mapping[str, Any]) -> bool:
 
 
 def _find_step_captures(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
-    """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
+    """Yield the names captured by items after `setup`; unused names in a setup are often for readers."""
     for step in only_mappings(scenario.get("steps")):
         for item in [*only_mappings(step.get("created")), *only_mappings([step.get("verify")])]:
             if isinstance(item.get("as"), str):
@@ -85,7 +85,7 @@ def _walk_maps(value: object) -> Iterator[Map]:
 
 
 def _doubt_empty_range(node: Map, doubts: Problems) -> None:
-    """Doubt comparisons that no number satisfies."""
+    """Warn of comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
     high = min((numbers[key] for key in ("lt", "lte") if key in numbers), default=None)
@@ -101,30 +101,32 @@ _EMPTY = (
 )
 
 USER = "test-user"
-"""User that a scenario runs as if nothing else is said."""
+"""Default user of a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteCase:
-    """A scenario to run: with its suite, and with one set of its parameters."""
+    """A scenario to run, with its suite and one set of its parameters."""
 
     id: str
-    """Unique in the run; ``scenario[set]`` where the scenario is parametrized."""
+    """Unique in the test; ``scenario[set]`` if the scenario is parametrized."""
     scenario: Scenario
     suite: Suite
     path: Path
-    """The file that it stands in."""
+    """Its file."""
     folder: Path
-    """The suite's: what commands and databases are relative to."""
+    """The suite's folder, to which commands and databases are relative."""
     values: Mapping[str, object]
-    """Variables, as written: the suite's, the scenario's, the parameters."""
+    """Variables as written: the suite's, the scenario's, the parameters."""
     captures: frozenset[str]
     """Names that its steps capture."""
     title: str = ""
     description: str = ""
 
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
-        """Return a run's names: `run` counts from 1, `user` is its own. Raises StepError: a variable has no value."""
+        """Return a run's variables: `run` counts from 1, `user` is its own. Raises StepError: a variable has no
+        value.
+        """
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
         return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
 
@@ -134,9 +136,9 @@ class LoadedSuites:
     suites: tuple[Suite, ...]
     scenarios: tuple[SuiteCase, ...]
     files: tuple[Path, ...]
-    """Every file that was read, included ones too; what `--watch` watches."""
+    """Every file that was read, included ones too, for `--watch`."""
     warnings: tuple[Problem, ...] = ()
-    """What is allowed and probably not meant."""
+    """Valid but probably unintended content."""
 
 
 def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
@@ -149,7 +151,7 @@ def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
 
 @dataclass(slots=True)
 class SuiteLoader:
-    """Reads file after file, and gathers what is in them and what is wrong."""
+    """Reads files and collects their contents and problems."""
 
     problems: Problems = field(default_factory=Problems)
     doubts: Problems = field(default_factory=Problems)
@@ -159,12 +161,12 @@ class SuiteLoader:
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
     def finish_loading(self) -> LoadedSuites:
-        """Return what was read; raises SuiteError if anything was wrong."""
+        """Return the result; raises SuiteError if there were problems."""
         self.problems.raise_if_any()
         return LoadedSuites(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
 
     def load_file(self, path: Path) -> None:
-        """Read a file that a user named: suites and bare scenarios."""
+        """Read a file named by the user: suites and bare scenarios."""
         bare: list[Map] = []
         for document in self.read_documents(path):
             if "scenarios" in document:
@@ -237,14 +239,14 @@ class SuiteLoader:
                 self.expand_cases(scenario, filled, suite, where, path.parent)
 
     def require_unique_id(self, name: str, at: YamlPlace | None) -> None:
-        """Keep the id of a scenario, or say that it is there already."""
+        """Register the id of a scenario, or report a duplicate."""
         if name in self.ids:
             first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
             self.problems.add(at, first, "ids are unique in a run")
         self.ids.setdefault(name, at)
 
     def load_scenarios(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
-        """Read the scenarios of the files that an entry names, but for those read already, the suite's own too."""
+        """Read the scenarios of an entry's files, without those already read or the suite's own."""
         made: list[tuple[Map, Path]] = []
         for path in find_scenarios(folder, entry, at, self.problems):
             if path.resolve() in read:
@@ -260,7 +262,7 @@ class SuiteLoader:
         return made
 
     def validate_defaults(self, suite: Map) -> Map | None:
-        """Return the suite's defaults if they are valid; else the suite's own validation says what is wrong."""
+        """Return the suite's defaults if valid; else the suite's own validation reports the problem."""
         given = suite.get("defaults")
         quiet = Problems()
         try:
@@ -270,7 +272,7 @@ class SuiteLoader:
         return given if isinstance(given, Map) and not quiet else None
 
     def validate_scenario(self, raw: Map, variables: object, *, known: bool = True) -> Scenario | None:
-        """Validate a scenario; where its sets of parameters are `known`, follow its steps with each of them."""
+        """Validate a scenario; if its sets of parameters are `known`, check its steps with each of them."""
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
@@ -313,7 +315,7 @@ class SuiteLoader:
 
 
 def _format_title(text: str, values: Mapping[str, object], name: str) -> str:
-    """Write a title with the variables that are known before anything runs; as it stands if they are not."""
+    """Return a title with variables replaced if they are known before the run; else as written."""
     try:
         return VariableScope({"scenarioId": name, **values}, env={}).interpolate_text(text)
     except StepError:

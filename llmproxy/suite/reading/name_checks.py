@@ -1,8 +1,6 @@
-"""What the steps of a scenario say about each other: names declared before they are used (`KnownNames`),
-conversations, labels.
+"""Checks across the steps of a scenario: names declared before use (`KnownNames`), conversations, labels.
 
-It reads the YAML as it is written, step by step in the order in which they will run, so that it finds mistakes also in
-a file that has others.
+They read the YAML as written, step by step in the order of execution, and so find errors also in a file with others.
 """
 
 from __future__ import annotations
@@ -26,27 +24,27 @@ from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
 
 class KnownNames:
-    """The names of one scenario, as far as its file has been read."""
+    """The names of a scenario at the current place in its file."""
 
     def __init__(self, problems: Problems, doubts: Problems) -> None:
-        """Begin without any; what is found goes to `problems` and `doubts`."""
+        """Start empty; findings go to `problems` and `doubts`."""
         self.problems, self.doubts = problems, doubts
         self.values: dict[str, object] = {}
         self.captured: dict[str, YamlPlace | None] = {}
         self.unread: dict[str, YamlPlace | None] = {}
-        """Variables that are declared further down."""
+        """Variables declared further down."""
         self.later: dict[str, YamlPlace | None] = {}
         self.lacking: dict[str, YamlPlace | None] = {}
-        """Names that other sets of parameters have and this one has not, with its place."""
+        """Names that other sets of parameters have and this one lacks, with their places."""
         self.of_data = False
-        """Whether the scenario has sets of parameters: then a bare name that nobody has is a column that is missing."""
+        """Whether the scenario has sets of parameters: then an unknown bare name is a missing column."""
         self.conversations: list[str] = []
         self.talked = False
         self.answers = False
-        """Whether it is at what a step says about its own answer."""
+        """Whether the place is in a step's assertions about its own answer."""
 
     def add_variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
-        """Take variables in their order; each may name those before it. `sure`: a reference is meant as one."""
+        """Add variables in order; each may reference earlier ones. `sure`: references are intended."""
         self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
             at = self.unread[name]
@@ -83,7 +81,7 @@ class KnownNames:
                 self.check_matcher(value, place_of(fields, column))
 
     def check_matcher(self, value: object, at: YamlPlace | None) -> None:
-        """Go through a matcher; patterns and schemas hold no references. A name without a value is in no answer."""
+        """Check a matcher; patterns and schemas hold no references. A name without a value is in no answer."""
         if not isinstance(value, Mapping):
             self.check_text(value, at, sure=True)
             return
@@ -98,7 +96,7 @@ class KnownNames:
                 self.check_text(operand, place, sure=True)
 
     def check_expected(self, value: object, at: YamlPlace | None) -> None:
-        """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
+        """Check expectations that mix matchers and plain keys: names of tools, counts, inputs."""
         if isinstance(value, Mapping):
             for key, each in value.items():
                 if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
@@ -110,7 +108,7 @@ class KnownNames:
             self.check_text(value, at, sure=True)
 
     def require_literal_tool_names(self, given: object, at: YamlPlace | None) -> None:
-        """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
+        """Refuse references in place of a tool name, which would be taken for a tool that is never called."""
         for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
             if isinstance(name, str) and parse_ref(name) is not None:
                 place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
@@ -125,7 +123,7 @@ class KnownNames:
                 self.require_literal_tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
 
     def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
-        """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
+        """Check all references in a YAML value; `sure`: a text that is one is intended."""
         if isinstance(value, str):
             for reference in find_refs(value):
                 self.check_reference(reference, at, sure=sure or reference.is_explicit)
@@ -161,7 +159,7 @@ class KnownNames:
             self.problems.add(at, *objection)
 
     def _explain_bad_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
-        """Return what is wrong with a reference that is meant as one, and a hint."""
+        """Return the problem of an intended reference, and a hint."""
         name = found.name
         if found.is_malformed:
             return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
@@ -183,7 +181,7 @@ class KnownNames:
         return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
     def _explain_bad_variable_path(self, found: Reference) -> tuple[str, str] | None:
-        """See that a variable's value has the field, where the value is written in the file."""
+        """Check that a variable has the field, if its value is in the file."""
         value = self.values[found.name]
         if found.path and isinstance(value, (Mapping, list)):
             try:
@@ -195,7 +193,7 @@ class KnownNames:
         return None
 
     def _explain_unset_built_in(self, found: Reference) -> tuple[str, str] | None:
-        """See that a built-in name has a value at this point."""
+        """Check that a built-in name has a value at this point."""
         if found.name == "last" and self.answers:
             message = f"{found.text} is this very answer, which is like itself whatever it says"
             return message, "compare it with a variable or a captured row"
@@ -214,7 +212,7 @@ _TALKS = ("chat", "simulate")
 
 
 def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
-    """Return the names that a scenario's items capture with `as`, each with the place of the first."""
+    """Return the names captured by a scenario's items with `as`, with the place of the first."""
     found: dict[str, YamlPlace | None] = {}
     for item in _list_capturing_items(scenario):
         name = item.get("as")
@@ -238,11 +236,11 @@ def only_mappings(value: object) -> list[Mapping[str, Any]]:
 
 class ScenarioNameChecker:
     def __init__(self, problems: Problems, doubts: Problems) -> None:
-        """Begin with no name; what is found goes to `problems` and `doubts`."""
+        """Start empty; findings go to `problems` and `doubts`."""
         self.problems = problems
         self.names = KnownNames(problems, doubts)
         self.current: str | None = None
-        """Name of the conversation of the last chat step; None if it has none."""
+        """Conversation name of the last chat step; None if it has none."""
 
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
         self.names.later = list_capture_names(scenario)

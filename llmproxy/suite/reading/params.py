@@ -1,8 +1,7 @@
-"""Sets of parameters from a file: `parametrize: cities.csv`, relative to the file that says so.
+"""Sets of parameters from a file: `parametrize: cities.csv`, relative to the suite's file.
 
-What is wrong is told with the file and line of the data. A column that no step names is probably a slip, and told as a
-doubt; so is a file whose cases would be named by their number, because an inserted row would move every recording after
-it.
+Errors name the file and line of the data. A column that no step uses is probably a mistake, and reported as a warning;
+so is a file whose cases would be named by their number, because an inserted row would shift every later recording.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 
 
 def name_axis_values(values: Sequence[object]) -> list[str]:
-    """Return a name for each value of an axis: the value itself where all are short and different."""
+    """Return a name for each value of an axis: the value itself if all are short and different."""
     texts = [format_short_value(each) for each in values]
     good = all(text and len(text) <= LONGEST_NAME for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
 
 
 def format_short_value(value: object) -> str:
-    """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
+    """Return a value in YAML form; empty for lists and mappings."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return str(value) if isinstance(value, str | int | float) else ""
 
 
 def drop_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the variables of a set of parameters; its `id` names it."""
+    """Return the variables of a set of parameters without its `id`, which is its name."""
     if not isinstance(parameters, Map):
         return {name: value for name, value in parameters.items() if name != "id"}
     made = parameters.copy_with_places()
@@ -45,11 +44,11 @@ def drop_id(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 MOST = 1_000
-"""Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""
+"""Maximum cells of one scenario over all sets: each is a run that costs money, and a recording."""
 
 
 def expand_matrix(raw: Map, problems: Problems) -> Map | None:
-    """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; None where that is wrong."""
+    """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; None if it is invalid."""
     matrix = raw.get("matrix")
     if matrix is None:
         return raw
@@ -126,10 +125,7 @@ _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 def inline_params(
     raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
 ) -> tuple[Map, Path | None]:
-    """Return a scenario with the rows of the file that its `parametrize` names, and that file; else as it is.
-
-    Without sets where the file is wrong, which is added to `problems`.
-    """
+    """Return a scenario with the rows of its `parametrize` file, and that file; else unchanged."""
     said = raw.get("parametrize")
     if not isinstance(said, str):
         return raw, None
@@ -152,7 +148,7 @@ def inline_params(
 
 
 def pick_by_shape(sets: list[Map]) -> list[Map]:
-    """Return one set of each kind: equal columns with values of equal shapes read alike for the steps."""
+    """Return one set of each kind: equal columns with values of equal shapes are equivalent for checks."""
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
@@ -171,7 +167,7 @@ def _row_to_map(row: DataRow, file: Path) -> Map:
 
 
 def warn_of_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
-    """Doubt an axis that nothing of the scenario names: its cells are equal."""
+    """Warn of an axis that the scenario does not use: its cells are equal."""
     matrix = scenario.get("matrix")
     at = place_of(scenario, "matrix")
     axes = {name: place_of(matrix, name, key=True) or at for name in matrix} if isinstance(matrix, Map) else {}

@@ -1,7 +1,7 @@
-"""What holds for the scenarios of a suite without standing in them: shared parts of other files, and defaults.
+"""Parts of scenarios from elsewhere: included files, and the suite's defaults.
 
-Both work on the YAML as it was written, before it is validated: what comes from elsewhere keeps the place where it
-stands, and a validated scenario holds everything that counts for it.
+Both work on the YAML as written, before validation: included parts keep their places, and a validated scenario contains
+all that applies to it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from llmproxy.suite.schema.suite import Part
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
-"""Files of a folder that are suites."""
+"""Name patterns of suites in a folder."""
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})
 _MAGIC = frozenset("*?[")
 
 
 def show_path(path: Path) -> str:
-    """Return a path as messages show it: relative to the working folder if it is below."""
+    """Return a path for messages: relative to the working folder if below it."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except ValueError:
@@ -34,7 +34,7 @@ def show_path(path: Path) -> str:
 
 
 def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
-    """Return the files that a user's paths mean. One that means nothing is a problem."""
+    """Return the files of a user's paths. A path without files is a problem."""
     found: dict[Path, None] = {}
     for given in paths:
         path = Path(given)
@@ -57,7 +57,7 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
 
 
 def find_scenarios(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
-    """Return the files that an entry of `scenarios` means, relative to a folder."""
+    """Return the files of an entry in `scenarios`, relative to a folder."""
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
         return [path]
@@ -88,7 +88,7 @@ def _suggest_file(path: Path) -> str:
 
 
 _MERGED = ("vars", "defaults", "hooks")
-"""Keys whose members are taken one by one."""
+"""Keys whose members are merged one by one."""
 _DEEPEST = 20
 _SCENARIO = ("userId", "runs", "minPassRate", "timeout", "settle", "observe")
 _TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
@@ -97,14 +97,14 @@ _TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
 def include_parts(
     suite: Map, path: Path, problems: Problems, files: Callable[[Path], None], chain: tuple[Path, ...] = ()
 ) -> Map:
-    """Return the suite with the parts that it includes; what stands in it goes first, then the last file included.
+    """Return the suite with its included parts; its own content takes precedence, then the last included file.
 
     Args:
         suite: As written.
         path: Its file; the names of included files are relative to it.
-        problems: Takes what is wrong.
-        files: Is told of every file that was read.
-        chain: The files that led here.
+        problems: Collects errors.
+        files: Gets every file that is read.
+        chain: The including files.
     """
     names = suite.get("include")
     made = suite.copy_with_places()
@@ -142,7 +142,7 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
 
 
 def _merge_part(suite: Map, part: Map) -> None:
-    """Put what the part has and the suite has not into the suite."""
+    """Add the part's content that the suite lacks."""
     for key, value in part.items():
         if key == "include" or key not in Part.known_keys():
             continue
@@ -176,7 +176,7 @@ def _join_lists(first: List, second: List) -> List:
 
 
 def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
-    """Return a scenario with what its suite says for all; `defaults` must have been found valid."""
+    """Return a scenario with the suite's defaults applied; `defaults` must be valid."""
     made = scenario.copy_with_places()
     given: Mapping[str, Any] = defaults or {}
     for key in _SCENARIO:
@@ -216,7 +216,7 @@ def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
 
 
 def _fill_judge_defaults(node: Map, defaults: Map | None) -> object:
-    """Return what a judge is asked, with the suite's model; short forms (a text, a list) are written out."""
+    """Return a judge's arguments with the suite's model; short forms (a text, a list) are expanded."""
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
         at = node.values_at["judge"]

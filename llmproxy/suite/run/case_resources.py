@@ -1,10 +1,10 @@
-"""What a run needs, opened in order and given back in the opposite one, however far it came.
+"""Resources of a run, opened in order and closed in reverse, however far it came.
 
     (session at the proxy) -> store (reset, remembered) -> hooks -> agent      steps      agent -> teardown -> hooks ->
     store -> (session)
 
-The session is opened and closed by the run engine. What goes wrong on the way back does not change how the run ended;
-it is told beside it.
+The run engine opens and closes the session. An error while closing does not change the run's outcome; it is reported
+separately.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from llmproxy.suite.stores import StoreAdapter
 from llmproxy.suite.stores.config import load_attribute
 
 _TAIL = 1000
-"""Characters of its output that an error shows."""
+"""Characters of a hook's output shown in an error."""
 
 
 async def run_hook(hook: Hook | Teardown, folder: Path, env: Mapping[str, str], name: str) -> None:
@@ -113,7 +113,7 @@ async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: M
 
 
 def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
-    """Return `mock:` as a session takes it. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
+    """Return `mock:` in the form of a session. Raises SuiteError: no proxy; StepError, OverrideError: a reference."""
     mock = case.scenario.mock
     if mock is None:
         return None
@@ -127,14 +127,14 @@ def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapp
 
 class CaseResources:
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
-        """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
+        """Open nothing yet; `alone`: no other run uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
         self.user = append_sample(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
-        """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
+        """Resources to close, the last one first, with their functions, which return errors."""
 
     def require_context(self) -> StepContext:
         assert self.context is not None  # noqa: S101 - for who reads types
@@ -214,7 +214,7 @@ class CaseResources:
         self.context = context
 
     async def _open_for_rejudging(self, recorded: ReportedRuns, session: RunSession | None, caller: Caller) -> None:
-        """Open a recorded run to be judged again: no store, no hook and no agent."""
+        """Open a recorded run for judging again, without store, hook and agent."""
         assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
         run = recorded.find_run(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await finish_in_thread(recorded.list_run_calls, run, session.control))
@@ -251,7 +251,7 @@ class CaseResources:
         return self.scope
 
     async def close_all(self) -> list[str]:
-        """Return everything back, however far it came; returns what went wrong."""
+        """Close everything that was opened; returns errors."""
         notes: list[str] = []
         while self._back:
             what, give = self._back.pop()
@@ -263,7 +263,7 @@ class CaseResources:
 
 
 def _drop_unknown_names(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
-    """Leave out what only other scenarios name and the store does not have: that is their error, not this one's."""
+    """Drop entities that only other scenarios name and the store lacks: that is their error."""
     found = []
     for name in names:
         try:
@@ -276,7 +276,7 @@ def _drop_unknown_names(store: StoreAdapter, names: list[str], own: list[str]) -
 
 
 def _fix_agent_clock_and_seed(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
-    """Bind for a spawned agent one time and seed for all executions, unless its description says others."""
+    """Set a fixed time and seed for a spawned agent, unless its description sets others."""
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):
@@ -285,7 +285,7 @@ def _fix_agent_clock_and_seed(agent: AgentAdapter, case: SuiteCase, sample: int)
 
 
 def _outlives_run(agent: AgentAdapter) -> bool:
-    """Return whether an agent lives longer than a run, so that it may remember conversations of earlier ones."""
+    """Return whether an agent lives longer than a run, so that it may remember earlier conversations."""
     from llmproxy.scenario.agents.command import CommandAgent
 
     return not agent.in_process and not isinstance(agent, CommandAgent)

@@ -1,11 +1,11 @@
-"""One run of one case, as the run engine plays it (`scenario.running.run_lifecycle`): its steps, and what they come to.
+"""One run of one case, for the run engine (`scenario.running.run_lifecycle`): its steps and their outcome.
 
     Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed ->
     Finished
 
-A step that does not pass ends the run, because later ones build on what it captured; those are told as skipped
-(`Options.keep_going` goes on). The status of a run is that of its worst step; what raised decides whether it was the
-agent's fault.
+A failed step ends the run, because later ones depend on its captures; those are reported as skipped
+(`Options.keep_going` continues). The status of a run is that of its worst step; the kind of exception decides whether
+the agent is to blame.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from llmproxy.yaml_reader import YamlPlace
 
 
 def needs_traffic(context: StepContext) -> bool:
-    """Return whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
+    """Return whether a scenario asserts anything about the agent's traffic, or shows it to a judge."""
     scenario = context.case.scenario
     if scenario.usage is not None:
         return True
@@ -74,22 +74,22 @@ class CaseResult:
     spent: Decimal | None = None
     """US dollars; None if no price is known."""
     live: int = 0
-    """Calls that went to a provider."""
+    """Number of calls to providers."""
     wire: Report | None = None
     recorded_at: float | None = None
-    """Of what was replayed, Unix time; None if nothing was."""
+    """Unix time of the replayed recordings; None without any."""
     calls: Sequence[Call] = ()
-    """What passed the proxy, kept where it is looked at later (`RunContext.keeps_calls`): many runs, many bodies."""
+    """The run's calls, kept only if needed later (`RunContext.keeps_calls`), since bodies are large."""
     served: frozenset[int | None] = frozenset()
-    """Recordings that were replayed."""
+    """Replayed recordings."""
     latency: float | None = None
-    """Milliseconds that the agent's calls of models took, as recorded; None if one is not known."""
+    """Recorded milliseconds of the agent's model calls; None if one is unknown."""
 
 
 async def run_case_once(
     run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
 ) -> CaseResult:
-    """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
+    """Run a case once; `alone`: no other run uses the store meanwhile. Raises only on cancellation."""
     only = [only, shlex.quote(case.id)] if (only := run_context.options.only) else []
     rerun = " ".join([run_context.options.command, *only])
     emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=format_place(case.scenario.place))
@@ -109,7 +109,7 @@ def build_emitter(
 
 
 def format_place(place: YamlPlace | None) -> str:
-    """Return a place as events have it: file and line."""
+    """Return file and line for events."""
     return f"{place.file}:{place.line}" if place else ""
 
 
@@ -135,7 +135,7 @@ class _CaseRun:
 
     @property
     def context(self) -> StepContext | None:
-        """Once everything is open."""
+        """Set once everything is open."""
         return self.opening.context
 
     # -- begin and end
@@ -144,13 +144,13 @@ class _CaseRun:
         return await self.opening.build_session_request()
 
     async def open(self, session: RunSession | None) -> None:
-        """Open what else it needs, if there is anything to replay."""
+        """Open the remaining resources, if there is anything to replay."""
         if self.run_context.recorded is None:
             self._require_recording(None if session is None else session.opened)
         await self.opening.open_case(session, self.lifecycle.caller)
 
     def emit_start(self) -> None:
-        """It was told before anything was opened."""
+        """Do nothing: the start was emitted before anything was opened."""
 
     async def leave(self) -> list[str]:
         opened = self.context is not None
@@ -163,7 +163,7 @@ class _CaseRun:
         return self.context is not None and needs_traffic(self.context)
 
     def _require_recording(self, report: Report | None) -> None:
-        """See that there is something to replay. Raises NothingRecorded."""
+        """Check that there is something to replay. Raises NothingRecorded."""
         talks = any(
             step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
             for step in self.steps
@@ -179,13 +179,13 @@ class _CaseRun:
     # -- steps
 
     async def begin(self) -> None:
-        """Insert the rows that the scenario wants."""
+        """Insert the scenario's setup rows."""
         context = self.opening.require_context()
         if context.recorded is None:
             await insert_setup_rows(context, self.case.scenario.setup)
 
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
-        """Take a step; one that does not pass is the last."""
+        """Execute a step; a failed one is the last."""
         context = self.opening.require_context()
         context.index = self._next = number
         if isinstance(step, Talk):
@@ -205,7 +205,7 @@ class _CaseRun:
         return self._concluded
 
     async def _execute_step(self, context: StepContext, index: int, step: StepBase) -> bool:
-        """Execute a step; tells whether the run may go on."""
+        """Execute a step; returns whether the run may continue."""
         since = self.run_context.clock()
         told_as = self._build_step_event(index, step)
         try:
@@ -228,7 +228,7 @@ class _CaseRun:
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:
-        """Recheck the last chat step, and those after it; calls after its answer are its own, and judged with it."""
+        """Recheck the last chat step, and those after it, with calls that came after its answer."""
         try:
             if self._pending and await context.read_new_calls():
                 self._pending[0][1].recheck_traffic()
@@ -261,7 +261,7 @@ class _CaseRun:
         return (self.run_context.clock() - since) * 1000
 
     def _check_total_usage(self, context: StepContext) -> None:
-        """Check what the scenario says about the usage of all its steps."""
+        """Check the scenario's assertions about the usage of all its steps."""
         wanted = self.case.scenario.usage
         if wanted is None:
             return
@@ -276,7 +276,7 @@ class _CaseRun:
     # -- the end
 
     def build_time_limit_error(self, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error of a run that took longer than it may."""
+        """Return the error of a run that exceeded its time limit."""
         limit = (self.case.scenario.timeout or 0) / 1000
         at = f"step {self._next + 1}" if self.context else "before its first step"
         step = self.steps[min(self._next, len(self.steps) - 1)]
@@ -287,7 +287,7 @@ class _CaseRun:
         )
 
     def _skip_rest(self, why: str) -> None:
-        """Emit the steps that come no more."""
+        """Emit the remaining steps as skipped."""
         first, self._next = self._next, len(self.steps)
         for index, step in enumerate(self.steps[first:], first):
             self.emitter.emit(
@@ -345,7 +345,7 @@ class _CaseRun:
         return CaseResult(status, error, "\n".join(reasons), xfail=bool(reason))
 
     def _apply_xfail(self, status: Status) -> tuple[Status, str]:
-        """Turn round what a scenario with `xfail` came to; an error stays one."""
+        """Invert the outcome of a scenario with `xfail`; an error stays one."""
         said = self.case.scenario.xfail
         if not said:
             return status, ""

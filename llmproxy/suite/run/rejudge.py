@@ -1,12 +1,11 @@
-"""Recorded runs, judged again: the assertions and judges of today over what an agent did then. The agent is not run.
+"""Judging recorded runs again with the current assertions and judges. The agent is not run.
 
-    JSON report            what was said, step by step, and which recordings passed meanwhile
+    JSON report            texts by step, and names of the recordings
     the store              those recordings
     -> an agent that repeats its answers, a session that repeats its traffic; everything else is a run like any other
 
-Judges are asked as ever; what they say is recorded under a name of its own, ``CASSETTE.rejudge``. What only the time of
-the run could have told (rows, what a user simulator would say now, another message of the user) is an error, never a
-pass.
+Judges are called as usual, recorded under a separate name, ``CASSETTE.rejudge``. An assertion that needs the original
+run (rows, a user simulator's next text, a changed user message) is an error, never a pass.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)
-"""How a run ended that says something about the agent."""
+"""Statuses of runs that say something about the agent."""
 
 
 class Unjudgeable(MachineError):
-    """What is recorded of a run does not say what is asked of it."""
+    """A run's recording lacks what an assertion needs."""
 
     code = "llmproxy_unjudgeable"
 
 
 def build_unjudged(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
-    """Return the assertion that cannot be evaluated without running the agent."""
+    """Return an assertion that cannot be evaluated without running the agent."""
     return build_unclear(name, f"cannot be judged again: {why}")
 
 
@@ -52,7 +51,7 @@ def build_unjudged(name: str, why: str = "rows were looked at when the agent ran
 
 @dataclass(slots=True)
 class _RejudgedTurn:
-    """A message of the user, and what came of it."""
+    """A user message, and its results."""
 
     said: str
     answers: list[Message] = field(default_factory=list)
@@ -64,12 +63,12 @@ class _TalkStep:
     kind: str
     turns: Sequence[_RejudgedTurn]
     late: Sequence[str] = ()
-    """Recordings of calls that came after its last answer."""
+    """Recordings of calls after its last answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """One run of a case, as a report tells it."""
+    """One run of a case, from a report."""
 
     case: str
     sample: int
@@ -78,23 +77,23 @@ class RecordedRun:
     status: str
     why: str
     talks: Mapping[int, _TalkStep]
-    """By index of the step."""
+    """Chat steps by index."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedRuns:
-    """The runs of a report, and where their recordings are."""
+    """The runs of a report, and the store of their recordings."""
 
     path: Path
     runs: Mapping[tuple[str, int], RecordedRun]
     store: Path
 
     def count_samples(self, case: str) -> int:
-        """Return how many runs of a case there are to judge; at least one, which may be missing."""
+        """Return the number of a case's runs to judge; at least one, which may be missing."""
         return max((sample for name, sample in self.runs if name == case), default=1)
 
     def find_run(self, case: str, sample: int) -> RecordedRun:
-        """Return a run. Raises Unjudgeable where there is none, or where it says nothing about the agent."""
+        """Return a run. Raises Unjudgeable: missing, or it says nothing about the agent."""
         run = self.runs.get((case, sample))
         if run is None:
             raise Unjudgeable(f"{self.path} has no run {sample} of {case}, so there is nothing to judge again.")
@@ -106,7 +105,7 @@ class ReportedRuns:
         return run
 
     def list_run_calls(self, run: RecordedRun, control: Control) -> dict[str, Call]:
-        """Return what passed in a run, by what a report calls it. Raises Unjudgeable where some of it is gone."""
+        """Return a run's calls by their names in reports. Raises Unjudgeable if some are gone."""
         wanted = {
             name
             for talk in run.talks.values()
@@ -132,7 +131,7 @@ class ReportedRuns:
 
 
 def read_report(path: Path, cases: Iterable[str] | None, store: Path) -> ReportedRuns:
-    """Read a JSON report of `cases` (None: any). Raises SettingsError: it is none, or it has none of these cases."""
+    """Read a JSON report of `cases` (None: any). Raises SettingsError: invalid, or without these cases."""
     try:
         found = {(run.case, run.sample): run for run in (_events_to_run(*entry) for entry in read_report_runs(path))}
     except OSError as error:
@@ -162,7 +161,7 @@ def _events_to_run(
 
 
 def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]:
-    """Return the chat steps by their index: a step is told after what was said in it."""
+    """Return the chat steps by index: a step's event follows its messages."""
     found: dict[int, _TalkStep] = {}
     turns: list[_RejudgedTurn] = []
     for part in parts:
@@ -200,21 +199,21 @@ def _parse_call(line: Mapping[str, Any]) -> Call:
 
 
 class RecordedCallsSession(RunSession):
-    """The session of judges, in which the recorded traffic of the agent is heard as if it came now."""
+    """A session for judges, in which the agent's recorded traffic appears as if new."""
 
     def __init__(self, control: Control, opened: Report) -> None:
-        """Nothing was heard yet."""
+        """Start without traffic."""
         super().__init__(control, opened)
         self._passed: list[Call] = []
         self._asked = 0
 
     def feed_calls(self, calls: Iterable[Call]) -> None:
-        """Let recorded calls of the agent pass."""
+        """Add recorded calls of the agent."""
         for call in calls:
             self._passed.append(call._replace(seq=len(self._passed) + 1, party=AGENT))
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
-        """Return what was heard and what judges asked, as one row."""
+        """Return recorded calls and judges' calls, in one sequence."""
         new = await super().calls(self._asked)
         self._asked = max((call.seq for call in new), default=self._asked)
         for call in new:
@@ -222,16 +221,16 @@ class RecordedCallsSession(RunSession):
         return tuple(call for call in self._passed if call.seq > after)
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
-        """Return what judges asked and nobody recorded."""
+        """Return the judges' misses."""
         return tuple((await self.report()).miss_texts)
 
     async def count_unattributed(self) -> int:
-        """No agent runs, so nobody calls beside it."""
+        """Return 0: no agent runs."""
         return 0
 
 
 class RecordedAgent(AgentAdapter):
-    """Repeats what an agent said in a recorded run, to whoever asks the same."""
+    """Repeats the recorded answers of an agent to the same messages."""
 
     uses_session: ClassVar[bool] = True
     in_process: ClassVar[bool] = False
@@ -244,7 +243,7 @@ class RecordedAgent(AgentAdapter):
         self._late: Sequence[str] = ()
 
     def begin_step(self, index: int, kind: str) -> Sequence[str]:
-        """Go to a chat step; returns what the user said in it. Raises Unjudgeable where it is not recorded."""
+        """Start a chat step; returns its recorded user message. Raises Unjudgeable: not recorded."""
         talk = self.run.talks.get(index)
         if talk is None and self.run.status == Status.AGENT_ERROR:
             raise AgentError(f"in the recorded run: {self.run.why}")
@@ -257,7 +256,7 @@ class RecordedAgent(AgentAdapter):
         return [turn.said for turn in self._turns]
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
-        """Return the recorded answer, its traffic told before. Raises Unjudgeable: the user says something else."""
+        """Return the recorded answer, after its traffic. Raises Unjudgeable: another user message."""
         said = get_text(input.messages[-1])
         turn = self._turns.pop(0) if self._turns else None
         if turn is None or turn.said != said:
@@ -274,4 +273,4 @@ class RecordedAgent(AgentAdapter):
 
 
 _UNKEPT = Call.from_json({"party": AGENT, "decision": Decision.PASS.value, "status": 200, "operation": "?"})
-"""A call that passed unrecorded: it was there, and nobody knows what it said."""
+"""An unrecorded call: its content is unknown."""

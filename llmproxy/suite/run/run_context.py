@@ -1,4 +1,4 @@
-"""What all runs of a test share: the proxy, the agents and stores of the suites, who hears events, the clocks."""
+"""Context shared by all runs of a test: proxy, agents, stores, event handlers, clocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from llmproxy.yaml_reader import YamlPlace
 
 @contextmanager
 def add_error_place(place: YamlPlace | None) -> Iterator[None]:
-    """Add to errors of a description where it stands."""
+    """Add the place of a description to its errors."""
     try:
         yield
     except SuiteError as error:
@@ -57,51 +57,51 @@ class RunContext:
 
     options: SuiteRunOptions
     proxy: str | None
-    """Its URL; None: without a proxy nothing about traffic can be asserted."""
+    """Its URL; None: without a proxy no assertion about traffic can be evaluated."""
     token: str = ""
     handlers: Sequence[Handler] = ()
     agent: Mapping[str, Any] | None = None
-    """Instead of the suites' `agent`, with the folder that it is relative to."""
+    """Agent in place of the suites' `agent`, with its base folder."""
     store: Mapping[str, Any] | None = None
     folder: Path = field(default_factory=Path.cwd)
-    """Where paths of `agent` and `store` begin."""
+    """Base of paths in `agent` and `store`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """``agent`` and ``store`` for suites that have none."""
+    """``agent`` and ``store`` for suites without any."""
     defaults_folder: Path = field(default_factory=Path.cwd)
-    """Where paths of `defaults` begin."""
+    """Base of paths in `defaults`."""
     users: frozenset[str] = frozenset()
-    """Whom runs of this test work as; none where nobody knows all of them."""
+    """Users of this test's runs; empty if not all are known."""
     faults: Mapping[str, Any] | None = None
-    """Injected faults of every session, in place of the scenarios' own: a sweep's."""
+    """Injected faults of every session, in place of the scenarios' own, for a sweep."""
     keeps_calls: bool = False
-    """Whether what passed the proxy is kept when a run has ended: a sweep looks at it."""
+    """Whether calls are kept after a run, for a sweep."""
     files: tuple[Path, Path] | None = None
-    """The store, and the folder in which cassettes have their files; None where that is not known."""
+    """The store and the cassette folder; None if unknown."""
     recorded: ReportedRuns | None = None
-    """Runs to judge again; None where agents are run."""
+    """Runs to judge again; None if agents are run."""
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     execute: Callable[..., Awaitable[Any]] | None = None
-    """Runs a case somewhere else, called as `run_case_once` is and returning what that returns; None: here."""
+    """Runs a case elsewhere, with the signature of `run_case_once`; None: here."""
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set when everything is to end early."""
+    """Set to end everything early."""
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
     _stores: dict[int, tuple[StoreAdapter, ResetPolicy] | None] = field(default_factory=dict)
     _snapshots: dict[Path, ResponseSnapshots] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
-    """By suite."""
+    """Entities by suite."""
 
     def emit_event(self, event: Event) -> None:
-        """Pass it to every handler; one that fails disturbs nobody."""
+        """Pass an event to every handler; failing ones are isolated."""
         notify_handlers(self.handlers, event)
 
     def sleep(self, seconds: float) -> None:
-        """Wait in a thread; ends early, with an error, when everything is to end."""
+        """Wait in a thread; raises when everything is to end."""
         if self.stopped.wait(seconds):
             raise SuiteError("the tests were interrupted")
 
     def count_samples(self, case: SuiteCase) -> int:
-        """Return how often a case is run, or judged again."""
+        """Return the number of runs, or rejudgements, of a case."""
         if self.recorded is not None:
             return self.options.runs or self.recorded.count_samples(case.id)
         return self.options.runs or case.scenario.runs
@@ -109,7 +109,7 @@ class RunContext:
     # -- what suites describe
 
     def agent_for(self, case: SuiteCase) -> AgentAdapter:
-        """Return an agent for one run. Raises SuiteError: none is described, or it cannot be meant."""
+        """Return an agent for one run. Raises SuiteError: none, or an invalid one."""
         known = self._agents.get(id(case.suite))
         if known is None:
             mapping, folder = self._choose_agent_or_store("agent", self.agent, case.suite, case.folder)
@@ -125,7 +125,7 @@ class RunContext:
         return known.clone()
 
     def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
-        """Return a suite's store, shared by all runs, and how it is left; or None. Raises SuiteError, StoreError."""
+        """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
             mapping, folder = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
             with add_error_place(None if self.store is not None else case.suite.at("store")):
@@ -134,7 +134,7 @@ class RunContext:
         return self._stores[id(case.suite)]
 
     def list_entities(self, case: SuiteCase) -> list[str]:
-        """Return every entity of the store and the suite, once: an agent may write rows that no scenario names."""
+        """Return all entities of store and suite, once each: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []
         mapping, _ = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
@@ -146,7 +146,7 @@ class RunContext:
         return list(found | dict.fromkeys(self._list_suite_entities(case.suite)))
 
     def _list_suite_entities(self, suite: Suite) -> list[str]:
-        """Return the entities that a suite names; every run asks for them."""
+        """Return the entities named by a suite, cached."""
         if id(suite) not in self._entities:
             scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
             self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in named_entities(each)))
@@ -169,7 +169,7 @@ class RunContext:
         return [each.path for each in self._snapshots.values() if each.save_changes()]
 
     def close(self) -> None:
-        """Let go of the stores."""
+        """Close the stores."""
         for made in self._stores.values():
             if made is not None:
                 made[0].close()

@@ -1,11 +1,11 @@
-"""Suites on the machines of a Ray cluster: the same engine, one step of it somewhere else (`scenario.cluster`).
+"""Suites on a Ray cluster: the same engine, with single runs executed on other nodes (`scenario.cluster`).
 
     pack_suites            what travels: suites and what they include, the files that their agents name, cassettes of
                            the selected scenarios, what `--send` names
     open_suite_cluster     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
     OrderedEvents          reports in the order of the suites, whatever ends first
 
-`runner.run_cases` knows none of it: selection, hooks, the scheduler, verdicts and exit codes are those of one machine.
+`runner.run_cases` is unaware of it: selection, hooks, the scheduler, verdicts and exit codes work as on one machine.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteParcel(NodeSetup):
-    """Everything that a run of a suite needs on a node."""
+    """All data that a run of a suite needs on a node."""
 
     paths: Sequence[str]
-    """Suites to load, relative as well."""
+    """Relative paths of suites to load."""
     options: SuiteRunOptions
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None
@@ -63,7 +63,7 @@ class SuiteParcel(NodeSetup):
 
 
 def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
-    """Return the files that agents' descriptions name: ``agent.py`` of a function, words of a command."""
+    """Return the files in agents' descriptions: ``agent.py`` of a function, words of a command."""
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
     found: dict[Path, None] = {}
     for mapping, folder in (*described, *more):
@@ -76,7 +76,7 @@ def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, An
 
 
 def env_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that suites name as ``${env:NAME}``, as far as they are set."""
+    """Return the set variables that suites reference as ``${env:NAME}``."""
     names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
     return {name: env[name] for name in names if name in env}
 
@@ -85,7 +85,9 @@ def pack_suites(
     run_context: RunContext, cases: Sequence[SuiteCase], paths: Sequence[str], settings: Loaded, proxy: Sequence[str],
     *, files: Sequence[str], variables: Sequence[str], env: Mapping[str, str],
 ) -> SuiteParcel:  # fmt: skip
-    """Gather what these cases need. Raises SuiteError: a file is outside, or gone; SettingsError: unset variable."""
+    """Collect the data for these cases. Raises SuiteError: a file is outside, or gone; SettingsError: unset
+    variable.
+    """
     root = Path.cwd()
     suites = load_suites(paths).files
     agents = agent_files(
@@ -122,7 +124,7 @@ def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
 
 @contextmanager
 def open_suite_cluster(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
-    """Open a cluster for a test; what was started for it ends with the block. Raises MachineError."""
+    """Open a cluster for a test, and stop it after the block. Raises MachineError."""
     with open_cluster(where, parcel.batch) as (ray, tries):
         suites = RemoteSuites(RemoteRunner(ray, parcel.rates, tries), parcel)
         try:
@@ -135,12 +137,12 @@ class RemoteSuites:
     def __init__(self, runner: RemoteRunner, parcel: SuiteParcel) -> None:
         self.runner, self._parcel, self._sent = runner, parcel, runner.put_parcel(parcel)
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
-        """Makes of what a run told what is told here."""
+        """Converts a remote run's events to local ones."""
 
     async def run_case(
         self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
     ) -> CaseResult:
-        """Run a case somewhere, and tell `run_context` what happened. Raises only what cancels it."""
+        """Run a case on a node, and emit its events to `run_context`. Raises only on cancellation."""
         resources = case.scenario.resources
         try:
             back: NodeReply[CaseResult] = await self.runner.run(
@@ -154,7 +156,7 @@ class RemoteSuites:
 
 
 def _emit_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
-    """Emit a run that could not be run anywhere."""
+    """Emit a run that no node could execute."""
     again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
     emitter = build_emitter(run_context, case, sample, runs, rerun=again)
     emitter.emit_start(mode=run_context.options.mode or "")
@@ -175,7 +177,7 @@ class _SuiteNode(WorkerNode):
         self.open.callback(self._run_context.close)
 
     def run(self, *arguments: Any) -> NodeReply[CaseResult]:
-        """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
+        """Run a case once. Raises on cancellation, and LLMProxyError for a case unknown here."""
         case, sample, runs, alone = arguments
         if case not in self._cases:
             raise MachineError(
@@ -189,10 +191,10 @@ class _SuiteNode(WorkerNode):
 
 
 class OrderedEvents:
-    """Hands events on run by run, in one machine's order, each as soon as all before it were."""
+    """Passes events on run by run in local order, each as soon as all earlier runs have ended."""
 
     def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:
-        """Hand them to `handlers`; `order`: scenario and sample of each run."""
+        """Pass them to `handlers`; `order`: scenario and sample of each run."""
         self._handlers, self._order = handlers, list(order)
         self._place: dict[str, tuple[str, int]] = {}
         self._runs: dict[tuple[str, int], list[Event]] = {}
@@ -227,4 +229,4 @@ class OrderedEvents:
             notify_handlers(self._handlers, event)
 
     def close(self) -> None:
-        """Nothing is kept back after the end."""
+        """Do nothing: nothing is left at the end."""

@@ -1,9 +1,9 @@
-"""Cases -> runs, as many at a time as may be, and what they come to.
+"""Execution of cases with limited concurrency, and the result of the test.
 
-Runs that look at entities disturb each other unless each has rows of its own: `lanes` says which go on at the same
-time. Agents in this process take turns whatever is asked for (`llmproxy.scenario.turn_taking`).
+Runs that check entities disturb each other unless each has its own rows: `scheduler` decides which may be concurrent.
+Agents in this process always take turns (`llmproxy.scenario.turn_taking`).
 
-Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
+Ctrl-C lets every started run clean up, reports the progress, and ends with 130.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import NothingRecorded, add_runs_option, advise_recording
 
 _NAMED = 5
-"""Scenarios that a note names."""
+"""Maximum scenarios named in a note."""
 
 
 @dataclass(slots=True)
 class SuiteResult:
     exit_code: Exit
     runs: dict[str, list[CaseResult]] = field(default_factory=dict)
-    """By id of the case, in the order of their samples."""
+    """Runs by case id, in the order of their samples."""
     spent: Decimal | None = None
 
     @property
     def failed_ids(self) -> tuple[str, ...]:
-        """Ids of the cases of which a run neither passed nor was skipped."""
+        """Ids of the cases with a run that neither passed nor was skipped."""
         good = (Status.PASSED, Status.SKIPPED)
         return tuple(case for case, ran in self.runs.items() if any(each.status not in good for each in ran))
 
@@ -71,7 +71,7 @@ async def run_cases(
     notes: Sequence[str] = (),
     remarks: Callable[[], Sequence[str]] = tuple,
 ) -> SuiteResult:
-    """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
+    """Run cases and emit all events to the handlers; `notes` and the later result of `remarks` go into the end."""
     since = run_context.clock()
     jobs = [
         _CaseJob(case, n + 1, runs) for case in cases for runs in [run_context.count_samples(case)] for n in range(runs)
@@ -128,7 +128,7 @@ async def run_cases(
 
 
 def unfiled_cassettes(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
-    """Describe what was replayed from a store though it stands in no file of a folder; mostly nothing."""
+    """Describe replayed recordings that are missing from the cassette folder's files; mostly empty."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
         if each.wire is not None and each.wire.mode in OFFLINE:
@@ -147,20 +147,20 @@ class _CaseBatch:
         self.run_context, self.jobs = run_context, jobs
         self.ran: dict[str, list[CaseResult]] = {}
         self.seconds: dict[str, float] = {}
-        """How long the runs of a case took, together."""
+        """Total duration of a case's runs."""
         self.notes: list[str] = []
         self.part_notes: list[str] = []
-        """Those that count the scenarios that ran here."""
+        """Notes that count only scenarios that ran here."""
         self.spent: Decimal | None = None
         self.trouble = False
-        """Whether something outside the runs went wrong, or some of them were left out."""
+        """Whether something outside the runs failed, or some were left out."""
         self._unpriced = ""
         self._together = asyncio.Semaphore(max(run_context.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_CaseJob] = []
 
     def advise_on_missing_recordings(self, cases: Sequence[str]) -> None:
-        """Print once what records the cases for which nothing is recorded."""
+        """Print once the command that records cases without recordings."""
         found = [
             case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
         ]
@@ -198,7 +198,7 @@ class _CaseBatch:
             raise
 
     async def _run_suite_hooks(self, case: SuiteCase, name: str) -> bool:
-        """Run what a suite wants once before or after; tells whether its scenarios may run."""
+        """Run a suite's hooks once before or after; returns whether its scenarios may run."""
         suite: Suite = case.suite
         hooks = () if suite.hooks is None else suite.hooks.before_all if name == "beforeAll" else suite.hooks.after_all
         try:
@@ -235,7 +235,7 @@ class _CaseBatch:
                 )
 
     async def _run_or_repeat_later(self, job: _CaseJob) -> None:
-        """Run beside others that move its keys' counter; a miss is then not told, but repeated."""
+        """Run concurrently with runs that advance the key counter; after a miss the run is repeated, not reported."""
         held = TentativeEvents(self.run_context)
         try:
             ran = await self._run_case(job, replace(self.run_context, handlers=[held]), alone=False)
@@ -249,7 +249,7 @@ class _CaseBatch:
         self._record_result(job, ran)
 
     async def _rerun_alone(self, lanes: CaseSchedule) -> None:
-        """Run one at a time, from the counters that there were, what missed a recording beside others."""
+        """Repeat runs with misses one at a time, from the original counters."""
         if lanes.bound:
             await lanes.rewind_key_counters()
         if self._again:
@@ -284,13 +284,13 @@ class _CaseBatch:
         return ran
 
     def _explain_over_limit(self, limit: Decimal) -> str:
-        """Describe why no more may be spent; empty if it may."""
+        """Describe why the budget forbids another run; empty if it does not."""
         if self._unpriced:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
 
     def _skip_unaffordable(self, job: _CaseJob, reason: str) -> CaseResult:
-        """Leave a run out for its cost; the test has not shown what it was asked to show then."""
+        """Skip a run for its cost; the test is then incomplete."""
         if not self.trouble:
             self.notes.append(f"not all was run: {reason}")
         self.trouble = True
@@ -304,7 +304,7 @@ class _CaseBatch:
 
 
 class SweepNotPossible(SuiteError):
-    """The undisturbed scenario is none to compare with."""
+    """The undisturbed scenario cannot serve as a baseline."""
 
     code = "llmproxy_sweep"
 
@@ -321,7 +321,7 @@ async def sweep_case(
     said: Callable[[str], object],
     found: list[SweepFinding],
 ) -> None:
-    """Sweep one scenario into `found`; `said` hears how far it is. Raises SweepNotPossible."""
+    """Sweep one scenario into `found`; `said` gets progress. Raises SweepNotPossible."""
     run_context.faults, run_context.keeps_calls = None, True
     baseline, ran = await _run_case_once(run_context, case)
     if ran.status is not Status.PASSED:
@@ -355,7 +355,7 @@ async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Swee
 
 
 def to_sweep_run(ran: CaseResult, seconds: float) -> SweepRun:
-    """Return a run as a sweep sees it: a crashed agent gave up, a failed scenario is wrong though it ended."""
+    """Return a run in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
     if ran.status is Status.FAILED:
         return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
     failed, crashed = ("", False) if ran.status is Status.PASSED else _describe_run_error(ran)
@@ -363,7 +363,7 @@ def to_sweep_run(ran: CaseResult, seconds: float) -> SweepRun:
 
 
 def _describe_run_error(ran: CaseResult) -> tuple[str, bool]:
-    """Return the message of a run that neither passed nor failed, and whether its command left an uncaught error."""
+    """Return the error of a run that neither passed nor failed, and whether its command had an uncaught error."""
     error = ran.error
     if isinstance(error, LLMProxyError) and error.stderr:
         return find_failure_message("", error.stderr, 1)

@@ -1,13 +1,13 @@
-"""Which runs may go on at the same time, and which go one after the other because they would disturb each other.
+"""Decision which runs may be concurrent, and which would disturb each other.
 
-    no entities                            all at once
-    rows of a user of its own              one lane a user, unless a scenario looks at another one's rows
-    else                                   one lane for all, which is said
+    no entities                            all concurrent
+    rows of a user of its own              one lane a user, unless a scenario checks another one's rows
+    else                                   one lane for all, with a note
 
-A store that counts keys up gives rows other ids when runs go on at once. While something is recorded that must not be:
-what is recorded would depend on which run came first. In replay it may be: the proxy is told the ids of every run's
-rows and answers with them (`llmproxy.core.bindings`). A run that misses all the same, because an id stands where it
-cannot be bound, is repeated alone.
+In a store that numbers its keys, concurrent runs get varying row ids. That is not allowed while recording: the
+recording would depend on the order of runs. In replay it is allowed: the proxy gets the ids of every run's rows and
+binds them (`llmproxy.core.bindings`). A run that misses anyway, because an id is at a place that cannot be bound, is
+repeated alone.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from llmproxy.suite.stores import ResetPolicy, StoreAdapter
 from llmproxy.suite.stores.protocol import Restorable
 
 _WHOLE = ("truncate", "copy", "hook", "http")
-"""Ways to reset a store that take everybody's rows away."""
+"""Reset policies that remove all users' rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSchedule:
     users: bool = False
-    """Whether runs of different users go on at the same time."""
+    """Whether runs of different users are concurrent."""
     why_not: str = ""
-    """What to say where runs that were meant to do not."""
+    """Message if requested concurrency is not possible."""
     bound: frozenset[str] = frozenset()
-    """Ids of cases whose runs are told apart by bindings only: what misses is repeated alone."""
+    """Ids of cases whose concurrent runs rely on bindings: a miss is repeated alone."""
     counters: Sequence[tuple[Restorable, Mapping[str, tuple[int, bool]]]] = ()
-    """Where the counters of keys stood before."""
+    """Key counters at the start."""
 
     async def rewind_key_counters(self) -> None:
-        """Set counters back to where they stood, as far as no key is in use."""
+        """Restore counters, never below a key in use."""
         for store, known in self.counters:
             await asyncio.to_thread(store.rewind, known)
 
 
 async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> CaseSchedule:
-    """Decide; looks into the stores."""
+    """Return the schedule; queries the stores."""
     if run_context.options.parallel < 2:
         return CaseSchedule()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
@@ -68,14 +68,14 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
 
 
 def _find_restorable(made: tuple[StoreAdapter, ResetPolicy] | None) -> Restorable | None:
-    """Return a store whose counters are to go back."""
+    """Return a store whose counters must be restored."""
     if made is None or not isinstance(made[0], Restorable):
         return None
     return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
 def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
-    """Return why runs of a suite with these entities disturb each other, and whether ids differ when run at once."""
+    """Return why runs of a suite with these entities disturb each other, and whether concurrent ids vary."""
     try:
         made = run_context.store_for(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
@@ -102,7 +102,7 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
 
 
 def _find_entity_of_other_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
-    """Return an entity of which a scenario selects rows by their owner, whoever that is; empty if there is none."""
+    """Return an entity whose rows a scenario selects by owner, whoever that is; empty if there is none."""
     for step in case.scenario.steps:
         looks: list[tuple[str, Mapping[str, object] | None]] = []
         if isinstance(step, Talk):
@@ -119,12 +119,12 @@ def _find_entity_of_other_owner(case: SuiteCase, owners: Mapping[str, str | None
 
 
 _OWN = ("$userId", "${userId}")
-"""A run's own user, as suites write it."""
+"""A run's own user, as written in suites."""
 
 
 @dataclass(slots=True)
 class TentativeEvents:
-    """Keeps back what a run tells until it is known whether it counts."""
+    """Holds back a run's events until it is known whether it counts."""
 
     run_context: RunContext
     events: list[Event] = field(default_factory=list)
@@ -133,7 +133,7 @@ class TentativeEvents:
         self.events.append(event)
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing."""
 
     def release_events(self) -> None:
         events, self.events = self.events, []

@@ -1,9 +1,8 @@
-"""Steps that models take part in: a simulated user who talks with the agent, a judge who looks at the conversation.
+"""Steps with models: a simulated user who talks with the agent, a judge who evaluates the conversation.
 
-The user simulator and the judge are those of `llmproxy.scenario`; their calls go through the run's session under their
-own parties, so they are recorded and replayed like the agent's, and count for nothing that is asserted about the agent.
-Without criteria a simulation passes if the user ended the conversation and says that its goal was reached; who gave up
-has not reached it.
+User simulator and judge are those of `llmproxy.scenario`; their calls go through the run's session as separate parties,
+so they are recorded and replayed like the agent's, and do not count in assertions about the agent. Without criteria a
+simulation passes if the user ended the conversation and says that its goal was reached; giving up is no success.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from llmproxy.trace.observing.tool_calls import ToolUse
 
 
 def model_upstreams(case: SuiteCase) -> dict[str, str]:
-    """Return upstreams of a run's simulated users and judges with an `api_base`. Raises SettingsError: two clash."""
+    """Return the upstreams of simulated users and judges with an `api_base`. Raises SettingsError: two clash."""
     asked: list[tuple[str, str | None]] = []
     judge_model = case.suite.defaults.judge_model if case.suite.defaults else None
     for step in case.scenario.steps:
@@ -54,7 +53,7 @@ def model_upstreams(case: SuiteCase) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _ExecutorStandIn:
-    """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.agent_adapter`)."""
+    """The run's interface for adapters of `llmproxy.scenario` (`scenario.agent_adapter`)."""
 
     session: RunSession | None
     unscripted: bool
@@ -71,7 +70,7 @@ class _StateStandIn:
 async def simulate_user(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Let a simulated user talk with the agent; return its last answer, and assertions about the conversation."""
+    """Run a simulated user's conversation with the agent; return its last answer, and assertions."""
     said = step.simulate
     user = _build_user(context, said)
     conversation.answer = ""
@@ -99,7 +98,7 @@ async def simulate_user(
 async def replay_simulation(
     context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Let the user say what was said in the recorded run; return as `simulate_user`, whose criteria are judged anew."""
+    """Repeat the user's recorded texts; return as `simulate_user`, with criteria judged again."""
     assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
     for text in context.recorded.begin_step(context.index, step.kind):
@@ -131,7 +130,7 @@ def _build_no_model_error(who: str, step: str, default: str) -> SuiteError:
 
 
 def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
-    """Judge a conversation by how its user left it."""
+    """Judge a conversation by how its user ended it."""
     name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:
         turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
@@ -154,7 +153,7 @@ def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertio
 async def run_judge(
     context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
-    """Let a judge look at a conversation; each criterion is an assertion."""
+    """Run a judge on a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.has_begun:
         return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
     return await _ask_judge(context, conversation, said.criteria, said.model, said.judges, f"{name}.criteria")
@@ -213,7 +212,7 @@ _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
 def _build_criterion_assertion(name: str, found: CriterionResult) -> Assertion:
-    """Make an assertion of a finding; one that nobody could decide is an error, never a pass."""
+    """Return a finding as an assertion; an undecided one is an error, never a pass."""
     status = _STATUS.get(found.status, Status.ENVIRONMENT_ERROR)
     why = found.reason or found.evidence or "no reason was given"
     message = "" if status is Status.PASSED else f"{found.text!r} is {found.status}: {why}"

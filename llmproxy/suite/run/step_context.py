@@ -1,15 +1,15 @@
-"""What a step of a scenario has at hand: the conversations of its run, what follows an answer of the agent, faults.
+"""Context of a scenario's steps: the conversations of its run, calls of the agent, faults.
 
-    (nothing said)             a new conversation
-    conversation: name         the one of this name: begun when it is first named in this run, gone on with afterwards
-    continueConversation       the one of the chat step that was executed last, named or not
+    (no key)                   a new conversation
+    conversation: name         the one with this name, begun at its first use in this run
+    continueConversation       the one of the last executed chat step, named or not
 
 Names belong to the run. The agent knows a conversation by an id. It is derived from recording, run and conversation, so
 that an agent that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or
-it would go on with the conversation of yesterday's run.
+it would continue the conversation of an earlier run.
 
-Who speaks, and is told what, is the run engine's (`scenario.running.conversation`), as for a script. Faults of a
-scenario hold for its steps, and those of a step in their place.
+Turns and messages are handled by the run engine (`scenario.running.conversation`), as for a script. A scenario's faults
+apply to its steps, and are replaced by a step's own.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from llmproxy.suite.selection import explain_miss
 from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
-"""A suite's steps say themselves how long they go on."""
+"""No limit of turns: a suite's steps define their own lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunUser:
-    """What an agent's adapter is told about the run besides the conversation."""
+    """Facts of the run for an agent's adapter, besides the conversation."""
 
     user_id: str
-    """Whose rows the agent should work on."""
+    """Owner of the rows that the agent should use."""
 
 
 class SuiteConversation:
-    """One conversation with the agent. It is the emitter and the setting of the engine's."""
+    """One conversation with the agent; also the engine's emitter and setting."""
 
     running_scenario = None
     adds_user_farewell = False
@@ -67,17 +67,17 @@ class SuiteConversation:
     def __init__(
         self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunUser, listener: StepContext
     ) -> None:
-        """Begin; `name` is what the suite calls it, empty without one, `thread` how the agent knows it."""
+        """Start; `name` is its name in the suite, empty without one, `thread` its id for the agent."""
         self.name, self.thread_id = name, thread
         self.answer = ""
-        """The last thing that the agent said."""
+        """The agent's last text."""
         self.windows: dict[int, tuple[int, int]] = {}
-        """Place of an answer -> numbers of the session's last call before it, and of the last one that is its own."""
+        """Position of an answer -> numbers of the session's last call before it, and of its own last call."""
         self.states: dict[AgentRole, object] = {AgentRole.AGENT: player}
-        """What each role finds as the state of the scenario."""
+        """State of the scenario by role."""
         self._listener = listener
         self._answering: bool | None = None
-        """Whether the first message of an answer is next; None while it is not the agent who speaks."""
+        """Whether the first message of an answer is next; None if it is not the agent's turn."""
         state = ScenarioState(description="", messages=[], thread_id=thread, current_turn=0, config=_ENDLESS)
         self.playback = Conversation(state, [agent], caller=caller, emitter=self, setting=self)
         self.verbs = ScriptActions(self.playback)
@@ -91,11 +91,11 @@ class SuiteConversation:
         return bool(self.messages)
 
     async def send_user_message(self, text: str) -> str:
-        """Send something to the agent; returns its answer.
+        """Send a message to the agent; returns its answer.
 
-        Raises MissError: a request of it was never recorded, whatever it answered or raised; UpstreamError: it failed,
-        and could not reach a provider; AgentError: it crashed, took too long, or answered what is no answer;
-        AgentUnreachable: it was never reached.
+        Raises MissError: one of its requests was never recorded, regardless of its answer; UpstreamError: it failed,
+        and could not reach a provider; AgentError: it crashed, timed out, or gave an invalid answer; AgentUnreachable:
+        it was never reached.
         """
         await self.verbs.user(text)
         await self.verbs.agent()
@@ -104,7 +104,7 @@ class SuiteConversation:
     # -- what the engine's conversation asks and tells
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Return what an adapter is told beside the conversation."""
+        """Return an adapter's input besides the conversation."""
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
@@ -120,26 +120,26 @@ class SuiteConversation:
             self._answering = False
 
     def emit_step(self, kind: str, **about: Any) -> None:
-        """Go on to whoever is next; a step of a suite is told by itself, with what it asserts."""
+        """Continue with the next turn; a suite's steps are emitted with their assertions elsewhere."""
         self._answering = None
 
     def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
-        """What a judge says is told with his model, once its traffic was looked at."""
+        """Do nothing: a judge's verdict is emitted with its model, after its traffic was read."""
 
 
 class StepConversations:
     def __init__(
         self, cassette: str, sample: int, make: Callable[[str, str], SuiteConversation], *, fresh: bool = False
     ) -> None:
-        """Begin without any; `make` one of a name and an id, `fresh`: ids are new in every execution."""
+        """Start empty; `make` creates one from a name and an id, `fresh`: new ids in every execution."""
         self._cassette, self._sample, self._make, self._fresh = cassette, sample, make, fresh
         self._named: dict[str, SuiteConversation] = {}
         self._unnamed = 0
         self.last: SuiteConversation | None = None
-        """Of the chat step that was executed last."""
+        """Conversation of the last executed chat step."""
 
     def choose_conversation(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
-        """Return a step's conversation, now the last one. Raises LLMProxyError: there is none to go on with."""
+        """Return a step's conversation, and make it the last one. Raises LLMProxyError: none to continue."""
         if goes_on and name is None:
             if self.last is None:
                 raise LLMProxyError("continueConversation: no step has talked with the agent before this one")
@@ -153,7 +153,7 @@ class StepConversations:
         return chosen
 
     def find_conversation(self, name: str | None) -> SuiteConversation | None:
-        """Return a conversation that has begun: of this name, or the last one."""
+        """Return a begun conversation: of this name, or the last one."""
         return self.last if name is None else self._named.get(name)
 
     def _make_conversation(self, name: str, key: str) -> SuiteConversation:
@@ -167,21 +167,21 @@ _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "...
 
 @dataclass(slots=True)
 class SuiteAgentCaller:
-    """How a suite's run calls (`Caller`): its agent in a step's time, in a suite's words where it gives no answer."""
+    """Caller for a suite's run (`Caller`): the step's time limit, and the suite's messages for missing answers."""
 
     limit: float | None = None
-    """Seconds for one answer of the agent."""
+    """Time limit of an answer in seconds."""
     _said: str = ""
 
     async def call_adapter(self, agent: AgentAdapter, given: AgentInput) -> object:
-        """Call an adapter; simulated users and judges take their time."""
+        """Call an adapter; simulated users and judges have no time limit."""
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
         self._said = get_text(given.messages[-1])
         return await _call_agent(agent, given, self.limit)
 
     def read_answer(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
-        """Make sure of an answer. Raises AgentError for what is none of an agent."""
+        """Check an answer. Raises AgentError if it is invalid."""
         if agent.role is not AgentRole.AGENT:
             return (
                 returned
@@ -234,9 +234,9 @@ def _name_agent(agent: AgentAdapter) -> str:
 
 
 STEP_TIMEOUT = 120_000.0
-"""Milliseconds for one answer of an agent, unless the suite says otherwise."""
+"""Default time limit of an agent's answer in milliseconds."""
 _QUIET = 0.02
-"""Seconds between two looks whether the traffic is quiet."""
+"""Seconds between two checks whether the traffic is quiet."""
 
 
 @dataclass(slots=True)
@@ -244,14 +244,14 @@ class StepResult:
     wire: list[Assertion] = field(default_factory=list)
     """Assertions about the agent's traffic."""
     rest: list[Assertion] = field(default_factory=list)
-    """All others."""
+    """All other assertions."""
     message: str = ""
     interactions: Sequence[int] = ()
     recordings: Sequence[str] = ()
     again: Callable[[], tuple[list[Assertion], AgentStep]] | None = None
-    """Evaluates what is about traffic again, for calls that came after the answer."""
+    """Evaluates assertions about traffic again, with calls that came after the answer."""
     status: Status | None = None
-    """If its assertions do not say so."""
+    """Status if its assertions do not decide it."""
 
     @property
     def assertions(self) -> list[Assertion]:
@@ -264,7 +264,7 @@ class StepResult:
 
 
 def decide_step_status(done: StepResult) -> Status:
-    """Return how a step ended: failed, even if some of it cannot be evaluated; else that is an error."""
+    """Return a step's status: failed, even if some assertions cannot be evaluated; else those make it an error."""
     if done.status is not None:
         return done.status
     found = {each.status for each in done.assertions}
@@ -284,39 +284,39 @@ class StepContext:
     agent: AgentAdapter
     session: RunSession | None
     caller: Caller
-    """Calls the run's adapters, and keeps what passed the proxy."""
+    """Calls the run's adapters, and keeps the proxy's calls."""
     snapshots: ResponseSnapshots
     user: str
-    """Whose rows these are; told to the agent."""
+    """Owner of the rows, passed to the agent."""
     emit: Callable[[Event], None]
     clock: Callable[[], float]
-    """Seconds that only grow."""
+    """Monotonic seconds."""
     now: Callable[[], float]
     """Unix time."""
     conversations: StepConversations = field(init=False)
     rerun: str = ""
-    """The command that runs only this case again."""
+    """Command that reruns only this case."""
     recorded: RecordedAgent | None = None
-    """The agent of a recorded run that is only judged again; None where one is run."""
+    """The agent of a recorded run that is judged again; None if one is run."""
     turn: int = 0
     index: int = 0
-    """Of the step that is being executed, from 0."""
+    """Index of the current step, from 0."""
     agent_seconds: float = 0.0
     declared: list[tuple[int, Any]] = field(default_factory=list)
-    """What the agent says about its history, by index of the step."""
+    """The agent's statements about its history, by index of the step."""
     spoken: list[str] = field(default_factory=list)
-    """What users said to the agent, in order."""
+    """User texts sent to the agent, in order."""
     labels: list[str] = field(default_factory=list)
     remarks: Sequence[Sequence[str]] = ()
-    """What the checks of rows, and the clean-up, say beside the result; known at the end."""
+    """Remarks of row checks and cleanup; complete at the end."""
     asking: SuiteAgentCaller = field(default_factory=SuiteAgentCaller)
     _start: int = 0
-    """Number of the session's last call before the agent was asked."""
+    """Number of the session's last call before the agent's turn."""
     _ms: float = 0.0
-    """How long it took to answer."""
+    """Duration of its answer in milliseconds."""
 
     def __post_init__(self) -> None:
-        """Call adapters as a suite does, and hear of every call."""
+        """Create the suite's caller, and observe every call."""
         self.caller.ask, self.caller.read, self.caller.explain = (
             self.asking.call_adapter,
             self.asking.read_answer,
@@ -332,11 +332,11 @@ class StepContext:
 
     @property
     def wire(self) -> WireObserver:
-        """What the agent said to models and servers."""
+        """Observed traffic of the agent with models and servers."""
         return self.traffic.read_wire
 
     async def read_new_calls(self) -> int:
-        """Ask what passed since; returns how many calls the agent made. Raises MissError: one was never recorded."""
+        """Fetch new calls; returns the number of the agent's. Raises MissError: one was never recorded."""
         known = len(self.traffic.calls)
         try:
             await self.traffic.read_new_calls()
@@ -348,7 +348,7 @@ class StepContext:
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
     async def _advise_on_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
-        """Explain for a miss what to do about it; what a simulated user asked is told as it is."""
+        """Return a miss with advice; a simulated user's is unchanged."""
         if agent.role is AgentRole.AGENT:
             return MissError(await self._explain_miss(error.message))
         if agent.role is AgentRole.USER or not self.rerun:
@@ -356,7 +356,7 @@ class StepContext:
         return MissError(await self._explain_miss(error.message, who="the judge"))
 
     async def declare_new_ids(self) -> None:
-        """Declare new ids of rows to the proxy: they are others in every run of a store that counts."""
+        """Declare new row ids to the proxy: they differ in every run of a store that numbers keys."""
         noted = self.scope.take_new_ids()
         if noted and self.session is not None:
             await self.session.declare_run_variables(noted)
@@ -370,7 +370,7 @@ class StepContext:
         return explain_miss(text, self.rerun, flag=self.options.mode_flag, starts=starts, counted=counted, who=who)
 
     async def wait_for_quiet(self) -> None:
-        """Wait until the agent's traffic has been quiet for as long as the scenario says."""
+        """Wait until the agent's traffic has been quiet for the scenario's time."""
         pause = (self.case.scenario.settle or 0) / 1000
         until = self.clock() + pause
         while (left := until - self.clock()) > 0:
@@ -379,7 +379,7 @@ class StepContext:
                 until = self.clock() + pause
 
     async def count_strays(self) -> int:
-        """Return how many calls of this process arrived while nobody had its turn."""
+        """Return the number of this process's calls outside any turn."""
         return 0 if self.session is None else await self.session.count_unattributed()
 
     # -- the agent
@@ -388,7 +388,7 @@ class StepContext:
         return SuiteConversation(name, thread, self.agent, self.caller, player=RunUser(self.user), listener=self)
 
     def limit_answer_time(self, within: float | None) -> None:
-        """Allow the agent so many milliseconds for each answer."""
+        """Set the time limit of the agent's answers in milliseconds."""
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
     def on_user_message(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
@@ -398,7 +398,7 @@ class StepContext:
         self._emit_message(conversation, message)
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
-        """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
+        """Read the traffic until it is quiet: it belongs to the answer. Raises MissError."""
         if (declared := AdapterAttributes.of_adapter(self.agent).declared_processing) is not None:
             self.declared.append((self.index, declared))
         await self.wait_for_quiet()
@@ -407,7 +407,7 @@ class StepContext:
         self._ms = answer.seconds * 1000
 
     def on_agent_message(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
-        """Emit to the reports what the agent says, and before its first words what it called."""
+        """Emit an agent's message, the first one with its tool calls."""
         measured = self.wire.build_step(self._start)
         calls = [
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}
@@ -435,12 +435,12 @@ class StepContext:
         )
 
     def hook_environment(self) -> Mapping[str, str]:
-        """Return what identifies the run, for hooks."""
+        """Return the run's identity for hooks."""
         return {"LLMPROXY_SCENARIO": self.case.id, "LLMPROXY_RUN": str(self.sample), "LLMPROXY_USER": self.user}
 
 
 def parse_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
-    """Return what `faults:` asks for as a session takes it; a file lies beside the suite. Raises SuiteError."""
+    """Return `faults:` in the form of a session; a file is relative to the suite. Raises SuiteError."""
     if value is None:
         return None
     from llmproxy.core.faults import BadFaults, parse_session_faults
@@ -453,7 +453,7 @@ def parse_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
 
 @asynccontextmanager
 async def inject_step_faults(context: StepContext, value: object, done: StepResult) -> AsyncIterator[None]:
-    """Let a step meet faults of its own; a sure one that was not injected is an error, put into `done`."""
+    """Inject a step's own faults; a certain one that was not injected is an error, added to `done`."""
     if value is None:
         yield
         return

@@ -1,11 +1,10 @@
-"""The steps of a run: one function a kind, in one table. Each does its work and evaluates everything that the step
-asserts.
+"""The steps of a run: one function a kind, in one table. Each executes the step and evaluates all its assertions.
 
     snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows; none of them skips
     another -> capture
 
-A function raises where the step could not be carried out (an agent that crashed, a name without a value); what it
-asserts and cannot be evaluated is an assertion with the status ENVIRONMENT_ERROR.
+A function raises if the step could not be executed (an agent that crashed, a name without a value); an assertion that
+cannot be evaluated has the status ENVIRONMENT_ERROR.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _DONE = re.compile(
     r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
     re.IGNORECASE,
 )
-"""What agents say when they did something, or say that they did."""
+"""Words of agents that claim to have done something."""
 _FAST = 20.0
-"""Milliseconds between two looks of a fast wait."""
+"""Milliseconds between two checks of a fast wait."""
 
 
 async def perform_step(context: StepContext, step: StepBase) -> StepResult:
@@ -125,7 +124,7 @@ async def _run_conversation(
 
 
 def _describe_wire_mismatches(context: StepContext, window: TrafficWindow) -> list[str]:
-    """Describe where tools got something else than models asked for, or models read something else than came."""
+    """Describe differences between models' calls and servers' received ones, or results read and returned."""
     served = context.wire.read_served_calls(window.after)
     if served.unknown_reason or (measured := context.wire.build_step(window.after)).unreadable:
         return []
@@ -134,7 +133,7 @@ def _describe_wire_mismatches(context: StepContext, window: TrafficWindow) -> li
 
 
 _TOLD = 3
-"""Differences that a label lists."""
+"""Maximum differences listed in a label."""
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -165,7 +164,7 @@ async def _run_setup(context: StepContext, step: StepBase) -> StepResult:
 
 
 async def insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
-    """Insert rows in their order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
+    """Insert rows in order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
         await finish_in_thread(
             context.entities.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
@@ -192,4 +191,4 @@ KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[StepResult]]] = {
     "wait": _run_wait,
     "setup": _run_setup,
 }
-"""Kind of a step -> what carries it out."""
+"""Kind of a step -> the function that executes it."""

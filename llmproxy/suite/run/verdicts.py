@@ -1,8 +1,7 @@
-"""Runs -> what a scenario comes to, and what the whole test ends with. Pure.
+"""Verdicts of scenarios from their runs, and the exit code of a test. Pure.
 
-A scenario passes if all of its runs pass, or the share that it asks for. Runs about which nothing can be said (the
-proxy, the store or the provider failed, a request was never recorded) count neither way, and make the scenario an
-error.
+A scenario passes if all of its runs pass, or the required share. Runs that say nothing about the agent (the proxy, the
+store or the provider failed, a request was never recorded) are not counted, and make the scenario an error.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
 def list_axes(case: SuiteCase) -> dict[str, Any]:
-    """Return where a case stands in its matrix, as texts, for its row; nothing where it has none."""
+    """Return a case's position in its matrix as texts, for its row; empty without a matrix."""
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
 
 
 def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> dict[str, Any]:
-    """Return what a scenario comes to; `least` is the share of runs that must pass."""
+    """Return a scenario's row; `least` is the required share of passed runs."""
     found = VerdictCounts.from_statuses([each.status for each in ran])
     interval, counted = found.pass_interval, found.counted_runs
     made: dict[str, Any] = {
@@ -73,7 +72,7 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
 
 
 def _describe_age(ran: Iterable[CaseResult]) -> str:
-    """Describe how old the samples are that were replayed: they tell what the agent did then."""
+    """Describe the age of replayed samples: they show the agent of that time."""
     days = sorted(
         {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}
     )
@@ -91,10 +90,10 @@ def _list_distinct_reasons(ran: Iterable[CaseResult]) -> list[str]:
 
 
 def choose_exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[CaseResult], *, trouble: bool = False) -> Exit:
-    """Return what to end with; of several, the one that says most about what to do first.
+    """Return the exit code; of several, the one that decides what to do first.
 
-    `trouble`: something outside the runs went wrong, or not all of them could be executed. Runs that were all skipped
-    say nothing.
+    `trouble`: something outside the runs failed, or not all of them could be executed. Runs that were all skipped say
+    nothing.
     """
     found = {Exit.ENVIRONMENT} if trouble else set()
     if ran and all(each.status is Status.SKIPPED for each in ran):

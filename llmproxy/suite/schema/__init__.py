@@ -1,1 +1,1 @@
-"""What a suite may say, as pydantic models, from the file down to a value."""
+"""Pydantic models of suites, from the file down to a value."""

@@ -1,8 +1,8 @@
-"""What the models of a suite are made of: nodes that know where they stand.
+"""Base of the models of a suite: nodes that know their place in the file.
 
-A node is frozen and takes no unknown key. Validation gets a `Problems` as its context and goes on after a mistake, so
-that one reading of a file finds all of them; what pydantic itself refuses is told by `add_refusals`, in the same words.
-Python names are snake_case, the file's are camelCase.
+A node is frozen and refuses unknown keys. Validation gets a `Problems` as its context and continues after an error, so
+that one reading of a file finds all of them; `add_refusals` adds pydantic's own errors in the same wording. Python
+names are snake_case, the file's are camelCase.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate_path, place_of
 
 
 def bad_value(message: str, hint: str = "") -> PydanticCustomError:
-    """Return what a validator raises: our own words, and where pydantic says."""
+    """Return a validator's error with our message, at the place that pydantic adds."""
     return PydanticCustomError("suite", "{message}", {"message": message, "hint": hint})
 
 
 def bad_kind(message: str, hint: str = "") -> PydanticCustomError:
-    """Return what a validator raises of a value of another kind; `message` goes on after the key's name: ``takes a
-    text``.
-    """
+    """Return a validator's error for a wrong kind; `message` follows the key's name: ``takes a text``."""
     return PydanticCustomError("suite_kind", "{message}", {"message": message, "hint": hint})
 
 
 def add_problem(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
-    """Note a problem and go on; without somebody to note it, raise."""
+    """Add a problem and continue; without a collector, raise."""
     if not isinstance(info.context, Problems):
         raise bad_value(message, hint)
     info.context.add(place, message, hint)
@@ -52,19 +50,19 @@ class Node(BaseModel):
     )
     _source: Map | None = PrivateAttr(default=None)
     hints: ClassVar[Mapping[str, str]] = {}
-    """Keys that do not exist and are written all the same -> what to write instead."""
+    """Unknown but common keys -> the right key."""
 
     nullable: ClassVar[frozenset[str]] = frozenset()
-    """Keys that may be null: it is a value to compare with, or says that there is none."""
+    """Keys that may be null: a value to compare with, or an explicit "none"."""
 
     @classmethod
     def known_keys(cls) -> tuple[str, ...]:
-        """Return the keys that the mapping takes, as the file spells them."""
+        """Return the valid keys, in the file's spelling."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 (for those who override it)
-        """Return the value as the model takes it; the place for short forms."""
+        """Return the value for the model, with short forms expanded."""
         return data
 
     @model_validator(mode="wrap")
@@ -92,28 +90,28 @@ class Node(BaseModel):
 
     @property
     def place(self) -> YamlPlace | None:
-        """Where it stands in its file; None for what was made in Python."""
+        """Place in its file; None for a node created in Python."""
         return place_of(self._source)
 
     def at(self, *path: object) -> YamlPlace | None:
-        """Return where something inside of it stands, by the keys of the file."""
+        """Return the place of a value inside, by the keys of the file."""
         return locate_path(self._source, path) if self._source is not None else None
 
     @property
     def given(self) -> frozenset[str]:
-        """The keys that the file gives, as it spells them."""
+        """Keys given in the file, in its spelling."""
         return frozenset(
             field.alias or name for name, field in type(self).model_fields.items() if name in self.model_fields_set
         )
 
 
 def describe_value(value: object) -> str:
-    """Return what a value is, and the value."""
+    """Return a value with its kind."""
     return name_kind(value) if value is None else f"{name_kind(value)} {quote(value, 60)}"
 
 
 def add_refusals(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:
-    """Add what pydantic refused to `problems`, with its place in `root`; `at` is that of a root which knows none."""
+    """Add pydantic's errors to `problems`, with places in `root`; `at` is the place of a root without one."""
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and each["input"]:
             continue  # pydantic counts the items that are right; what is wrong with the others is told

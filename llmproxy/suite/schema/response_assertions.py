@@ -1,7 +1,7 @@
-"""What a step may assert about what the agent says and calls: tool calls, and the response.
+"""Models of assertions about the agent's answer and tool calls.
 
-Short forms (``createTask: 1``) become the long one. An assertion that asserts nothing is refused here, so that it can
-never pass.
+Short forms (``createTask: 1``) are expanded. An assertion that asserts nothing is refused here, so that it can never
+pass.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from llmproxy.yaml_reader import Map, Problems
 
 
 class Asserting(Node):
-    """A node that has to assert something."""
+    """A node that must assert something."""
 
     quiet: ClassVar[frozenset[str]] = frozenset()
-    """Keys that say how to look, and assert nothing by themselves."""
+    """Keys that modify a check, and assert nothing by themselves."""
 
     @model_validator(mode="after")
     def _require_assertion(self, info: ValidationInfo) -> Asserting:
@@ -53,18 +53,18 @@ class Asserting(Node):
 
 
 class Judging(Node):
-    """What a judge has to find in the conversation."""
+    """Criteria for a judge about the conversation."""
 
     criteria: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Statements, each of which must be true of the conversation."""
     model: Text | None = None
-    """Of the judge, in litellm's spelling; default: the suite's `judge.model`."""
+    """Judge's model, in litellm's spelling; default: the suite's `judge.model`."""
     judges: Times = 1
-    """How many judges vote; a criterion passes by more than half of them."""
+    """Number of judges; a criterion passes by more than half of their votes."""
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        """Take one criterion or a list of them as well."""
+        """Accept one criterion or a list of them as well."""
         if isinstance(data, str):
             return {"criteria": [data]}
         return {"criteria": data} if isinstance(data, list) else super().prepare_value(data, info)
@@ -81,7 +81,7 @@ class Judging(Node):
 
 
 class ToolExpect(Asserting):
-    """What is expected of the calls of one tool in this step."""
+    """Expected calls of one tool in this step."""
 
     nullable = frozenset({"output", "error"})
     hints: ClassVar[Mapping[str, str]] = {
@@ -101,32 +101,30 @@ class ToolExpect(Asserting):
         return self
 
     count: Count | None = None
-    """How many calls there are, whatever their input. Without it: at least one."""
+    """Number of calls, whatever their input. Default: at least one."""
     input: PathFields | None = None
     """Path in the arguments -> matcher; at least one call must match (with ``count: 0``: none may)."""
     every: Every | None = None
-    """As `input`, of every call. true: `input` too must hold of every call; false: `output`, `error` and `status` of
-    one only.
-    """
+    """As `input`, of every call. true: `input` must hold of every call too; false: `output`, `error` and `status` of
+    one call only."""
     output: Matcher | None = None
-    """What the tool returned, as the agent passed it on; of every call."""
+    """Result of the tool, as the agent passed it on; of every call."""
     error: Matcher | None = None
-    """What the tool reported as an error; true: some error, false: none; of every call."""
+    """Error reported by the tool; true: any error, false: none; of every call."""
     before: Text | None = None
     """Another tool: it is called too, and every call of this one comes before its first."""
     after: Text | None = None
-    """Another tool: every call of this one has a call of it before."""
+    """Another tool: every call of this one has an earlier call of it."""
     offered: Flag | None = None
     """Whether a request of the step offers the tool to the model; false: nor may it be called."""
     status: Literal["requested", "executed", "errored"] = "requested"
-    """How far every call came: the model asked for it, its result came back, its result is an error.
+    """Progress of every call: the model asked for it, its result came back, its result is an error.
 
-    With ``count: 0``: no call did.
-    """
+    With ``count: 0``: no call reached it."""
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        """Take a number or comparisons as well: they are the count."""
+        """Accept a number or comparisons as the count."""
         plain = not isinstance(data, Mapping)
         if plain and not isinstance(data, (str, list, type(None))):
             return {"count": data}
@@ -150,7 +148,7 @@ _TEXT_MATCHERS = ("contains", "containsAny", "notContains", "regex", "eq", "json
 
 
 class Response(Asserting):
-    """What the agent's answer must be like. All keys must hold."""
+    """Assertions about the agent's answer. All keys must hold."""
 
     quiet = frozenset({"ignoreCase", "flags"})
     nullable = frozenset(
@@ -158,37 +156,37 @@ class Response(Asserting):
     )  # the matchers say what they take
 
     contains: Matcher | None = None
-    """A text, or a list of which all are in the answer."""
+    """A text in the answer, or a list of texts that are all in it."""
     contains_any: Matcher | None = None
-    """A list of which at least one is in the answer."""
+    """A list of texts, at least one of which is in the answer."""
     not_contains: Matcher | None = None
-    """A text, or a list of which none is in the answer."""
+    """A text that is not in the answer, or a list of texts, none of which is in it."""
     regex: Matcher | None = None
-    """A pattern, or a list of which all are found in the answer."""
+    """A pattern, or a list of patterns that are all found in the answer."""
     eq: Matcher | None = None
     """The whole answer."""
     ignore_case: Flag = False
-    """For the keys above."""
+    """Ignores case in the keys above."""
     flags: Text | None = None
-    """Of `regex`: letters of i, m, s, x."""
+    """Flags of `regex`: letters of i, m, s, x."""
     json_: PathFields | None = Field(default=None, alias="json")
-    """The answer is JSON (a code fence around it is taken off): path -> matcher; `$` is the whole."""
+    """The answer is JSON, also in a code fence: path -> matcher; `$` is the whole."""
     json_schema: Annotated[Any, WithJsonSchema({"type": "object"})] = None
-    """The answer is JSON that keeps to this JSON Schema."""
+    """The answer is JSON that matches this JSON Schema."""
     any_of: Annotated[tuple[Matcher, ...], Field(min_length=1)] | None = None
-    """Matchers of which at least one holds."""
+    """Matchers, at least one of which holds."""
     all_of: Annotated[tuple[Matcher, ...], Field(min_length=1)] | None = None
     """Matchers that all hold."""
     not_: Matcher | None = Field(default=None, alias="not")
     """A matcher that does not hold."""
     judge: Judging | None = None
-    """Statements that a judge must find true of the conversation so far."""
+    """Criteria that a judge must find true of the conversation so far."""
     snapshot: Flag = False
     """Equal to the answer that `--update` stored."""
 
     @property
     def matcher(self) -> dict[str, Any]:
-        """The part that `matchers.apply.check_value` evaluates on the text of the answer; empty if there is none."""
+        """Matcher for the text of the answer; empty if there is none."""
         source = {field.alias: getattr(self, name) for name, field in type(self).model_fields.items()}
         made = {key: source[key] for key in _TEXT_MATCHERS if key in self.given}
         made = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}
@@ -200,7 +198,7 @@ class Response(Asserting):
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
-        """Let the matchers themselves say what is wrong with their operands."""
+        """Let the matchers check their operands."""
         if isinstance(data, Map):
             found, part = Problems(), Map(data.place)
             for key in data:
@@ -215,39 +213,39 @@ class Response(Asserting):
 
 
 Evidence = Literal["declared", "proven", "inferred"]
-"""How sure a finding about the agent's message processing has to be, surest first."""
+"""Evidence of a finding about the agent's message processing, strongest first."""
 
 
 class Created(Node):
     """Rows that did not exist when the step began."""
 
     entity: Entity
-    """Whose rows."""
+    """Entity of the rows."""
     fields: Fields = Field(default_factory=dict)
-    """Column -> matcher; a new row has to satisfy all of them."""
+    """Column -> matcher; a new row must match all of them."""
     count: Count | None = None
-    """How many new rows satisfy `fields`. Without it: at least one."""
+    """Number of new rows that match `fields`. Default: at least one."""
     as_: Capture | None = Field(default=None, alias="as")
     """Name for the row; there must be exactly one."""
     overwrite: Flag = False
     """Whether `as` may replace an earlier row of that name."""
     within: Pause | None = None
-    """How long to wait for it after the answer, for agents that write later."""
+    """Time to wait for it after the answer, for agents that write later."""
 
 
 class Usage(Asserting):
-    """What the step's LLM calls used, as the provider reported it. What is not reported is an error, never 0."""
+    """Usage of the step's LLM calls, as reported by the provider. A value that is not reported is an error, never 0."""
 
     quiet = frozenset({"estimate"})
 
     input_tokens: Count | None = None
-    """All input, cached input too."""
+    """All input, including cached input."""
     output_tokens: Count | None = None
-    """All output, reasoning too."""
+    """All output, including reasoning."""
     total_tokens: Count | None = None
     """Input and output."""
     call_count: Count | None = None
-    """Answers of a model; retries count once."""
+    """Model answers; retries count once."""
     cache_read_tokens: Count | None = None
     """Input that the provider read from its cache."""
     cache_creation_tokens: Count | None = None
@@ -259,23 +257,19 @@ class Usage(Asserting):
     cost_usd: Count | None = None
     """US dollars by litellm's prices; an unknown price is an error."""
     latency_ms: Count | None = None
-    """Milliseconds that models took, from request to the end of the answer, all calls together; in replay as they were
-    recorded.
-    """
+    """Milliseconds from request to the end of the answer, over all model calls; in replay as recorded."""
     first_token_ms: Count | None = None
-    """Milliseconds until the first bytes of an answer, of the call that took longest; in replay as they
-    were recorded.
-    """
+    """Milliseconds to the first bytes of the slowest answer; in replay as recorded."""
     any_of: Annotated[tuple[Usage, ...], Field(min_length=1)] | None = None
-    """At least one of these holds, beside the keys above."""
+    """At least one of these holds, in addition to the keys above."""
     all_of: Annotated[tuple[Usage, ...], Field(min_length=1)] | None = None
     """All of these hold."""
     estimate: Flag = False
-    """Whether tokens may be counted by us where the provider reports none."""
+    """Whether llmproxy may estimate tokens that the provider does not report."""
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What is wanted by the names of the file, without anyOf, allOf and estimate."""
+        """Assertions by the names of the file, without anyOf, allOf and estimate."""
         quiet = {"anyOf", "allOf", "estimate"}
         return {
             field.alias or name: getattr(self, name)
@@ -285,51 +279,51 @@ class Usage(Asserting):
 
 
 class Processor(Asserting):
-    """One way in which an agent changes its history before it sends it."""
+    """One kind of change that an agent makes to its history before sending it."""
 
     activated: Flag | None = None
-    """Whether it was at work in this step."""
+    """Whether it was active in this step."""
 
 
 class Condenser(Processor):
     """Older messages were replaced by a summary."""
 
     condensed_messages: Count | None = None
-    """How many messages the summary replaced."""
+    """Number of messages replaced by the summary."""
     recent_messages: Count | None = None
-    """How many were kept after it."""
+    """Number of messages kept after it."""
     total_messages: Count | None = None
-    """How many there would have been."""
+    """Number of messages without the summary."""
     summary_contains: Texts | None = None
-    """All of them are in the summary, in upper or lower case."""
+    """Texts that are all in the summary; case is ignored."""
     summary_not_contains: Texts | None = None
-    """None of them is in the summary."""
+    """Texts, none of which is in the summary."""
 
 
 class Pruner(Processor):
-    """Parts of messages were left out."""
+    """Parts of messages were removed."""
 
     parts_removed: Count | None = None
-    """How many."""
+    """Number of parts."""
 
 
 class TokenLimiter(Processor):
-    """Oldest messages were dropped, nothing put in their place."""
+    """The oldest messages were dropped without a replacement."""
 
     dropped_messages: Count | None = None
-    """How many."""
+    """Number of messages."""
 
 
 class MessageProcessing(Asserting):
-    """What the agent did to its history, as its requests show it."""
+    """Changes that the agent made to its history, by its requests."""
 
     quiet = frozenset({"minEvidence"})
 
     condenser: Condenser | None = None
     """Replaces old messages by a summary."""
     pruner: Pruner | None = None
-    """Leaves out parts of messages."""
+    """Removes parts of messages."""
     token_limiter: TokenLimiter | None = None
     """Drops the oldest messages."""
     min_evidence: Evidence = "proven"
-    """How sure it has to be."""
+    """Least evidence required."""

@@ -1,4 +1,6 @@
-"""The steps of a scenario. Each is told by its one key: chat, simulate, judge, verify, wait, setup."""
+"""Models of the steps of a scenario. The one key of a step names its kind: chat, simulate, judge, verify, wait,
+setup.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from llmproxy.suite.schema.values import (
 )
 
 Observe = Literal["wire", "none"]
-"""Whether the agent's LLM traffic passes the proxy; with `none` nothing can be asserted about it."""
+"""Whether the agent's LLM traffic passes the proxy; with `none` it cannot be asserted."""
 
 
 def _read_snapshot(value: object) -> object:
@@ -39,60 +41,59 @@ ABOUT_WIRE = (
     "tools", "onlyTools", "toolOrder", "serverTools", "serversAsAsked", "totalToolCalls", "toolsSnapshot", "usage",
     "messageProcessing",
 )  # fmt: skip
-"""The keys of a chat step that assert something about the agent's traffic."""
+"""Keys of a chat step that assert something about the agent's traffic."""
 Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_read_snapshot)]
-"""What of the calls is compared with what `--update` stored."""
+"""Part of the calls that is compared with the snapshot of `--update`."""
 
 
 class StepBase(Node):
-    """What all steps have."""
+    """Keys common to all steps."""
 
     kind: ClassVar[str] = ""
     label: Text | None = None
-    """Names the step in reports and for `--step`; once in a scenario."""
+    """Name of the step in reports and for `--step`; unique in a scenario."""
 
 
 class Talk(StepBase):
-    """A step in which the agent talks."""
+    """A step with an answer of the agent."""
 
     tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
-    """Tool -> how it is called in this step; `"*"` stands for every tool that is not named."""
+    """Tool -> its expected calls in this step; `"*"` stands for every other tool."""
     only_tools: Flag = False
     """Whether tools that `tools` does not name must not be called."""
     tool_order: Annotated[tuple[Text, ...], Field(min_length=2)] | None = None
-    """Tools that are called one after the other in this step; others may be called in between, calls of one answer are
-    at once.
-    """
+    """Tools that are called in this order in this step; others may be called in between, calls of one answer are
+    concurrent."""
     server_tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
-    """Tool -> what its server (MCP) really got and returned in this step, by the server's name for it; `"*"` stands for
-    every other.
-    """
+    """Tool -> calls that its MCP server received and its results in this step, by the server's name of it; `"*"`
+    stands for every other."""
     servers_as_asked: Literal[True] | None = None
-    """true: servers got what models asked for in this step, call by call with the same arguments, and nothing else."""
+    """true: servers received exactly the calls that models asked for in this step, with the same arguments."""
     total_tool_calls: Count | None = None
     """Calls of all tools in this step."""
     include_hosted: Flag = False
     """Whether `totalToolCalls` counts tools that the provider runs, such as its web search."""
     tools_snapshot: Snapshot | None = None
-    """The calls of this step in order are those that `--update` stored: their names, or (true) their arguments too."""
+    """The calls of this step equal those that `--update` stored, in order: their names, or (true) their arguments
+    too."""
     response: Response | None = None
     """The agent's last answer in this step."""
     created: Annotated[tuple[Created, ...], Field(min_length=1)] | None = None
-    """Rows that come into being in this step."""
+    """Rows created in this step."""
     usage: Usage | None = None
     """Tokens, calls and costs of this step."""
     message_processing: MessageProcessing | None = None
-    """How the agent changed its history in this step."""
+    """Changes that the agent made to its history in this step."""
     continue_conversation: Flag = False
-    """Whether it goes on in the conversation of the last chat step, instead of a new one."""
+    """Whether it continues the conversation of the last chat step, instead of a new one."""
     conversation: Text | None = None
-    """Name of the conversation: begun when it is first named, continued after."""
+    """Name of the conversation, which begins at its first use."""
     timeout: Milliseconds | None = None
-    """For one answer of the agent."""
+    """Time limit of the agent's answer."""
     observe: Observe | None = None
     """Default: the scenario's."""
     faults: FaultsGiven | None = None
-    """Injected faults that the agent's calls meet in this step, in place of the scenario's."""
+    """Injected faults for the agent's calls in this step, in place of the scenario's."""
 
     @model_validator(mode="after")
     def _check_tool_rules(self, info: ValidationInfo) -> Talk:
@@ -107,14 +108,14 @@ class Talk(StepBase):
 
     @property
     def wire_keys(self) -> tuple[str, ...]:
-        """The assertions that need the agent's traffic, as the file names them."""
+        """Assertions that need the agent's traffic, by their names in the file."""
         return tuple(key for key in ABOUT_WIRE if key in self.given)
 
 
 def _find_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
-    """Return tools each of which is to come before the next one, up to the first again; empty where there are none.
+    """Return tools of which each must come before the next one, up to the first again; empty if there are none.
 
-    Where one call is enough (`every: false`) a tool may come before and after another one, and after itself.
+    If one call is enough (`every: false`) a tool may come before and after another one, and after itself.
     """
     earlier: dict[str, set[str]] = {}
     for name, wanted in tools.items():
@@ -131,37 +132,37 @@ def _find_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
 
 
 class ChatStep(Talk):
-    """A message to the agent, and what must come of it."""
+    """A message to the agent, and assertions about the results."""
 
     kind = "chat"
     chat: Text
-    """What the user says; may refer to captured rows."""
+    """The user's message; may refer to captured rows."""
 
 
 class Persona(Node):
-    """Who the simulated user is."""
+    """The simulated user's persona."""
 
     name: Text | None = None
-    """Of the persona."""
+    """Name of the persona."""
     description: Text
-    """How they speak, what they know and want."""
+    """Their way of speaking, knowledge and wishes."""
 
 
 class Simulation(Node):
-    """A conversation that a model leads in the user's place."""
+    """A conversation with a model in the user's place."""
 
     goal: Text
-    """What the user wants to reach."""
+    """The user's goal."""
     persona: Text | Persona | None = None
-    """Who the user is."""
+    """The user's persona."""
     max_turns: Times = 10
-    """How many messages they may send."""
+    """Maximum number of the user's messages."""
     first_message: Text | None = None
-    """What they say first; default: the model decides."""
+    """The user's first message; default: the model decides."""
     model: Text | None = None
-    """Of the simulated user, in litellm's spelling."""
+    """Model of the simulated user, in litellm's spelling."""
     criteria: tuple[Text, ...] = ()
-    """What a judge has to find true when it ends."""
+    """Criteria that a judge must find true at the end."""
 
 
 class SimulateStep(Talk):
@@ -173,21 +174,21 @@ class SimulateStep(Talk):
 
 
 class JudgeStep(StepBase):
-    """A judge looks at the conversation so far."""
+    """A judge evaluates the conversation so far."""
 
     kind = "judge"
     judge: Judging
-    """What must be true of it."""
+    """Criteria."""
     conversation: Text | None = None
-    """Which one; default: that of the last chat step."""
+    """Name of the conversation; default: that of the last chat step."""
 
 
 class VerifyStep(StepBase):
-    """Looks into the store."""
+    """Checks rows of the store."""
 
     kind = "verify"
     verify: Verify
-    """What must be there."""
+    """Expected rows."""
 
 
 def _tag_wait(value: object) -> str:
@@ -197,15 +198,15 @@ def _tag_wait(value: object) -> str:
 
 
 class WaitStep(StepBase):
-    """Waits for the store, or for a time."""
+    """Waits for rows of the store, or for a time."""
 
     kind = "wait"
     wait: Annotated[Annotated[PauseFor, Tag("(pause)")] | Annotated[WaitFor, Tag("(row)")], Discriminator(_tag_wait)]
-    """For what."""
+    """Condition or time."""
 
 
 class SetupStep(StepBase):
-    """Puts rows into the store between other steps."""
+    """Inserts rows into the store between other steps."""
 
     kind = "setup"
     setup: Annotated[tuple[SetupItem, ...], Field(min_length=1)]
@@ -215,16 +216,16 @@ class SetupStep(StepBase):
 STEPS: dict[str, type[StepBase]] = {
     step.kind: step for step in (ChatStep, SimulateStep, JudgeStep, VerifyStep, WaitStep, SetupStep)
 }
-"""Key -> step."""
+"""Key -> model of the step."""
 REFUSED = {
     "http": "steps that call HTTP are not part of the format: use a hook, or the store `http`",
     "sql": "steps that run SQL are not part of the format: use a hook, `setup` and `verify`",
 }
-"""Keys that other formats have."""
+"""Keys of other formats."""
 
 
 def step_kind(value: object) -> str:
-    """Return which step a mapping is, as the name of a union's branch; an unknown one is told by what it lacks."""
+    """Return the kind of a step, as the name of a union's branch; an unknown one is explained by its missing keys."""
     if isinstance(value, StepBase):
         return f"({value.kind})"
     if not isinstance(value, Mapping):
@@ -234,11 +235,11 @@ def step_kind(value: object) -> str:
 
 
 class NoStep(StepBase):
-    """Stands for a mapping that is no step, to say why."""
+    """Model of a mapping that is no step, for its error."""
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
-        """Raise an error that names what is missing or too much."""
+        """Raise an error that names missing or surplus keys."""
         if not isinstance(data, Mapping):
             raise bad_value(
                 f"a step is a mapping with one of {', '.join(STEPS)}; not {name_kind(data)} {quote(data, 60)}"
@@ -267,4 +268,4 @@ Step = Annotated[
     | Annotated[NoStep, Tag("(?)")],
     Discriminator(step_kind),
 ]
-"""One step; which one, its key says."""
+"""One step; its key names the kind."""

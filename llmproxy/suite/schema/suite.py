@@ -1,7 +1,7 @@
-"""The format of a suite: suites and scenarios. Assertions are in `response`, steps in `steps`.
+"""Models of suites and scenarios. Assertions are in `response_assertions`, steps in `steps`.
 
-A file holds suites or bare scenarios. What a model holds is what its file says after defaults were put in
-(`llmproxy.suite.reading.load`): a runner looks nowhere else.
+A file contains suites or bare scenarios. A model contains the file's content after defaults were applied
+(`llmproxy.suite.reading.load`): a runner needs nothing else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from llmproxy.suite.schema.values import (
 )
 
 VERSION = 1
-"""Of the format."""
+"""Version of the format."""
 
 
 class OwnAction(Node):
@@ -40,11 +40,11 @@ class OwnAction(Node):
     python: Text | None = None
     """``module:function``."""
     timeout: Milliseconds = 60_000
-    """For how long it may run."""
+    """Time limit."""
 
 
 class Hook(OwnAction):
-    """Something of your own that runs before or after: a command or a Python function."""
+    """Your own action before or after: a command or a Python function."""
 
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> Hook:
@@ -54,7 +54,7 @@ class Hook(OwnAction):
 
 
 class Hooks(Node):
-    """What runs around scenarios. One that fails is an error of the environment."""
+    """Actions around scenarios. A failing one is an error of the environment."""
 
     before_all: tuple[Hook, ...] = ()
     """Once, before the first scenario."""
@@ -67,14 +67,14 @@ class Hooks(Node):
 
 
 class Teardown(OwnAction):
-    """Cleans up after a scenario, whatever came out: deletes rows, or runs a hook."""
+    """Cleanup after a scenario, whatever its result: deletes rows, or runs a hook."""
 
     delete: Entity | None = None
-    """Whose rows."""
+    """Entity of the rows."""
     id: Value | None = None
     """The row with this id."""
     filters: Fields | None = None
-    """Column -> matcher; all rows that satisfy them."""
+    """Column -> matcher; all rows that match them."""
 
     @model_validator(mode="after")
     def _require_one(self, info: ValidationInfo) -> Teardown:
@@ -88,76 +88,75 @@ class Teardown(OwnAction):
 
 
 class Defaults(Node):
-    """What holds for every scenario of the suite that does not say otherwise."""
+    """Defaults of the suite's scenarios."""
 
     user_id: Text | None = None
-    """User that scenarios run as."""
+    """User of scenarios."""
     runs: Times | None = None
     """Number of runs of each scenario."""
     min_pass_rate: Share | None = None
     """Share of the runs that must pass."""
     timeout: Milliseconds | None = None
-    """For a whole run."""
+    """Time limit of a whole run."""
     step_timeout: Milliseconds | None = None
-    """For one answer of the agent."""
+    """Time limit of the agent's answer."""
     wait_timeout: Milliseconds | None = None
-    """For `wait`."""
+    """Time limit of `wait`."""
     poll_interval: Milliseconds | None = None
-    """For `wait`."""
+    """Polling interval of `wait`."""
     settle: Pause | None = None
-    """How long the agent's traffic must be quiet after its answer before anything is judged."""
+    """Time without traffic of the agent after its answer before anything is evaluated."""
     observe: Observe | None = None
     """Whether the agent's LLM traffic passes the proxy."""
     ignore_case: Flag | None = None
-    """For texts in `response`."""
+    """Ignores case of texts in `response`."""
     min_evidence: Evidence | None = None
-    """For `messageProcessing`."""
+    """Least evidence required for `messageProcessing`."""
     judge_model: Text | None = None
-    """Of judges, in litellm's spelling."""
+    """Model of judges, in litellm's spelling."""
     simulator_model: Text | None = None
-    """Of simulated users."""
+    """Model of simulated users."""
 
 
 def _add_file_name_to_schema(schema: dict[str, Any]) -> None:
-    """Let editors take the name of a file; it is read before a model sees it."""
+    """Let editors accept a file name; the file is read before validation."""
     schema["anyOf"] = [*schema["anyOf"], {"type": "string", "minLength": 1}]
 
 
 class Scenario(Node):
-    """One story: rows that are there, steps one after the other, what must come of them."""
+    """One test case: existing rows, steps in order, assertions about the results."""
 
     id: Text
-    """Unique among all scenarios of a run."""
+    """Unique among all scenarios of a test."""
     name: Text | None = None
-    """For people; default: the id."""
+    """Name in reports; default: the id."""
     description: Text | None = None
-    """What it is about."""
+    """Subject of the scenario."""
     tags: Texts = ()
-    """To select scenarios by."""
+    """Tags for selecting scenarios."""
     user_id: Text | None = None
-    """User that it runs as; default: the suite's, else `test-user`."""
+    """Its user; default: the suite's, else `test-user`."""
     vars: dict[str, Any] = Field(default_factory=dict)
     """Names with values, for `$name`."""
     setup: tuple[SetupItem, ...] = ()
-    """Rows to put into the store first, in this order."""
+    """Rows to insert into the store first, in this order."""
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
-    """What happens."""
+    """Steps, in this order."""
     teardown: tuple[Teardown, ...] = ()
-    """Clean-up of its own, beside what the store does."""
+    """Its own cleanup, in addition to the store's."""
     runs: Times = 1
-    """How often it is executed."""
+    """Number of runs."""
     min_pass_rate: Share = 1.0
     """Share of the runs that must pass."""
     timeout: Milliseconds | None = None
-    """For a whole run."""
+    """Time limit of a whole run."""
     settle: Pause | None = None
-    """How long the agent's traffic must be quiet after its answer before anything is judged."""
+    """Time without traffic of the agent after its answer before anything is evaluated."""
     observe: Observe = "wire"
     """Whether the agent's LLM traffic passes the proxy."""
     resources: dict[Text, Annotated[float, Field(gt=0)]] | None = None
-    """What it needs on a cluster (`--on ray`): `cpu`, `gpu`, `memory` in megabytes, or a name that its nodes have; else
-    one cpu.
-    """
+    """Required resources on a cluster (`--on ray`): `cpu`, `gpu`, `memory` in megabytes, or a name of its nodes;
+    default one cpu."""
     skip: Reason = False
     """True or a reason: it is not run."""
     xfail: Reason = False
@@ -172,13 +171,11 @@ class Scenario(Node):
     matrix: Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)] | None = None
     """Variable -> values; the scenario runs with every combination of them."""
     usage: Usage | None = None
-    """What all its steps used together."""
+    """Total usage of all its steps."""
     faults: FaultsGiven | None = None
-    """Injected faults that the agent's calls meet: a preset, `http-429@2`, rules, or a file of them."""
+    """Injected faults for the agent's calls: a preset, `http-429@2`, rules, or a file of them."""
     mock: MocksGiven | None = None
-    """Tool -> what the model reads as its result, whatever the tool returned; a list holds rules with `when`, `nth` and
-    `returns`.
-    """
+    """Tool -> result for the model, in place of the tool's; a list has rules with `when`, `nth` and `returns`."""
 
     @model_validator(mode="after")
     def _check_id(self, info: ValidationInfo) -> Scenario:
@@ -201,37 +198,37 @@ def _choose_entry_kind(value: object) -> str:
 
 
 class Part(Node):
-    """What suites may share by `include`."""
+    """Content that suites may share by `include`."""
 
     nullable = frozenset({"agent", "store", "proxy"})
 
     vars: dict[str, Any] = Field(default_factory=dict)
     """Names with values, for `$name` in all scenarios."""
     include: Texts = ()
-    """Files with more of these keys; what stands here goes first."""
+    """Files with more of these keys; this file takes precedence."""
     agent: Any = None
     """The agent under test."""
     store: Any = None
-    """Where entities are."""
+    """The store of entities."""
     proxy: Any = None
-    """The proxy that the agent's traffic passes."""
+    """The proxy of the agent's traffic."""
     defaults: Defaults | None = None
-    """For scenarios."""
+    """Defaults of scenarios."""
     default_tags: Texts = ()
     """Tags of every scenario."""
     hooks: Hooks | None = None
-    """What runs around scenarios."""
+    """Actions around scenarios."""
 
 
 class Suite(Part):
-    """Scenarios that belong together, with the agent and the store that they need."""
+    """Related scenarios, with their agent and store."""
 
     name: Text
-    """For people."""
+    """Name in reports."""
     version: Times = VERSION
-    """Of the format."""
+    """Version of the format."""
     base_dir: Text = "."
-    """Where paths in `scenarios` begin, relative to this file."""
+    """Base of paths in `scenarios`, relative to this file."""
     scenarios: Annotated[
         tuple[
             Annotated[

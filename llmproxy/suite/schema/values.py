@@ -1,4 +1,4 @@
-"""Values of a suite: they say in plain words what they take. Nothing is converted: the text "5" is no number."""
+"""Values of a suite, with plain error messages. Nothing is converted: the text "5" is no number."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _read_count(value: object, info: ValidationInfo) -> object:
 
 
 def _collect_problems(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
-    """Note what has a place; raise what has none, for pydantic knows where it is."""
+    """Collect errors with a place; raise those without, for which pydantic knows it."""
     found = Problems()
     look(value, found, None)
     for problem in found:
@@ -134,7 +134,7 @@ def _check_json_paths(value: object, info: ValidationInfo) -> object:
 
 
 def _read_faults(value: object) -> object:
-    """Read injected faults; a file of them is read when the scenario runs."""
+    """Parse injected faults; a file of them is read when the scenario runs."""
     from llmproxy.core.faults import BadFaults, parse_session_faults
     from llmproxy.core.faults.parsing import looks_like_file
 
@@ -147,7 +147,7 @@ def _read_faults(value: object) -> object:
 
 
 def _read_mock(value: object) -> object:
-    """Read what tools return instead; a result may still hold references."""
+    """Parse tool mocks; a result may still contain references."""
     from llmproxy.core.forks.mocked_tool_results import InvalidMock, parse_mocks
 
     try:
@@ -158,7 +158,7 @@ def _read_mock(value: object) -> object:
 
 
 Text = Annotated[str, BeforeValidator(_read_text)]
-"""Not empty."""
+"""A text that is not empty."""
 Texts = Annotated[
     tuple[Text, ...],
     BeforeValidator(_wrap_in_list),
@@ -169,7 +169,7 @@ Entity = Text
 """Name of an entity of the store."""
 Flag = Annotated[bool, BeforeValidator(_read_flag)]
 Reason = Annotated[bool | str, BeforeValidator(_read_reason)]
-"""True, or why."""
+"""True, or the reason."""
 Times = Annotated[int, BeforeValidator(_parse_repeat_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 Share = Annotated[
     float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
@@ -178,7 +178,7 @@ _TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$",
 Milliseconds = Annotated[float, BeforeValidator(_build_time_reader(0.001)), WithJsonSchema(_TIME)]
 """Milliseconds; more than 0."""
 Pause = Annotated[float, BeforeValidator(_build_time_reader(0)), WithJsonSchema(_TIME)]
-"""Milliseconds; 0 too."""
+"""Milliseconds; 0 or more."""
 Capture = Annotated[
     str, BeforeValidator(_read_capture_name), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})
 ]
@@ -188,7 +188,7 @@ Value = Annotated[Any, WithJsonSchema({"$comment": "Json"})]
 Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comment": "Matcher"})]
 """As written; `llmproxy.suite.matchers.apply.check_value` evaluates it."""
 Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]
-"""How many: a number, ``{gte: 1, lt: 5}``, or a reference; as written."""
+"""A number, ``{gte: 1, lt: 5}``, or a reference; as written."""
 Fields = Annotated[dict[str, Matcher], BeforeValidator(_require_fields)]
 """Column -> matcher; at least one."""
 PathFields = Annotated[dict[str, Matcher], BeforeValidator(_check_paths)]
@@ -206,7 +206,7 @@ MocksGiven = Annotated[
     BeforeValidator(_read_mock),
     WithJsonSchema({"type": "object", "minProperties": 1, "additionalProperties": {"$comment": "Json"}}),
 ]
-"""Tool -> what the model reads as its result, or a list of rules for that."""
+"""Tool -> result for the model, or a list of rules."""
 Every = Annotated[
     Any,
     BeforeValidator(_check_json_paths),
@@ -214,40 +214,40 @@ Every = Annotated[
         {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
     ),
 ]
-"""As `Fields`; or whether everything must hold of every call (true), or of one (false)."""
+"""As `Fields`; or whether all keys must hold of every call (true), or of one (false)."""
 
 
 class SetupItem(Node):
-    """A row that is put into the store before the scenario begins."""
+    """A row that is inserted into the store before the scenario begins."""
 
     insert: Entity
-    """Whose row."""
+    """Entity of the row."""
     data: dict[str, Any]
-    """Column -> value; values may refer to rows before."""
+    """Column -> value; values may refer to earlier rows."""
     as_: Capture | None = Field(default=None, alias="as")
-    """Name for the row as the store has it."""
+    """Name for the stored row."""
     overwrite: Flag = False
     """Whether `as` may replace an earlier row of that name."""
 
 
 class RowSelection(Node):
     entity: Entity
-    """Whose rows."""
+    """Entity of the rows."""
     id: Value | None = None
-    """The row with this id; where it is waited for, it may come into being meanwhile."""
+    """The row with this id; `wait` also waits for its creation."""
     filters: Fields = Field(default_factory=dict)
     """Column -> matcher; selects rows."""
 
 
 class Verify(RowSelection):
-    """What the store must hold now."""
+    """Expected rows in the store."""
 
     fields: Fields = Field(default_factory=dict)
-    """Column -> matcher; every selected row has to satisfy them, and there has to be one."""
+    """Column -> matcher; every selected row must match them, and there must be one."""
     count: Count | None = None
-    """How many rows are selected."""
+    """Number of selected rows."""
     exists: Flag | None = None
-    """Whether there is any such row."""
+    """Whether any such row exists."""
     as_: Capture | None = Field(default=None, alias="as")
     """Name for the row; there must be exactly one."""
     overwrite: Flag = False
@@ -272,18 +272,18 @@ class Verify(RowSelection):
 
 
 class WaitFor(RowSelection):
-    """Looks into the store again and again until a row is as it should be."""
+    """Polls the store until a row matches."""
 
     until: Fields
-    """Column -> matcher; one selected row has to satisfy all of them."""
+    """Column -> matcher; one selected row must match all of them."""
     timeout: Milliseconds = 30_000
-    """How long to wait."""
+    """Time limit."""
     poll_interval: Milliseconds = 1_000
-    """How long between two looks."""
+    """Polling interval."""
 
 
 class PauseFor(Node):
-    """Waits, whatever happens."""
+    """Waits for a fixed time."""
 
     seconds: Pause | None = None
     ms: Pause | None = None
@@ -296,5 +296,5 @@ class PauseFor(Node):
 
     @property
     def milliseconds(self) -> float:
-        """How long."""
+        """Time to wait."""
         return self.ms if self.ms is not None else (self.seconds or 0) * 1000

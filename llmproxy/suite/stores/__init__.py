@@ -1,4 +1,4 @@
-"""Where the agent under test keeps its entities: databases, REST services, plugins, memory."""
+"""Stores in which the agent under test keeps its entities: databases, REST services, plugins, memory."""
 
 from __future__ import annotations
 

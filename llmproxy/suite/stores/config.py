@@ -1,15 +1,15 @@
-"""Reads `store:` of a suite: which kind of store, how its entities are mapped, and how it is left clean.
+"""Parsing of a suite's `store:`: its kind, the mapping of entities, and the reset policy.
 
     store:
       sqlalchemy: sqlite:///tasks.db      # or http: URL | python: module:attr | memory: {}
-      user: owner_id                      # column that says whose a row is; null: rows belong to nobody
+      user: owner_id                      # owner column; null: rows have no owner
       entities: {tasks: {table: app_tasks}}
       reset: delete                       # none | delete | truncate | copy | hook: module:attr | http: POST /reset
-      ids: database                       # deterministic: rows that setup inserts get an id made of scenario and name
+      ids: database                       # deterministic: ids of setup's rows are derived from scenario and name
       counters: restore                   # keep, unused
 
-A kind may also be a table of its own, as agents are: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Every key is
-known or refused. ``${env:NAME}`` in a text is the variable of that name; one that is not set is an error.
+A kind may also be a table of its own, like agents: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Unknown keys are
+refused. ``${env:NAME}`` in a text is an environment variable; an unset one is an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes",
 
 
 def load_store_plugin(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
-    """Load the attribute and make the store; SuiteError with what is missing if it is none."""
+    """Load the attribute and create the store; SuiteError with the missing methods if it is none."""
     made = load_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
         if not callable(made):
@@ -63,7 +63,7 @@ def _missing_methods(made: object) -> str:
 
 
 def load_attribute(reference: str, folder: Path, where: str) -> Any:
-    """Import ``module:attr``, modules beside the suite included; `where` says who asks."""
+    """Import ``module:attr``, also from modules next to the suite; `where` is the place for errors."""
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
         raise SuiteError(f"{where}: {reference!r} is not of the form module:attribute")
@@ -101,7 +101,7 @@ def _import_module(name: str, folder: Path, where: str) -> ModuleType:
 KINDS = ("sqlalchemy", "http", "python", "memory")
 COMMON = ("reset", "ids", "counters")
 FIRST = {"sqlalchemy": "url", "http": "url", "python": "make", "memory": "memory"}
-"""What a kind's own value is called where the kind is a table."""
+"""Key of a kind's main value if the kind is a table."""
 ALLOWED = {
     "sqlalchemy": ("entities", "user"),
     "http": ("entities", "headers", "timeout"),
@@ -115,7 +115,7 @@ RESETS = {
     "memory": ("none", "delete", "truncate", "hook"),
 }
 _CHOICES = {"ids": ("database", "deterministic"), "counters": ("restore", "keep", "unused")}
-"""Other keys with the names that they take, the usual one first."""
+"""Other keys with their valid values, the default first."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
 
 Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
@@ -123,17 +123,19 @@ Reset = Literal["none", "delete", "truncate", "copy", "hook", "http"]
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """How a run leaves the store."""
+    """Cleanup after a run."""
 
     reset: Reset = "delete"
     target: str = ""
-    """Of a hook ``module:attr``, of http the request."""
+    """``module:attr`` of a hook, or the request of http."""
     ids: Literal["database", "deterministic"] = "database"
     counters: Literal["restore", "keep", "unused"] = "restore"
 
 
 def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[str, str] | None = None) -> StoreAdapter:
-    """Make the store that `store:` describes, below `folder`. Raises SuiteError; MachineError: a library is missing."""
+    """Create the store described by `store:`, relative to `folder`. Raises SuiteError; MachineError: a library is
+    missing.
+    """
     given, kind = _read_store_kind(mapping, environment)
     policy = parse_reset_policy(mapping, environment)
     entities = _require_mapping(given, "entities")
@@ -164,7 +166,7 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
 
 
 def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
-    """Read how the store is to be left after a run; SuiteError if this kind of store cannot do it."""
+    """Parse the reset policy; SuiteError if this kind of store does not support it."""
     given, kind = _read_store_kind(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
@@ -186,7 +188,7 @@ def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str
 
 
 def _read_store_kind(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
-    """Find the kind, and refuse what does not belong to it."""
+    """Return the kind, and refuse keys that do not belong to it."""
     if not isinstance(mapping, Mapping):
         raise SuiteError(f"store: expected a mapping with one of {', '.join(KINDS)}, got {mapping!r}")
     kinds = [key for key in mapping if key in KINDS]
@@ -235,7 +237,7 @@ def _require_mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _read_seconds(given: Mapping[str, Any]) -> float:
-    """Read a time: milliseconds as everywhere in a suite, or with a unit."""
+    """Parse a duration: milliseconds as everywhere in a suite, or with a unit."""
     text = str(given.get("timeout", "10s")).strip()
     found = _DURATION.fullmatch(text)
     if not found:
@@ -253,7 +255,7 @@ def _read_request(text: str) -> HttpTemplate:
 
 
 def _read_memory_shape(name: str, given: object) -> EntityShape:
-    """Read an entity of a store without a schema."""
+    """Parse an entity of a store without a schema."""
     members = ("id", "user", "columns")
     if not isinstance(given or {}, Mapping):
         raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")

@@ -1,10 +1,10 @@
-"""A store behind a REST service: the rows are what it answers.
+"""A store behind a REST service.
 
     store: {http: "http://127.0.0.1:8080/api", headers: {authorization: "Bearer ${env:TOKEN}"}, entities: {tasks:
         /tasks}}
 
-It speaks to the service directly, never through a proxy of the environment: its traffic is not the agent's. A question
-is asked once more if the connection broke; what may have written is not.
+It calls the service directly, ignoring proxy variables: its traffic is not the agent's. A reading request is retried
+once after a broken connection; a request that may have written is not.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
          "nexttoken", "cursornext", "continuationtoken", "continue", "nextmarker", "nextoffset", "nextstart",
          "nextpagestart", "nextrecordsurl", "lastevaluatedkey")  # fmt: skip
-"""Members that lead to the next page, without case, underscores and hyphens; empty or null on the last one."""
+"""Members with the next page, without case, underscores and hyphens; empty or null on the last one."""
 _MORE = ("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated", "incompleteresults")
-"""Members that are true where there is a next page."""
+"""Members that are true if there is a next page."""
 _OVER = ("islast", "islastpage", "last", "lastpage")
-"""Members that are false where there is a next page."""
+"""Members that are false if there is a next page."""
 _PAGES = ("pages", "totalpages", "pagecount", "numpages", "lastpage", "pagestotal")
-"""Members that say how many pages there are."""
+"""Members with the number of pages."""
 _SIZE = ("limit", "pagesize", "perpage", "pagelimit")
-"""Members that say how many rows a page holds at most: one that is full may go on."""
+"""Members with the maximum rows of a page: a full one may have a successor."""
 _TOTAL = (
     "total", "totalcount", "totalitems", "totalresults", "totalrows", "totalelements", "totalsize", "count",
     "@odata.count",
 )  # fmt: skip
-"""Members that say how many rows there are."""
+"""Members with the total number of rows."""
 _HOLDERS = (
     "links", "_links", "meta", "_meta", "metadata", "paging", "pagination", "pageinfo", "page", "cursors",
     "responsemetadata",
 )  # fmt: skip
-"""Objects in which such members stand."""
+"""Objects that contain such members."""
 _TOTAL_HEADERS = (
     "x-total-count", "x-total", "x-wp-total", "x-total-results", "total-count", "x-pagination-total-count",
 )  # fmt: skip
@@ -69,7 +69,7 @@ _REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,]*))", re.IGNORECASE)
 
 
 def parse_next_link(header: str) -> str:
-    """Return the address that a ``Link`` header names as the next page, alone or among relations; or ""."""
+    """Return the next page's address from a ``Link`` header, alone or among relations; or ""."""
     for address, parameters in _LINK.findall(header):
         said = _REL.search(parameters)
         if said and "next" in (said[1] or said[2] or "").casefold().split():
@@ -78,7 +78,7 @@ def parse_next_link(header: str) -> str:
 
 
 def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1) -> str:
-    """Describe what tells that there are more rows than those read; empty if nothing does.
+    """Describe the evidence for more rows than those read; empty if there is none.
 
     Args:
         value: The answer, parsed.
@@ -86,8 +86,7 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
         status: Of the answer.
         here: Rows of this page.
         so_far: Rows of all pages so far.
-        pages: How many pages these were.
-
+        pages: Pages read so far.
     """
     for name in _TOTAL_HEADERS:
         text = headers.get(name, "")
@@ -127,7 +126,7 @@ def _is_number(found: object) -> bool:
 
 
 def _is_page_pointer(found: object) -> bool:
-    """Return whether a member names a page: an address, a token, a number, an object with an address or a token."""
+    """Return whether a value refers to a page: an address, a token, a number, or an object with one."""
     if isinstance(found, Mapping):
         return any(
             _is_page_pointer(found.get(name))
@@ -137,7 +136,7 @@ def _is_page_pointer(found: object) -> bool:
 
 
 def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield path, name and value of the members beside the rows, and of the objects that tell about pages."""
+    """Yield path, name and value of the members next to the rows, and of objects about pages."""
     if not isinstance(value, Mapping):
         return
     for name, found in value.items():
@@ -148,7 +147,7 @@ def _walk_members(value: Any) -> Iterator[tuple[str, str, Any]]:
 
 NOT_FOUND = (404, 410)
 PAGES = 1000
-"""Pages of one list that are followed: a service whose pages never end must not hold a test for ever."""
+"""Maximum pages read of one list: an endless service must not block a test for ever."""
 
 
 class HttpStore(StoreBase):
@@ -162,7 +161,7 @@ class HttpStore(StoreBase):
         reset: HttpTemplate | None = None,
         client: httpx.Client | None = None,
     ) -> None:
-        """Prepare, unconnected. `timeout`: seconds; `reset`: the request that resets; `client` asks instead of ours."""
+        """Prepare, unconnected. `timeout`: seconds; `reset`: the reset request; `client` replaces the default one."""
         self._base = base.rstrip("/")
         self._entities = dict(entities)
         self._reset = reset
@@ -188,7 +187,7 @@ class HttpStore(StoreBase):
     # -- reading
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
-        """Ask for the row, or find it in the list."""
+        """Request the row, or find it in the list."""
         spoken = self._find_entity(entity)
         if spoken.get is None:
             return next((row for row in self.list(entity) if str(row.get(spoken.shape.key)) == str(id)), None)
@@ -198,7 +197,7 @@ class HttpStore(StoreBase):
         return self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """List all, page by page, and keep the rows whose members equal these values."""
+        """Read all pages, and return the rows whose members equal these values."""
         info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(filters or {}, "filters")
         owner = (filters or {}).get(info.user) if info.user else None
@@ -282,7 +281,7 @@ class HttpStore(StoreBase):
     # -- writing
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
-        """Create a row, and read it back where the service can be asked for one."""
+        """Create a row, and read it back if the service supports that."""
         info, spoken = self.describe(entity), self._find_entity(entity)
         info.check(data, "insert")
         if spoken.create is None:
@@ -298,7 +297,7 @@ class HttpStore(StoreBase):
         return again
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
-        """Remove a row; one that is gone already is no error."""
+        """Delete a row; a missing one is no error."""
         spoken = self._find_entity(entity)
         if spoken.delete is None:
             raise SuiteError(f"store.entities.{entity}.delete is null: rows cannot be deleted")
@@ -306,7 +305,7 @@ class HttpStore(StoreBase):
         return answer.status_code not in NOT_FOUND and self._require_success(answer).is_success
 
     def reset(self) -> None:
-        """Send the request that resets the service, if one is configured."""
+        """Send the configured reset request, if any."""
         if self._reset is not None:
             self._require_success(self._send_request(self._reset.method, self._base + self._reset.fill_address()))
 
@@ -351,7 +350,7 @@ def _describe_answer(answer: httpx.Response) -> str:
 
 
 def _fill_body(template: Any, data: Row) -> Any:
-    """Put the row where ``$data`` stands."""
+    """Insert the row at ``$data``."""
     if template == "$data":
         return data
     if isinstance(template, Mapping):

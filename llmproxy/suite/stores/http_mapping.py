@@ -1,4 +1,4 @@
-"""Which requests list, get, create and delete the rows of an entity.
+"""Mapping of entities to HTTP requests that list, get, create and delete rows.
 
     entities:
       tasks:                              # these are the defaults
@@ -7,16 +7,15 @@
         create: POST /tasks
         delete: DELETE /tasks/$id
         body: $data                       # of `create`; {task: $data} wraps it
-        rows: $                           # where the list is in the answer; $.items
-        row: $                            # where the row is in the answers of get and create; $.task
-        next: null                        # where a list says the address of its next page; $.links.next
+        rows: $                           # path of the list in the answer; $.items
+        row: $                            # path of the row in the answers of get and create; $.task
+        next: null                        # path of the next page's address; $.links.next
         id: id
-        user: null                        # the member that says whose a row is; `$user` in the address of `list`
-            narrows there
-        reuses: true                      # whether the number of a row that was deleted may be given to a new one
-        columns: [title, status]          # all members there are; without it any name is taken that a row has had
+        user: null                        # owner member; `$user` in the address of `list` filters there
+        reuses: true                      # whether a deleted row's number may be reused
+        columns: [title, status]          # all members; by default those that a row has had
 
-`get: null` finds a row in the list; `create: null` and `delete: null` say that the service cannot do that.
+`get: null` finds a row in the list; `create: null` and `delete: null` mean that the service does not support them.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ _NAME = re.compile(r"\$(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class HttpTemplate:
-    """A method and an address in which ``$id`` and ``$user`` stand for values."""
+    """A method and an address with ``$id`` and ``$user`` as placeholders."""
 
     method: str
     address: str
 
     def fill_address(self, **values: str | float | None) -> str:
-        """Put values in, as one piece of an address each; a query parameter whose value is None is left out."""
+        """Insert values, quoted as one part of the address; a query parameter with None is dropped."""
         path, mark, query = self.address.partition("?")
         kept = [part for part in query.split("&") if not any(values.get(name) is None for name in _NAME.findall(part))]
         address = path + (mark + "&".join(kept) if kept and query else "")
@@ -55,7 +54,7 @@ class HttpTemplate:
 
 @dataclass(frozen=True, slots=True)
 class HttpEntity:
-    """How one entity is spoken about."""
+    """HTTP requests of one entity."""
 
     shape: EntityShape
     list: HttpTemplate

@@ -1,9 +1,8 @@
-"""A store in this process's memory, to try suites out, and for agents that are Python functions in the same process.
+"""A store in this process's memory, for trying suites, and for agents that are Python functions in the same process.
 
     store: {kind: memory, entities: {tasks: {id: id, user: userId, columns: [title, status]}}}
 
-Without `columns` an entity takes any, and knows those that it has seen. Rows are copies: nobody changes them from
-outside.
+Without `columns` an entity accepts any, and knows those that it has seen. Rows are copies, safe from changes outside.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from llmproxy.suite.stores.value_conversion import equal_plain, to_plain
 
 @dataclass(frozen=True, slots=True)
 class EntityShape:
-    """What an entity without a schema is said to look like."""
+    """Description of an entity without a schema."""
 
     key: str = "id"
     user: str | None = None
     columns: tuple[str, ...] = ()
     """All of its columns; empty: any."""
     reuses: bool = False
-    """Whether the number of a row that was deleted may be given to a new one."""
+    """Whether a deleted row's number may be reused."""
 
 
 def read_entity_shape(given: Mapping[str, Any], at: str) -> EntityShape:
-    """Read what `store.entities` says of an entity without a schema. Raises SuiteError."""
+    """Parse an entity of `store.entities` without a schema. Raises SuiteError."""
     key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
     if not isinstance(key, str) or not (user is None or isinstance(user, str)):
         raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
@@ -60,7 +59,7 @@ class _MemoryTable:
 
 class MemoryStore(StoreBase):
     def __init__(self, entities: Mapping[str, EntityShape] | None = None) -> None:
-        """Start empty. Without `entities` any name is one, with the key `id` and no user."""
+        """Start empty. Without `entities` any name is valid, with the key `id` and no user."""
         self._shapes = dict(entities or {})
         self._open = not self._shapes
         self._tables: dict[str, _MemoryTable] = {}
@@ -98,7 +97,7 @@ class MemoryStore(StoreBase):
         return copy.deepcopy(row)
 
     def update(self, entity: str, id: Id, data: Mapping[str, Any]) -> Row | None:  # noqa: A002 - suites' word
-        """Change a row, as an agent in this process would; None if it is not there."""
+        """Change a row, like an agent in this process; None if it does not exist."""
         self.describe(entity).check(data, "update")
         with self._lock:
             table = self._tables.setdefault(entity, _MemoryTable())

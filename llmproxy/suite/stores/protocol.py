@@ -1,12 +1,12 @@
-"""What a store is: the place where the agent under test keeps its entities, seen through one small interface.
+"""The interface of stores, in which the agent under test keeps its entities.
 
-An *entity* is a kind of thing (``tasks``), a *row* one of them, as plain JSON values whatever the database made of it:
-dates are ISO-8601 texts in UTC, UUIDs texts, decimals numbers, truth values true or false (`value_conversion`). Names
-are those of the suite; an adapter maps them to tables and columns. What it does not know, a name or a type, it refuses:
-a condition that is dropped makes a result wider, and a test pass.
+An *entity* is a kind of object (``tasks``), a *row* one of them, as plain JSON values for any database: dates are
+ISO-8601 texts in UTC, UUIDs texts, decimals numbers, booleans true or false (`value_conversion`). Names are those of
+the suite; an adapter maps them to tables and columns. It refuses an unknown name or type: a dropped condition would
+widen a result, and let a test pass.
 
-An adapter reads and writes at once: a row that it inserted is seen by the agent before `insert` returns, and a row
-that the agent wrote is seen by the next `list`. Adapters are used from several threads, one call at a time each.
+An adapter reads and writes at once: an inserted row is visible to the agent before `insert` returns, and a row written
+by the agent is visible to the next `list`. Adapters are used from several threads, one call at a time each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
 
 Row = dict[str, Any]
-"""One row: the suite's names of its columns, and plain JSON values."""
+"""One row: the suite's column names, and plain JSON values."""
 
 Rows = list[Row]
 
@@ -31,19 +31,19 @@ Ids = list[Id]
 
 
 class StoreError(MachineError):
-    """The store cannot be used: nothing can be said about the agent."""
+    """The store cannot be used: no statement about the agent."""
 
     code = "llmproxy_suite_store"
 
 
 class StoreLost(StoreError):
-    """The store went away in the middle. Reading was tried again once; writing never is."""
+    """The connection was lost. Reads were retried once; writes never are."""
 
     code = "llmproxy_suite_store_lost"
 
 
 class StoreRefused(StoreError):
-    """The store does not take this: a constraint, a missing right, a value of the wrong type."""
+    """The store rejects the operation: a constraint, a missing right, a value of the wrong type."""
 
     code = "llmproxy_suite_store_refused"
 
@@ -57,7 +57,7 @@ class UnknownColumn(SuiteError):
 
 
 class Kind(StrEnum):
-    """What a column holds, as far as a test must know."""
+    """Type of a column, as far as tests need it."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -75,29 +75,29 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    """As the suite says it."""
+    """Name in the suite."""
     kind: Kind = Kind.UNKNOWN
     source: str = ""
-    """As the store says it."""
+    """Name in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntityInfo:
     name: str
     key: str = "id"
-    """The column that tells one row from another."""
+    """The key column."""
     user: str | None = None
-    """The column that says whose row it is; None: rows belong to nobody, and are never narrowed to a user."""
+    """The owner column; None: rows have no owner, and are not restricted to a user."""
     columns: Mapping[str, Column] = field(default_factory=dict)
     closed: bool = True
-    """Whether `columns` are all there are. A store without a schema (HTTP, memory) only knows what it saw."""
+    """Whether `columns` is complete. A store without a schema (HTTP, memory) only knows columns it has seen."""
     reuses: bool = False
-    """Whether the number of a row that was deleted may be given to a new one."""
+    """Whether a deleted row's number may be reused."""
     counted: bool = False
-    """Whether the store numbers new rows itself, so that a row's key depends on those that came before."""
+    """Whether the store numbers new rows itself, so that a row's key depends on earlier ones."""
 
     def check(self, names: Iterable[str], where: str) -> None:
-        """Refuse columns that it lacks; `where` says who named them (``filters``). Raises UnknownColumn."""
+        """Refuse unknown columns; `where` names their place (``filters``). Raises UnknownColumn."""
         for name in names:
             if self.closed and name not in self.columns:
                 raise unknown_column(self, name, where)
@@ -106,58 +106,58 @@ class EntityInfo:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     ids: Mapping[str, frozenset[Id]]
-    """Of each entity, the keys of the rows that existed."""
+    """Keys of the existing rows by entity."""
     user: str | None = None
-    """Whose rows were looked at; None: everybody's."""
+    """Owner of the rows; None: all owners."""
 
 
 class StoreAdapter(Protocol):
-    """A store. `llmproxy.suite.stores.protocol.StoreBase` supplies what can be derived from the rest."""
+    """A store. `llmproxy.suite.stores.protocol.StoreBase` implements the derivable methods."""
 
     def describe(self, entity: str) -> EntityInfo:
-        """Describe what is known about an entity; UnknownEntity if there is none of this name."""
+        """Describe an entity; UnknownEntity if the name is unknown."""
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
-        """Add a row and return it as the store has it now: its key and defaults are filled in."""
+        """Add a row and return it as stored, with key and defaults."""
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
-        """Return the row of this key, None if there is none."""
+        """Return the row with this key, None if there is none."""
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """Return the rows whose columns equal these values, in the order of their keys; at most `limit`."""
+        """Return the rows whose columns equal these values, in key order; at most `limit`."""
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
-        """Remove a row; False if it was not there."""
+        """Remove a row; False if it did not exist."""
 
     def snapshot(self, entities: Sequence[str], user: str | None = None) -> Snapshot:
-        """Remember which rows there are, of this user where an entity has a user column."""
+        """Return a snapshot of the existing rows, of this user if an entity has a user column."""
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
-        """Return the rows of each entity of the snapshot that were not there then, in the order of their keys."""
+        """Return the new rows of each entity since the snapshot, in key order."""
 
     def reset(self) -> None:
-        """Bring the store back to where it was, as its configuration says (truncate, copy), if it does."""
+        """Reset the store by its configuration (truncate, copy), if any."""
 
     def close(self) -> None:
-        """Let go of connections. Nothing is asked of it afterwards."""
+        """Close connections. No call follows."""
 
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A store that can also come back to where it was: what `reset` and the counters of a run need."""
+    """A store that can be restored: for `reset` and a run's counters."""
 
     def mark(self) -> None:
-        """Remember the whole store as it is, for `reset` to come back to; nothing if its `reset` needs no memory."""
+        """Save the whole store for `reset`; nothing if its `reset` needs no copy."""
 
     def counters(self, entities: Sequence[str]) -> Mapping[str, tuple[int, bool]]:
-        """Return where the counters of these entities' keys stand."""
+        """Return the key counters of these entities."""
 
     def rewind(self, counters: Mapping[str, tuple[int, bool]]) -> None:
-        """Set counters back to where they stood, never below a key that is in use."""
+        """Restore counters, never below a key in use."""
 
 
 def unknown_entity(name: str, known: Iterable[str], hint: str = "") -> UnknownEntity:
-    """Make the error for an entity that the store does not have."""
+    """Return the error for an unknown entity."""
     names = sorted(known)
     there = f"It has {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}." if names else "It has none."
     return UnknownEntity(f"the store has no entity {name!r}{_suggest(name, names)}\n{there}", hint=hint)
@@ -180,12 +180,12 @@ def _suggest(name: str, names: Sequence[str]) -> str:
 
 
 def fold_name(name: str) -> str:
-    """Make dueDate, due_date and DUE_DATE the same."""
+    """Normalise a name: dueDate, due_date and DUE_DATE are equal."""
     return name.replace("_", "").replace("-", "").casefold()
 
 
 def sort_rows(rows: Iterable[Row], key: str) -> Rows:
-    """Sort rows by their key: numbers by value, then texts."""
+    """Sort rows by key: numbers by value, then texts."""
     return sorted(rows, key=lambda row: key_order(row.get(key)))
 
 
@@ -196,14 +196,14 @@ def key_order(value: object) -> tuple[int, float, str]:
 
 
 class StoreBase:
-    """A store that can describe and list; to be completed by `describe`, `insert`, `get`, `list` and `delete`."""
+    """Base of stores; subclasses add `describe`, `insert`, `get`, `list` and `delete`."""
 
     def describe(self, entity: str) -> EntityInfo:
-        """Describe what is known about an entity."""
+        """Describe an entity."""
         raise NotImplementedError
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """Return the rows whose columns equal these values, in the order of their keys."""
+        """Return the rows whose columns equal these values, in key order."""
         raise NotImplementedError
 
     def snapshot(self, entities: Sequence[str], user: str | None = None) -> Snapshot:
@@ -218,7 +218,7 @@ class StoreBase:
         return new
 
     def ids(self, entity: str, user: str | None) -> Ids:
-        """Return the keys of all rows, of this user where the entity knows users."""
+        """Return the keys of all rows, of this user if the entity has users."""
         info = self.describe(entity)
         return [self.key(info, row) for row in self.list(entity, self.scope(info, user))]
 
@@ -237,7 +237,7 @@ class StoreBase:
         return value
 
     def reset(self) -> None:
-        """Do nothing: this store cannot be brought back as a whole."""
+        """Do nothing: this store cannot be restored as a whole."""
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing."""

@@ -1,9 +1,9 @@
-"""A database as store, by URL: SQLite and PostgreSQL for sure, whatever else SQLAlchemy speaks.
+"""A database as store, by URL: SQLite and PostgreSQL are tested, others that SQLAlchemy supports may work.
 
     store: {sqlalchemy: "sqlite:///tasks.db", entities: {tasks: {table: app_tasks, dueDate: due_at}}}
 
-Each call is a transaction of its own, so the agent sees what was inserted and we see what it committed. A connection
-that dies is made anew once, for reading; a statement that may have written is never sent again.
+Each call is a transaction of its own, so that we and the agent see each other's commits. A read is retried once on a
+new connection if the first one died; a statement that may have written is never repeated.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 
 _COPY = "copy.db"
 _BATCH = 500
-"""Keys in one statement: SQLite takes 999 variables, older ones included."""
+"""Keys in one statement: old SQLite versions accept 999 variables."""
 
 
 class SqlStore(StoreBase):
@@ -114,10 +114,10 @@ class SqlStore(StoreBase):
         user: str | None = None,
         reset: str = "",
     ) -> None:
-        """Prepare; nothing is connected yet.
+        """Prepare without connecting.
 
-        `user` is the user column of entities that are not mapped (see `TableMap`); `reset` is what `reset` does:
-        `truncate` empties the entities, `copy` brings the SQLite file back to where it was at `mark`, else nothing.
+        `user` is the user column of unmapped entities (see `TableMap`); `reset` is the action of `reset`: `truncate`
+        empties the entities, `copy` restores the SQLite file from `mark`, else nothing.
         """
         self.url = url_for(url, folder)
         self._maps = dict(entities or {})
@@ -133,7 +133,7 @@ class SqlStore(StoreBase):
     # -- what is there
 
     def find_table(self, entity: str) -> MappedEntity:
-        """Look an entity up, once."""
+        """Return an entity's table, cached."""
         with self._lock:
             if entity not in self._known:
 
@@ -163,7 +163,7 @@ class SqlStore(StoreBase):
         return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(key).limit(limit))
 
     def ids(self, entity: str, user: str | None) -> Ids:
-        """Return the keys of all rows, of this user where the table knows users."""
+        """Return the keys of all rows, of this user if the table has users."""
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         key = mapped.info.columns[mapped.info.key]
@@ -172,7 +172,7 @@ class SqlStore(StoreBase):
         return [to_plain(value, key.kind) for value in found]
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
-        """Return the rows that were not there then; only new rows are fetched, however large the table."""
+        """Return the new rows; only these are fetched, however large the table."""
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
             mapped = self.find_table(name)
@@ -195,7 +195,7 @@ class SqlStore(StoreBase):
         return {c.name: to_plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
 
     def _build_conditions(self, mapped: MappedEntity, filters: Mapping[str, Any]) -> Conditions | None:
-        """Return the conditions; None where a value can never be in its column (a text in a column of numbers)."""
+        """Return the conditions; None if a value cannot be in its column (a text in a numeric column)."""
         where: Conditions = []
         for name, value in filters.items():
             column = mapped.info.columns[name]
@@ -212,7 +212,7 @@ class SqlStore(StoreBase):
         return where
 
     def _to_native(self, mapped: MappedEntity, column: Column, value: Any) -> Any:
-        """Return what the driver takes; SQLite keeps dates as texts, in whatever form the agent writes them."""
+        """Return the driver's value; SQLite keeps dates as texts, in whatever form the agent writes them."""
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
             kind = Kind.UNKNOWN
@@ -257,7 +257,7 @@ class SqlStore(StoreBase):
     # -- connections
 
     def run_read[T](self, act: Callable[[Connection], T], doing: str) -> T:
-        """Run something that only reads; once more on a new connection if the first one died."""
+        """Run a reading function; retried on a new connection if the first one died."""
         self._require_file()
         try:
             with translate_errors(self.url, doing), self._engine.connect() as connection:
@@ -268,7 +268,7 @@ class SqlStore(StoreBase):
             return act(connection)
 
     def run_write[T](self, act: Callable[[Connection], T], doing: str) -> T:
-        """Run something that writes, once, and commit it."""
+        """Run a writing function once, and commit it."""
         self._require_file()
         with translate_errors(self.url, doing), self._engine.begin() as connection:
             return act(connection)
@@ -284,7 +284,7 @@ class SqlStore(StoreBase):
     # -- coming back
 
     def mark(self) -> None:
-        """Copy the SQLite file, if that is how it is reset; once."""
+        """Copy the SQLite file once, if it is reset that way."""
         if self._reset != "copy" or self._backup is not None:
             return
         if self._file is None:
@@ -298,14 +298,14 @@ class SqlStore(StoreBase):
         self._backup = folder
 
     def reset(self) -> None:
-        """Empty the entities, or bring the file back."""
+        """Empty the entities, or restore the file."""
         if self._reset == "truncate":
             self._truncate_entities()
         elif self._backup is not None and self._file is not None:
             _copy_sqlite_pages(Path(self._backup.name) / _COPY, self._file)
 
     def _truncate_entities(self) -> None:
-        """Remove every row of the entities that the suite declares, and start their counters anew."""
+        """Remove all rows of the suite's entities, and reset their counters."""
         if not self._maps:
             raise SuiteError(
                 "store.reset: truncate empties tables, and none is named", hint="Name them: store.entities: {tasks: {}}"
@@ -329,7 +329,7 @@ class SqlStore(StoreBase):
         self.run_write(empty, f"emptying {', '.join(self._maps)}")
 
     def counters(self, entities: Sequence[str]) -> dict[str, tuple[int, bool]]:
-        """Return where the counter of each entity's key stands, and whether that number was given out already."""
+        """Return each entity's key counter, and whether that number was used."""
         mapped = {name: self.find_table(name) for name in entities}
         found = {
             name: self.run_read(partial(_read_counter, mapped=each), f"looking at the counter of {name}")
@@ -339,7 +339,7 @@ class SqlStore(StoreBase):
         return {name: at for name, at in found.items() if at is not None}
 
     def rewind(self, counters: Mapping[str, tuple[int, bool]]) -> None:
-        """Set counters back, but not below the largest key that is still there."""
+        """Restore counters, but not below the largest existing key."""
         for name, (value, called) in counters.items():
             mapped = self.find_table(name)
             self.run_write(partial(_rewind_counter, mapped, value, called=called), f"resetting the counter of {name}")

@@ -1,8 +1,8 @@
-"""Connects to a database by its URL, with the driver that is here, and turns its errors into ours.
+"""Connections to databases by URL with an installed driver, and translation of their errors.
 
-The URL is the agent's own: a driver that only works with asyncio is replaced by one that does not, a missing one is
-named. SQLite files are relative to the suite's folder, and are never created here: an empty database that somebody
-made by a misspelt path would answer every question with "no such table".
+The URL is the agent's own: an asyncio-only driver is replaced by another one, a missing one is named. SQLite files are
+relative to the suite's folder, and are never created here: an empty database from a misspelt path would answer every
+query with "no such table".
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ DRIVERS = {
     "mysql": ("pymysql", "mysqlclient:MySQLdb", "mysqlconnector:mysql.connector"),
     "mariadb": ("pymysql", "mysqlclient:MySQLdb", "mariadbconnector:mariadb"),
 }
-"""Drivers that need no event loop, the preferred first; after a colon the module, where it is named differently."""
+"""Drivers that need no event loop, in order of preference; after a colon the module, if its name differs."""
 ASYNC = {"asyncpg", "psycopg_async", "aiopg", "aiosqlite", "aiomysql", "asyncmy"}
 BUSY_SECONDS = 15
-"""How long SQLite waits while the agent writes."""
+"""Seconds that SQLite waits while the agent writes."""
 CONNECT_SECONDS = 10
 
 
 def url_for(text: str, folder: Path) -> URL:
-    """Parse a database URL and choose its driver. Raises SuiteError: none, or private; MachineError: no driver."""
+    """Parse a database URL and choose its driver. Raises SuiteError: invalid, or private; MachineError: no driver."""
     try:
         url = make_url(text)
     except ArgumentError:
@@ -97,7 +97,7 @@ def mask_url(url: URL) -> str:
 
 @contextmanager
 def translate_errors(url: URL, doing: str) -> Iterator[None]:
-    """Turn SQLAlchemy's errors into ours: what was being done, where, and what the database said."""
+    """Translate SQLAlchemy's errors: the operation, the place, and the database's message."""
     try:
         yield
     except DBAPIError as error:

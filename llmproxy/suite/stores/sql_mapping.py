@@ -1,11 +1,11 @@
-"""Which table and columns an entity is: by its name, or as the suite maps it.
+"""Mapping of entities to tables and columns: by name, or as configured in the suite.
 
     entities:
       tasks: {table: app_tasks, id: task_id, user: owner, title: heading, columns: {dueDate: due_at}}
 
-`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is given out twice) have a meaning; any other
-word is one more column, `suite's name: database's name`. Columns that are not mapped keep their names. What was written
-is compared with what the database has: a table or column that does not exist is an error that names the nearest.
+`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is used twice) have a meaning; any other key is a
+column, `suite's name: database's name`. Unmapped columns keep their names. The mapping is checked against the database:
+an unknown table or column is an error that names the nearest.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
-"""Columns that say whose a row is, if the suite names none."""
+"""Owner columns by convention, if the suite names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """What the suite says about one entity."""
+    """The suite's mapping of an entity."""
 
     table: str = ""
     schema: str | None = None
     key: str | None = None
     user: str | None = None
-    """Column; empty: rows belong to nobody; None: by the usual names."""
+    """Owner column; empty: rows have no owner; None: by convention."""
     columns: Mapping[str, str] | None = None
     reuses: bool | None = None
-    """Whether the number of a row that was deleted may be given to a new one; None: as the database does."""
+    """Whether a deleted row's number may be reused; None: by the database's behaviour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class MappedEntity:
     zones: frozenset[str]
     """Columns whose dates keep their time zone."""
     serial: str | None
-    """The key's column in the database where the database counts it up."""
+    """Database name of the key column if the database numbers it."""
 
     def source_column(self, name: str) -> str:
         """Return the database's name of a column."""
@@ -56,7 +56,7 @@ class MappedEntity:
 
 
 def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:
-    """Read `store.entities`; `user` is the user column of the whole store, None if it is not said."""
+    """Parse `store.entities`; `user` is the owner column of the whole store, None if not given."""
     maps: dict[str, TableMap] = {}
     for name, value in entities.items():
         at = f"store.entities.{name}"
@@ -81,7 +81,7 @@ def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, 
 
 
 def read_user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
-    """Return the column that says whose a row is: empty if rows have none, `default` if that is not said."""
+    """Return the owner column: empty if rows have no owner, `default` if not given."""
     if "user" not in given:
         return default
     if given["user"] is not None and not isinstance(given["user"], str):
@@ -92,7 +92,7 @@ def read_user(given: Mapping[str, Any], at: str, default: str | None) -> str | N
 def map_entity(
     inspector: Inspector, name: str, declared: TableMap | None, user: str | None, names: list[str]
 ) -> MappedEntity:
-    """Look an entity up in the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
+    """Map an entity to the database; `names` are declared ones. Raises UnknownEntity, UnknownColumn."""
     mapping = declared or TableMap(name, user=user)
     tables = [*inspector.get_table_names(mapping.schema), *inspector.get_view_names(mapping.schema)]
     if mapping.table not in tables:
@@ -182,7 +182,7 @@ def _find_serial_column(key: Column, reflected: Mapping[str, Any]) -> str | None
 
 
 def _has_reused_keys(inspector: Inspector, mapping: TableMap, key: Column) -> bool:
-    """Return whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
+    """Return whether numbers may be reused: SQLite does, unless the table has AUTOINCREMENT."""
     if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
         return False
     from sqlalchemy import text
@@ -194,14 +194,14 @@ def _has_reused_keys(inspector: Inspector, mapping: TableMap, key: Column) -> bo
 
 
 def _build_untyped_table(mapping: TableMap, names: list[str]) -> TableClause:
-    """Make a table without types: values come as the driver gives them, `value_conversion` decides what they mean."""
+    """Build a table without types: values come as the driver returns them, `value_conversion` interprets them."""
     from sqlalchemy import column, table
 
     return table(mapping.table, *(column(name) for name in names), schema=mapping.schema)
 
 
 def build_untyped_parameter(value: Any) -> ColumnElement[Any]:
-    """Make a parameter without a type: PostgreSQL then reads a text as whatever its column is."""
+    """Build a parameter without a type: PostgreSQL then parses a text by its column."""
     from sqlalchemy import literal
     from sqlalchemy.types import NullType
 
@@ -209,7 +209,7 @@ def build_untyped_parameter(value: Any) -> ColumnElement[Any]:
 
 
 def parse_key(value: Any, kind: Kind) -> Any:
-    """Bring a key into its column's type: keys are often texts because they went through a prompt or an URL."""
+    """Convert a key to its column's type: keys are often texts after passing through a prompt or a URL."""
     if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if kind is Kind.INTEGER and isinstance(value, str):

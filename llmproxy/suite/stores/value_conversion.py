@@ -1,7 +1,7 @@
-"""Values of databases become plain JSON values, and back.
+"""Conversion of database values to plain JSON values, and back.
 
-The kind of the column decides: SQLite knows no truth values and no dates, it stores 1 and a text, and a test that says
-``done: true`` must not depend on that. What cannot be told without loss stays a text that says exactly what is stored.
+The kind of the column decides: SQLite has no booleans and no dates, it stores 1 and a text, and a test with ``done:
+true`` must not depend on that. A value that cannot be converted without loss stays a text with the exact stored value.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uuid import UUID
 from llmproxy.suite.stores.protocol import Kind
 
 BASE64 = "base64:"
-"""Start of the text that stands for bytes."""
+"""Prefix of the text for bytes."""
 
 
 def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False) -> Any:
-    """Return a value as JSON has it; `parse_json` where the driver gives JSON columns as text."""
+    """Return a value as JSON; `parse_json` if the driver returns JSON columns as text."""
     if value is None:
         return None
     if kind is Kind.BOOLEAN and isinstance(value, int | float) and value in {0, 1}:
@@ -68,7 +68,7 @@ def _convert_by_python_type(value: Any, kind: Kind) -> Any:
 
 
 def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
-    """Return what a driver takes for JSON; `zone`: dates with time keep theirs, else UTC. Raises ValueError."""
+    """Return a driver's value for JSON; `zone`: dates with time keep theirs, else UTC. Raises ValueError."""
     if value is None:
         return None
     if kind is Kind.BYTES and isinstance(value, str):
@@ -90,12 +90,12 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
 
 
 def equal_plain(one: object, other: object) -> bool:
-    """Compare plain values: 1 is 1.0, but not true, and not a text."""
+    """Compare plain values: 1 equals 1.0, but not true, and not a text."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
 
 
 def _convert_decimal_to_json(value: Decimal) -> int | float | str:
-    """Return the number, or its digits where a float would change them."""
+    """Return the number, or its digits if a float would change them."""
     if not value.is_finite():
         return str(value)
     if value == value.to_integral_value():
@@ -105,13 +105,13 @@ def _convert_decimal_to_json(value: Decimal) -> int | float | str:
 
 
 def _format_utc(value: datetime) -> str:
-    """ISO-8601 in UTC with a Z; a time without a zone is taken for UTC."""
+    """Return ISO-8601 in UTC with a Z; a time without a zone is taken as UTC."""
     moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     return moment.isoformat().replace("+00:00", "Z")
 
 
 def _normalize_date(value: str, kind: Kind) -> str:
-    """Bring a date that is stored as a text into the one form; what is no date stays as it is."""
+    """Normalise a date stored as text; other texts are unchanged."""
     try:
         return (
             _format_utc(datetime.fromisoformat(value))

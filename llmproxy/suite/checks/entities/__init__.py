@@ -1,1 +1,1 @@
-"""What a step says about rows: set up, found new, verified, waited for, and cleaned up again."""
+"""Assertions about rows: setup, new rows, verification, waiting, and cleanup."""

@@ -1,4 +1,4 @@
-"""Leaves the store as it was found, so that the next run, and the replay, meet the same rows.
+"""Cleanup of the store after a run, so that the next run, and the replay, find the same rows.
 
     none       nothing is removed
     delete     what setup inserted and what `created` found; where rows have a user, every row that appeared for
@@ -24,7 +24,7 @@ from llmproxy.suite.stores.config import ResetPolicy, load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
 
 _SHOWN = 5
-"""Rows that stay, of which the keys are named."""
+"""Maximum remaining rows whose keys are listed."""
 
 
 class RowCleaner:
@@ -40,12 +40,11 @@ class RowCleaner:
         """Prepare.
 
         Args:
-            store: What is to be left clean.
+            store: The store to clean.
             policy: How; default: `delete`.
             user: The run's user.
-            alone: Whether no other run uses the store meanwhile; counters are only then set back.
-            hook: Of the policy `hook` (`load_reset_hook`).
-
+            alone: Whether no other run uses the store meanwhile; only then counters are restored.
+            hook: Hook of the policy `hook` (`load_reset_hook`).
         """
         self._store = store
         self._policy = policy or ResetPolicy()
@@ -57,10 +56,10 @@ class RowCleaner:
         self._counters: Mapping[str, tuple[int, bool]] = {}
         self._all: Snapshot | None = None
         self.remarks: list[str] = []
-        """What stays in the store of what appeared during the run, one sentence an entity; known after `clean_up`."""
+        """New rows that remain in the store, one sentence an entity; set by `clean_up`."""
 
     def begin_run(self, entities: Sequence[str]) -> None:
-        """Reset the store if asked, remember what there is of the named entities. Raises StoreError, SuiteError."""
+        """Reset the store if requested, and remember existing rows of the entities. Raises StoreError, SuiteError."""
         if self._policy.reset == "copy" and isinstance(self._store, Restorable):
             self._store.mark()
         elif self._policy.reset in {"truncate", "http", "hook"}:
@@ -78,11 +77,11 @@ class RowCleaner:
             self._counters = self._store.counters([info.name for info in known])
 
     def add_row(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
-        """Remember a row that has to go."""
+        """Register a row for removal."""
         self._rows[entity, id] = None
 
     def clean_up(self) -> list[str]:
-        """Clean up; returns what could not be cleaned, one sentence each."""
+        """Clean up; returns failures, one sentence each."""
         try:
             if self._policy.reset in {"truncate", "copy", "http", "hook"}:
                 self._reset_store()
@@ -104,7 +103,7 @@ class RowCleaner:
         return notes
 
     def _remark_leftover_rows(self) -> None:
-        """Note rows that appeared and stay: of other users or of nobody, so not known to be the run's."""
+        """Note new rows that remain: of other users or without one, so not known to be the run's."""
         if self._all is None or not self._alone:
             return
         with suppress(LLMProxyError):
@@ -118,7 +117,7 @@ class RowCleaner:
                     )
 
     def _delete_rows(self) -> list[str]:
-        """Delete newest first; rows that others still refer to are tried again when those are gone."""
+        """Delete newest first; rows that others still reference are retried after those."""
         left = list(reversed(self._rows))
         while left:
             errors: dict[tuple[str, Id], LLMProxyError] = {}
@@ -149,7 +148,7 @@ class RowCleaner:
 
 
 def load_reset_hook(policy: ResetPolicy, folder: Path) -> Callable[[StoreAdapter], object] | None:
-    """Load the hook that a policy names; None if it names none. Raises SuiteError if it cannot be called."""
+    """Load a policy's hook; None if it has none. Raises SuiteError if it is not callable."""
     if policy.reset != "hook":
         return None
     found: Any = load_attribute(policy.target, folder, "store.reset.hook")

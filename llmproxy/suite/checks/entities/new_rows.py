@@ -1,8 +1,7 @@
-"""Checks `created`: rows that were not there when the step started.
+"""Assertion `created`: rows that did not exist when the step started.
 
-At least one of them, or `count`, has all the fields. They are rows of the run's user, unless the fields say whose. What
-is missing is explained by what is there: the nearest new row with each field that is wrong, or the row that has the
-fields but is older.
+At least one of them, or `count`, must match all fields. They must belong to the run's user, unless the fields name
+another. A failure shows similar rows: the nearest new row with each wrong field, or an older row that matches.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class StoreBaseline:
-    """The store when a step began."""
+    """Snapshot of the store at the beginning of a step."""
 
     own: Snapshot
     everybody: Snapshot | None = None
@@ -46,14 +45,14 @@ class StoreBaseline:
 
 @dataclass(frozen=True, slots=True)
 class ReusedKeyRow:
-    """A row that is another one than before, under the same key."""
+    """A row that differs from the earlier one with the same key."""
 
     before: Row
     now: Row
 
 
 def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline:
-    """Remember what is there. Raises LLMProxyError if it cannot be looked at."""
+    """Take a snapshot. Raises LLMProxyError if the store cannot be read."""
     names = list(dict.fromkeys(entities))
     infos = [run.store.describe(name) for name in names]
     own = run.store.snapshot(names, run.user)
@@ -77,14 +76,14 @@ def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline:
 
 
 def find_new_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
-    """Return the rows of the run's user that were not there, and those that were there and have become his."""
+    """Return new rows of the run's user, and existing rows that became the user's."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
 
 
 def find_rows_of_other_owners(run: RunRows, info: EntityInfo, before: StoreBaseline) -> Rows:
-    """Return the new rows that are not the run's user's; none of users whose runs may go on meanwhile."""
+    """Return new rows of other owners, except users whose runs may be active."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
     only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
@@ -94,7 +93,7 @@ def find_rows_of_other_owners(run: RunRows, info: EntityInfo, before: StoreBasel
 
 
 def find_rows_with_reused_keys(run: RunRows, info: EntityInfo, before: StoreBaseline) -> list[ReusedKeyRow]:
-    """Return possible new rows under old numbers, newest first: a number and all above it were free."""
+    """Return possible new rows with old numbers, newest first: a number and all above it were free."""
     old = before.contents.get(info.name)
     if not old:
         return []
@@ -122,11 +121,11 @@ _BIRTH = {
     "datecreated",
     "insertedat",
 }
-"""Columns that keep when a row was made, without underscores."""
+"""Names of creation time columns, without underscores."""
 
 
 def _is_recreated(row: ReusedKeyRow) -> bool:
-    """Return whether a row says itself that it was made at another time than the one before it under its key."""
+    """Return whether a row's creation time differs from the earlier row's with its key."""
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
 
@@ -136,7 +135,7 @@ def _parse_key_number(key: Id) -> float | None:
 
 
 def _list_all_rows(run: RunRows, info: EntityInfo) -> Rows:
-    """Return everybody's rows; of a service that tells nobody about them, the user's."""
+    """Return all users' rows; for a service that does not list them, the user's."""
     try:
         return run.store.list(info.name, {}, MOST_ROWS + 1)
     except LLMProxyError:
@@ -146,11 +145,11 @@ def _list_all_rows(run: RunRows, info: EntityInfo) -> Rows:
 
 
 _SHOWN = 3
-"""Doubtful rows that are named."""
+"""Maximum doubtful rows named."""
 
 
 def check_created(run: RunRows, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
-    """Check one item of `created` now, or until it holds for as long as its `within` says."""
+    """Check one item of `created` once, or until it holds within its `within`."""
     end = run.clock() + (item.within or 0) / 1000
     while True:
         matching: list[Row] = []
@@ -173,7 +172,7 @@ def check_created(run: RunRows, name: str, before: StoreBaseline, item: Created)
 def _check_created_rows(
     run: RunRows, name: str, before: StoreBaseline, item: Created
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
-    """Return what is known of the entity, what was found, and the new rows that are as wanted."""
+    """Return the entity's description, the result, and the matching new rows."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
     rows, given = find_new_rows(run, info, before)
@@ -200,13 +199,13 @@ def _check_created_rows(
 
 @dataclass(frozen=True, slots=True)
 class _RowDoubt:
-    """A row that may be a new one, or is one of somebody else."""
+    """A row that is possibly new, or another owner's."""
 
     said: str
     wanted: bool
-    """Whether it is as the fields say, and the user's (unless the fields say whose)."""
+    """Whether it matches the fields, and is the user's (unless the fields name the owner)."""
     changed: bool = False
-    """Whether its key was there before, so that nobody knows if it is new."""
+    """Whether its key existed before, so that it is unknown whether it is new."""
 
 
 def _list_doubtful_rows(
@@ -234,14 +233,14 @@ def _list_doubtful_rows(
 
 
 def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
-    """Return whether a row is one of those that are looked at, as far as its owner goes."""
+    """Return whether a row's owner is within the checked ones."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
 def _account_for_doubtful_rows(
     run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
 ) -> list[Assertion]:
-    """Mention what else may have been added: as an error where it decides, or held only as it was not counted."""
+    """Report doubtful rows: as an error if they decide, or if it held only without them."""
     if not doubts:
         return found
     said = "; ".join(each.said for each in doubts[:_SHOWN])
@@ -267,7 +266,7 @@ def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Asse
 def _check_new_rows(
     run: RunRows, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
-    """Check the new rows; `none` says that there are none."""
+    """Check the new rows; `none` is the text for no new rows."""
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
@@ -287,7 +286,7 @@ def _check_new_rows(
 
 
 def _describe_older_row(run: RunRows, info: EntityInfo, item: Created) -> str:
-    """Describe an older row that has the fields, if any: the usual reason why somebody thinks it was created."""
+    """Describe a matching older row, if any: the usual reason of a wrong expectation."""
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {name_row(info, older[0])} has these fields, but was there before" if older else ""
 

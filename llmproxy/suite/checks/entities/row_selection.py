@@ -1,8 +1,7 @@
-"""Which rows a selection means, and what is wrong with a row: the parts of `entities` that wait for nothing.
+"""Selection and checking of rows: the parts of `entities` that do not wait.
 
-A name that the entity does not have is refused, in filters as in fields. A store without a schema knows the columns
-that it has seen; a column that no row ever had is refused there too, else ``{exists: false}`` would hold for every
-misspelling.
+An unknown column is refused, in filters as in fields. A store without a schema knows the columns that it has seen; a
+column that no row ever had is refused there too, or ``{exists: false}`` would hold for every misspelling.
 """
 
 from __future__ import annotations
@@ -24,35 +23,35 @@ from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
 NAMESPACE = UUID("6f1d2f1c-5a0b-5f57-8d0e-0d4b4d3f6a11")
-"""Made once for this purpose; changing it changes every id, and with them the recordings of suites that use them."""
+"""UUID namespace of derived ids; changing it changes every id, and so the recordings of suites that use them."""
 NOW = "2027-01-04T09:00:00Z"
-"""What time it is where time stands still: a Monday morning."""
+"""Fixed current time of deterministic runs: a Monday morning."""
 NOW_VARIABLE = "LLMPROXY_NOW"
 SEED_VARIABLE = "LLMPROXY_SEED"
 _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
-"""Whole numbers that no counter has reached and that 32 bits hold."""
+"""Range of derived integers: above any counter, and within 32 bits."""
 
 
 def derive_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
-    """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
+    """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
     made = uuid5(NAMESPACE, f"{append_sample(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
 def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
-    """Return what a spawned agent is told about time and chance."""
+    """Return variables with fixed time and random seed for a spawned agent."""
     return {NOW_VARIABLE: NOW, SEED_VARIABLE: append_sample(scenario, sample)}
 
 
 def append_sample(name: str, sample: int) -> str:
-    """Return what one run of several has of a name, such as its user; the first is the name itself, without suffix."""
+    """Return a name for one of several runs, such as its user; the first run has no suffix."""
     return name if sample == 1 else f"{name}~{sample}"
 
 
 _UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
-"""A row of which this is found may be one that is meant: that it is none is not known."""
+"""Findings that leave open whether a row is selected."""
 MOST_ROWS = 10_000
-"""Rows that one selection may hold; more is a mistake of the filters, and would fill the memory."""
+"""Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
 _SHOWN = 300
 
 
@@ -60,22 +59,22 @@ _SHOWN = 300
 class JudgedRow:
     row: Row
     found: Mapping[str, Match]
-    """By column."""
+    """Finding by column."""
 
     @property
     def all_match(self) -> bool:
-        """Whether every column is as it should be."""
+        """Whether every column matches."""
         return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
     @property
     def is_unclear(self) -> bool:
-        """Whether nothing can be said: a column cannot be judged, or is of another kind, and no other one fails."""
+        """Whether nothing can be said: a column cannot be judged, or has another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
     @property
     def matching_column_count(self) -> int:
-        """How many columns are as they should be."""
+        """Number of matching columns."""
         return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
 
@@ -87,7 +86,7 @@ def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Variabl
 
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
-    """Return the row with most columns as they should be; of equals the first."""
+    """Return the row with most matching columns, the first of equals."""
     return max(judged, key=lambda each: each.matching_column_count)
 
 
@@ -110,7 +109,7 @@ def require_known_columns(
 def select_rows(
     store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: VariableScope, user: str | None
 ) -> list[Row]:
-    """Return the rows that filters mean, of this user unless they say whose. Raises StoreError, StepError."""
+    """Return the rows selected by filters, of this user unless they name one. Raises StoreError, StepError."""
     info.check(filters, "filters")
     exact = {
         name: value
@@ -134,7 +133,7 @@ def select_rows(
 def apply_filters(
     info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
 ) -> list[Row]:
-    """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
+    """Return the rows that match filters. Raises StepError if a filter cannot be judged."""
     judged = match_rows(rows, filters, scope)
     for each in judged:
         if each.is_unclear:
@@ -144,7 +143,7 @@ def apply_filters(
 
 
 def _list_unicode_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
-    """Return the values that a store may have for these: databases tell two spellings of accented letters apart."""
+    """Return possible stored spellings: databases distinguish two forms of accented letters."""
     ways: list[Iterable[str | int]] = [
         dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value))) if isinstance(value, str) else (value,)
         for value in exact.values()
@@ -153,7 +152,7 @@ def _list_unicode_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str,
 
 
 def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
-    """Return a value that the store itself can look for without taking too few rows; None if there is none."""
+    """Return a value by which the store itself can filter without losing rows; None if there is none."""
     if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
         return None
     value = scope.resolve_value(matcher)
@@ -170,12 +169,12 @@ def check_row(
 
 
 def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
-    """Name a row: ``tasks id=7``."""
+    """Return a row's name: ``tasks id=7``."""
     return f"{info.name} {info.key}={row.get(info.key)!r}"
 
 
 def show_row(row: Mapping[str, Any]) -> str:
-    """Show a row on one line, shortened."""
+    """Return a row on one line, shortened."""
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
 
@@ -186,29 +185,29 @@ _SHOWN_IDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRows:
-    """One run of one scenario, as far as rows are concerned."""
+    """State of one run of a scenario for checks of rows."""
 
     adapter: StoreAdapter | None
-    """None where the suite has no store: every look at an entity is an error then."""
+    """None without a store: every check of an entity is an error then."""
     scope: VariableScope
-    """Names; rows are captured into it."""
+    """Variables; rows are captured into it."""
     user: str | None
-    """Whose rows are looked at, where an entity knows users; None: everybody's."""
+    """Owner of the checked rows, if an entity has users; None: all owners."""
     clock: Callable[[], float]
-    """Seconds that only grow."""
+    """Monotonic seconds."""
     sleep: Callable[[float], None]
     """Waits this many seconds; may raise to end a wait early."""
     cleaner: RowCleaner | None = None
-    """Is told of every row that is to be removed afterwards."""
+    """Gets every row that must be removed afterwards."""
     alone: bool = True
     """Whether no other run writes meanwhile, so that every new row is the agent's."""
     beside: frozenset[str] = frozenset()
-    """Users of the other runs; where they may go on meanwhile, empty says that nobody knows them."""
+    """Users of concurrent runs; if runs may be concurrent, empty means unknown."""
     remarks: list[str] = field(default_factory=list)
-    """What should be said beside the result, although it changes nothing."""
+    """Remarks for the result that do not change it."""
 
     def is_user_of_no_run(self, owner: object) -> bool:
-        """Return whether a row's owner is no user of a run that goes on, so that this run's agent may have made it."""
+        """Return whether a row's owner is no user of an active run, so that this run's agent may have created it."""
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
     @property
@@ -229,14 +228,14 @@ def append_message(assertion: Assertion, more: str) -> Assertion:
 
 
 def describe_owner(info: EntityInfo, user: str | None) -> str:
-    """Describe whose rows were looked at, where that narrows anything."""
+    """Describe the owner of the checked rows, if that restricts them."""
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 
 def capture_row(
     run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
 ) -> list[Assertion]:
-    """Capture the one row; which one is meant must not be guessed. Returns what went wrong."""
+    """Capture the one selected row; it is an error if there are several. Returns the problem, if any."""
     if len(rows) == 1:
         try:
             run.scope.capture_row(alias, rows[0], primary=info.key, overwrite=overwrite)

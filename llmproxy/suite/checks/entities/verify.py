@@ -1,8 +1,8 @@
-"""Checks `verify` and `wait`: what is there now, and what is there in the end.
+"""Assertions `verify` and `wait`: the current and the eventual state of rows.
 
-With an id that row must exist (`exists: false`: must not). With filters the rows that they select: at least one, unless
-`count` allows none, and the fields must hold for every one. `wait` asks this until it holds; a store that fails
-meanwhile is asked again.
+With an id that row must exist (`exists: false`: must not). With filters, at least one row must be selected, unless
+`count` allows none, and the fields must hold for every one. `wait` repeats this until it holds; after a failure of the
+store it retries.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from llmproxy.suite.stores.sql_mapping import parse_key
 from llmproxy.suite.stores.value_conversion import from_plain
 
 _SHOWN = 3
-"""Rows of other users that are named."""
+"""Maximum rows of other users named."""
 _FAILING_ROWS = 5
-"""Rows whose fields are shown one by one when several are wrong."""
+"""Maximum failing rows whose fields are shown one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
 
 
 def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
-    """Look until it holds, or the time is over."""
+    """Check until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [build_unclear(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
@@ -115,7 +115,7 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
 
 
 def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
-    """Name rows of other users that are as the filters say, where it holds only because they are not looked at."""
+    """Describe matching rows of other users, if it holds only because they are excluded."""
     if info.user is None or run.user is None or info.user in wanted.filters:
         return
     with suppress(LLMProxyError):
@@ -134,7 +134,7 @@ def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Ver
 
 
 def _count_would_pass(run: RunRows, wanted: Verify, number: int) -> bool:
-    """Return whether what is said of how many rows there are would hold of this number."""
+    """Return whether the count assertion would hold for this number of rows."""
     if wanted.count is not None and not all_hold(check_number("", number, wanted.count, run.scope)):
         return False
     return wanted.exists is not False or not number
@@ -146,7 +146,7 @@ def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool)
 
 
 def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
-    """Return the rows that are meant, and words for them."""
+    """Return the selected rows, and a description of the selection."""
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
         said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner(info, run.user)
@@ -168,7 +168,7 @@ def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[s
 
 
 def _require_possible_key(info: EntityInfo, key: str | float) -> None:
-    """Refuse an id that no row can have: a text where keys are numbers may not be "gone". Raises StepError."""
+    """Refuse an id that no row can have: a text is no valid numeric key. Raises StepError."""
     kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
     try:
         from_plain(parse_key(key, kind), kind)
@@ -179,7 +179,7 @@ def _require_possible_key(info: EntityInfo, key: str | float) -> None:
 def _check_every_row(
     run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
-    """Check the fields of every row; of many, the wrong ones are shown."""
+    """Check the fields of every row; failing rows are shown, up to a limit."""
     judged = match_rows(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
@@ -200,7 +200,7 @@ class RunEntities:
         deterministic: bool = False,
         names: Sequence[str] = (),
     ) -> None:
-        """Begin a run with the entities `names`; `deterministic`: setup's ids are made of scenario, run and name."""
+        """Start a run with the entities `names`; `deterministic`: derive setup's ids from scenario, run and name."""
         self.run = run
         self._names = names
         self._sample = (scenario, sample)
@@ -208,7 +208,7 @@ class RunEntities:
         self._inserted = 0
 
     def list_auto_key_entities(self) -> list[str]:
-        """Return the entities of the store's description whose keys it counts up, as far as it says so."""
+        """Return the entities whose keys the store numbers itself, by its description."""
         store = self.run.adapter
         if store is None:
             return []
@@ -238,14 +238,14 @@ class RunEntities:
         return row
 
     def take_baseline(self, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
-        """Remember what is there when a step starts; the error, for `created` to report, if that failed."""
+        """Take a snapshot at the start of a step; returns the error for `created` to report, if it fails."""
         try:
             return take_baseline(self.run, entities)
         except LLMProxyError as error:
             return error
 
     def check_created(self, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
-        """Check what a step created; every item is checked, whatever the others said."""
+        """Check all `created` items of a step, regardless of failures of others."""
         made: list[Assertion] = []
         for number, item in enumerate(wanted):
             name = f"created[{number}]"
