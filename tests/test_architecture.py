@@ -233,6 +233,10 @@ def test_functions_are_verbs() -> None:
 NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+FIRST_WORDS = r"(Say|Hear|Give|Tell|Know)s?\b|(What|Who|Whom|Which|Where|Whose|How|Why)(ever)?\b"
+"""A docstring begins with a verb of the field, or names the thing: no "What is told of a call"."""
+
+
 def test_names_have_no_word_that_the_glossary_rules_out() -> None:
     """`CONTRIBUTING.md` lists words that are not used in names of files, classes, functions, and docstrings' first words."""
     listed = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Words that are not used")[2]
@@ -245,7 +249,7 @@ def test_names_have_no_word_that_the_glossary_rules_out() -> None:
         tree = ast.parse(path.read_text("utf-8"))
         named = [node for node in ast.walk(tree) if isinstance(node, NAMED)]
         said = (ast.get_docstring(node) or "" for node in (tree, *named))
-        found |= {f"{place}: {each[:60]}" for each in said if re.match(r"(Say|Hear|Give|Tell|Know)s?\b", each)}
+        found |= {f"{place}: {each[:60]}" for each in said if re.match(FIRST_WORDS, each)}
         for name in {*(node.name for node in named), path.stem}:
             snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
             if any(f"_{word}_" in f"_{snake}_" for word in words):
