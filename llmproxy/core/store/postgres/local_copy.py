@@ -57,9 +57,7 @@ In this order whoever held a slot comes before who took it over. A cassette with
 """
 _HEAD = 11
 """Columns of the cassette."""
-_BODIES = """
-SELECT sha256, size, encoding, base, prefix, suffix, depth, data FROM llmproxy.bodies WHERE sha256 = ANY(%s)
-"""
+_BODIES = "SELECT sha256, size, encoding, base, prefix, suffix, depth, data FROM llmproxy.bodies WHERE sha256 = ANY(%s)"
 _CASSETTE = """
 INSERT INTO cassettes (name, sample, created_at, recorded, latest_from, closed_cleanly, holder, pid, host, heartbeat)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name, sample) DO UPDATE SET created_at = excluded.created_at,
@@ -70,9 +68,7 @@ _INTERACTION = (
     "INSERT INTO interactions (id, superseded_at, superseded_by, position, occurrence, request_body, response_body,"
     f" {_COLUMNS}) VALUES ({', '.join('?' * (7 + len(rows.COLUMNS)))})"
 )
-_SUPERSEDE = """
-UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ? AND cassette = ? AND sample = ?
-"""
+_SUPERSEDE = "UPDATE interactions SET superseded_at = ?, superseded_by = ? WHERE id = ? AND cassette = ? AND sample = ?"
 _BODY = """
 INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
@@ -134,39 +130,54 @@ def update_samples(
 
 
 def _update_sample(local: sqlite3.Connection, conn: Conn, place: CopyPlace, known: Mapping[bytes, Body]) -> bool:
-    """Update one copy; returns whether something went."""
+    """Update one copy; returns whether something went. Raises CassetteCorrupt: a body is missing on the server."""
+    try:
+        while True:
+            before = _read_version(local, place)
+            found = _read_changes(conn, place, *before)
+            with write_transaction(local):
+                if _read_version(local, place) == before:  # else another process was quicker
+                    return _write_changes(local, conn, place, before[1], found, known)
+    except CassetteCorrupt:
+        # Another machine may have deleted rows and bodies between our statements. In one snapshot, nothing is missing.
+        with write_transaction(local), conn.transaction():
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            before = _read_version(local, place)
+            return _write_changes(local, conn, place, before[1], _read_changes(conn, place, *before), known)
+
+
+def _write_changes(
+    local: sqlite3.Connection, conn: Conn, place: CopyPlace, copied: int | None, found: Sequence[tuple[Any, ...]],
+    known: Mapping[bytes, Body],
+) -> bool:  # fmt: skip
+    """Write changes `found`, read and write the others; returns whether something went. `copied`: the copy's epoch."""
+    epoch = copied
     while True:
-        before = _read_version(local, place)
-        version, epoch = before or (-1, None)
-        found = _read_changes(conn, place, epoch, (version, 1 << 62))
-        with write_transaction(local):
-            if _read_version(local, place) != before:
-                continue  # another process was quicker
-            while True:
-                if not found or found[0][1] != epoch:
-                    _clear_sample(local, place)
-                if not found:
-                    local.execute("DELETE FROM server_copies WHERE cassette = ? AND sample = ?", place)
-                    return True
-                epoch = found[0][1]
-                _write_rows(local, conn, place, [row[_HEAD:] for row in found if row[_HEAD] is not None], known)
-                if len(found) < AT_ONCE:
-                    break
-                found = _read_changes(conn, place, epoch, found[-1][_HEAD : _HEAD + 2])
+        if not found or found[0][1] != epoch:
+            _clear_sample(local, place)
+        if not found:
+            local.execute("DELETE FROM server_copies WHERE cassette = ? AND sample = ?", place)
+            return True
+        epoch = found[0][1]
+        _write_rows(local, conn, place, [row[_HEAD:] for row in found if row[_HEAD] is not None], known)
+        if len(found) < AT_ONCE:
             _write_cassette(local, place, found[0][:_HEAD])
-            return before is not None and before[1] != epoch
+            return copied not in (None, epoch)
+        found = _read_changes(conn, place, found[-1][_HEAD], epoch, found[-1][_HEAD + 1])
 
 
-def _read_version(local: sqlite3.Connection, place: CopyPlace) -> tuple[int, int] | None:
-    """Return the version and epoch that was copied."""
+def _read_version(local: sqlite3.Connection, place: CopyPlace) -> tuple[int, int | None]:
+    """Return the version and epoch that was copied; -1 and None if nothing was."""
     sql = "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?"
     found: tuple[int, int] | None = local.execute(sql, place).fetchone()
-    return found
+    return found or (-1, None)
 
 
-def _read_changes(conn: Conn, place: CopyPlace, epoch: int | None, after: tuple[int, int]) -> list[tuple[Any, ...]]:
+def _read_changes(
+    conn: Conn, place: CopyPlace, version: int, epoch: int | None, id_: int = 1 << 62
+) -> list[tuple[Any, ...]]:
     """Return the next rows after a version and id, each behind its cassette's; none if the cassette is gone."""
-    return conn.execute(_CHANGES.encode(), (epoch, *after, to_pg(place[0]), place[1])).fetchall()
+    return conn.execute(_CHANGES.encode(), (epoch, version, id_, to_pg(place[0]), place[1])).fetchall()
 
 
 def _clear_sample(local: sqlite3.Connection, place: CopyPlace) -> None:

@@ -17,13 +17,22 @@ import pytest
 from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.postgres import local_copy
 from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
-from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
+from llmproxy.errors import (
+    CassetteBusy,
+    CassetteCorrupt,
+    CassetteError,
+    CassetteNewer,
+    CassetteNotFound,
+    LLMProxyError,
+    StoreReadOnly,
+)  # fmt: skip
 from llmproxy.server_store_path import StoreServer, register_server
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
@@ -367,6 +376,38 @@ def test_two_machines_delete_at_once(team_url: str, tmp_path: Path) -> None:
         ):
             pass
     assert execute(team_url, "SELECT sha256 FROM llmproxy.bodies") == []
+
+
+@pytest.mark.parametrize("step", ["_copy_bodies", "Body"])
+def test_what_is_deleted_between_two_reads_is_no_damage(
+    step: str, team_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine deletes after the rows were read, or replaces what a body builds on after that body was read."""
+    long, original = b"a long conversation " * 100, getattr(local_copy, step)
+    with opened(team_url, tmp_path) as store, opened(team_url, tmp_path, whole=False) as other:
+        asked = [interaction(n, cassette="team", request=Request("POST", "/", (), long * n)) for n in (1, 2)]
+        gone, kept = (store.add_interaction(each, supersede=False) for each in asked)
+        assert execute(team_url, "SELECT count(*) FROM llmproxy.bodies WHERE base IS NOT NULL") == [(1,)]
+        if step == "Body":
+            execute(team_url, f"DELETE FROM llmproxy.interactions WHERE id = {gone}")
+
+        def delete_first(*args: Any) -> Any:
+            monkeypatch.undo()
+            store.delete_interactions([gone])
+            return original(*args)
+
+        monkeypatch.setattr(local_copy, step, delete_first)
+        other.refresh_cassette("team")
+        assert [row.id for row in other.list_summaries()] == [kept]
+        assert other.load(kept).request.body == long * 2
+
+
+def test_a_missing_body_is_damage(team_url: str, tmp_path: Path) -> None:
+    with opened(team_url, tmp_path) as store, opened(team_url, tmp_path, whole=False) as other:
+        store.add_interaction(interaction(1, cassette="team"), supersede=False)
+        execute(team_url, "SET session_replication_role = replica", "DELETE FROM llmproxy.bodies")
+        with pytest.raises(CassetteCorrupt, match="has no row"):
+            other.refresh_cassette("team")
 
 
 CASES: dict[str, tuple[Callable[[Store], object], list[tuple[str, int, str]]]] = {
