@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -152,9 +152,9 @@ def connect_server(server: StoreServer) -> Conn:
     return conn
 
 
-def retries(pauses: Sequence[float] = PAUSES) -> Iterator[AbstractContextManager[None]]:
+def retries(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
     """Yield a context for each attempt, with pauses between; all but the last one's take ServerLost and Conflict."""
-    for pause in pauses:
+    for pause in () if once else PAUSES:
         yield suppress(ServerLost, Conflict)
         time.sleep(pause)
     yield nullcontext()

@@ -23,7 +23,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, EncodedBody, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
 from llmproxy.core.store.postgres import local_copy, schema, statements
-from llmproxy.core.store.postgres.connection import PAUSES, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
+from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
@@ -373,13 +373,16 @@ class ServerStore(Store):
         place = (to_pg_text(cassette), sample)
         if place not in self._held and place not in self._wrote:
             return  # nothing was written, so there is nothing to say
-        pauses, self._away = () if self._away else PAUSES, True
-        for attempt in retries(pauses):
-            with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
-                if clean is None:
-                    clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
-                statements.release_lease(conn, place, holder, clean=clean)
-                break
+        try:
+            for attempt in retries(once=self._away):
+                with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
+                    if clean is None:
+                        clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
+                    statements.release_lease(conn, place, holder, clean=clean)
+                    break
+        except ServerLost:
+            self._away = True
+            raise
         self._held.pop(place, None)
         self._away = False
 

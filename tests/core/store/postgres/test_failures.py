@@ -31,6 +31,7 @@ from llmproxy.errors import (
     CassetteNewer,
     CassetteNotFound,
     LLMProxyError,
+    RecordingError,
     StoreReadOnly,
 )  # fmt: skip
 from llmproxy.server_store_path import StoreServer, register_server
@@ -408,6 +409,23 @@ def test_a_missing_body_is_damage(team_url: str, tmp_path: Path) -> None:
         execute(team_url, "SET session_replication_role = replica", "DELETE FROM llmproxy.bodies")
         with pytest.raises(CassetteCorrupt, match="has no row"):
             other.refresh_cassette("team")
+
+
+def test_an_end_that_failed_leaves_the_next_one_its_retries(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """Only a server that stayed away is not waited for again."""
+    with cut_network(server.socket) as network, opened(through(network, team_url), tmp_path) as store:
+        for name in "ab":
+            store.begin_writing(name, 1, exclusive=True, holder="we")
+        execute(team_url, "ALTER TABLE llmproxy.cassettes RENAME TO away")
+        with pytest.raises(RecordingError):
+            store.end_writing("a", 1, "we", clean=True)
+        execute(team_url, "ALTER TABLE llmproxy.away RENAME TO cassettes")
+        network.cut()
+        mending = threading.Timer(0.3, network.mend)
+        mending.start()
+        store.end_writing("b", 1, "we", clean=True)
+        mending.join()
+    assert execute(team_url, "SELECT name FROM llmproxy.cassettes WHERE holder IS NULL") == [("b",)]
 
 
 CASES: dict[str, tuple[Callable[[Store], object], list[tuple[str, int, str]]]] = {
