@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30.0
 """Timeout of one statement in seconds; a broken network reports nothing."""
-_SOON = 0.5
-"""Maximum seconds that the event loop waits until another thread has used the connection."""
+SOON = 0.5
+"""Maximum seconds that the event loop waits until another thread has used the connection or the copy."""
 PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
 """Seconds between attempts to write while the server is unavailable."""
 _SETTINGS = (
@@ -76,7 +76,7 @@ class ServerLink:
     @property
     def is_usable(self) -> bool:
         """Whether it is open, and free soon."""
-        free = self._conn is not None and self._lock.acquire(timeout=_SOON)
+        free = self._conn is not None and self._lock.acquire(timeout=SOON)
         try:
             return free and self._conn is not None
         finally:

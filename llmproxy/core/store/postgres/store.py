@@ -23,7 +23,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, EncodedBody, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
 from llmproxy.core.store.postgres import local_copy, schema, statements
-from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
+from llmproxy.core.store.postgres.connection import SOON, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
@@ -187,45 +187,47 @@ class ServerStore(Store):
         for attempt in retries():
             with attempt, self._reads.borrow_connection(writing=False) as conn:
                 conn.execute("SELECT 1")
-                return
+                with self._copy_connection():  # a recorder's update of the copy waits for the server as well
+                    return
 
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return live recordings of `key`; if others record too, refresh at a miss. Raises ServerLost."""
         found = super().find_keyed(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
-        if (
-            not self._reads.is_usable
-        ):  # connecting takes seconds, on the event loop: `wait_for_server` does so elsewhere
-            raise ServerLost(
+        if not self._reads.is_usable:
+            raise ServerLost(  # connecting takes seconds, on the event loop: `wait_for_server` does so elsewhere
                 f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew."
             )
-        self._refresh_copy(cassette)
+        self._refresh_copy(cassette, timeout=SOON)
         return super().find_keyed(cassette, sample, party, key)
 
-    def _refresh_copy(self, cassette: str | None) -> None:
+    def _refresh_copy(self, cassette: str | None, *, timeout: float = -1) -> None:
         with self._reads.borrow_connection(writing=False) as conn:
-            self._update_copy(conn, cassette)
+            self._update_copy(conn, cassette, timeout=timeout)
 
-    def _update_copy(self, conn: Conn, cassette: str | None) -> None:
-        with self._copy_connection() as local:
+    def _update_copy(self, conn: Conn, cassette: str | None, *, timeout: float = -1) -> None:
+        with self._copy_connection(timeout) as local:
             if local_copy.update_samples(local, conn, local_copy.find_changed_samples(local, conn, cassette), {}):
                 self._bodies.forget_bases()
 
     @contextmanager
-    def _copy_connection(self) -> Iterator[FileConn]:
-        """Yield the copy's writing connection to one thread."""
-        with self._lock:
+    def _copy_connection(self, timeout: float = -1) -> Iterator[FileConn]:
+        """Yield the copy's writing connection to one thread. Raises ServerLost after `timeout` seconds (-1: never)."""
+        if not self._lock.acquire(timeout=timeout):
+            raise ServerLost(f"The store {self.server.shown} cannot be reached now: another request waits for it.")
+        try:
             if self._writer is None or not self._writer.is_current():
                 raise RecordingError(
                     f"The copy of {self.server.shown} at {self.path} was removed while it was in use.",
                     hint="Start again.",
                 )
-            try:
-                yield self._writer
-            except sqlite3.Error as error:
-                self._bodies.forget_bases()
-                raise translate_local(error, self.path, writing=True) from error
+            yield self._writer
+        except sqlite3.Error as error:
+            self._bodies.forget_bases()
+            raise translate_local(error, self.path, writing=True) from error
+        finally:
+            self._lock.release()
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class ServerStore(Store):
                 except _AlreadyStored as before:
                     stored = before.ids
                 self._wrote.update(each.cassette_and_sample for each in sent)
-                self._update_copy_after(conn, sent, bodies, instead_of)
+                self._update_copy_after(sent, bodies, instead_of)
                 break
         return stored
 
@@ -332,13 +334,17 @@ class ServerStore(Store):
         return answer
 
     def _update_copy_after(
-        self, conn: Conn, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
+        self, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
     ) -> None:
-        """Update the copy with committed rows; if that fails, a miss there asks the server first."""
+        """Update the copy with committed rows; if that fails, a miss there asks the server first.
+
+        Until then the outdated copy may still answer with a recording that these rows superseded.
+        """
         made = [each.given.interaction for each in sent]
         places = {(one.cassette, one.sample) for one in made}
         try:
-            with self._copy_connection() as local:
+            # Borrowed again, although our caller has it: this closes a connection on which a statement timed out.
+            with self._writes.borrow_connection(writing=True) as conn, self._copy_connection() as local:
                 changed = [(to_sql(name), sample) for name, sample in places]
                 if instead_of is not None:
                     changed = local_copy.find_changed_samples(local, conn, instead_of)

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, strategies
 
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.postgres import local_copy
+from llmproxy.core.store.postgres import connection, local_copy
 from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _build_lost_error, from_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
+from llmproxy.core.store.postgres.store import ServerStore
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Addition, Store
@@ -409,6 +410,51 @@ def test_a_missing_body_is_damage(team_url: str, tmp_path: Path) -> None:
         execute(team_url, "SET session_replication_role = replica", "DELETE FROM llmproxy.bodies")
         with pytest.raises(CassetteCorrupt, match="has no row"):
             other.refresh_cassette("team")
+
+
+def test_a_miss_does_not_wait_for_a_recorder(team_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorder waits for the server while it updates the copy: the event loop goes on, and a thread waits."""
+    updating, go_on, original = threading.Event(), threading.Event(), local_copy.update_samples
+
+    def update_late(*args: Any) -> bool:
+        monkeypatch.undo()
+        updating.set()
+        go_on.wait(5)
+        return original(*args)
+
+    with opened(team_url, tmp_path) as store, ThreadPoolExecutor() as threads:
+        store.begin_writing("team", 1, exclusive=False, holder="h")
+        assert store.find_keyed("team", 1, "agent", key(1)) == ()
+        monkeypatch.setattr(local_copy, "update_samples", update_late)
+        recording = threads.submit(store.add_interaction, interaction(1, cassette="team"), supersede=False)
+        assert updating.wait(30)
+        with pytest.raises(ServerLost, match="another request waits"):
+            store.find_keyed("team", 1, "agent", key(1))
+        waiting = threads.submit(store.wait_for_server)
+        time.sleep(0.2)
+        assert not waiting.done()
+        go_on.set()
+        waiting.result(30)
+        assert [slot.id for slot in store.find_keyed("team", 1, "agent", key(1))] == [recording.result(30)]
+
+
+def test_a_statement_without_an_answer_ends_its_connection(
+    team_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the commit, where the recording is acknowledged: the next one does not begin with an error."""
+
+    def hang(_local: object, conn: connection.Conn, *_: object) -> None:
+        monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.1)
+        conn.execute("SELECT pg_sleep(3)")
+
+    with opened(team_url, tmp_path) as store:
+        assert isinstance(store, ServerStore)
+        monkeypatch.setattr(local_copy, "update_samples", hang)
+        store.add_interaction(interaction(1), supersede=False)
+        assert not store._writes.is_usable
+        monkeypatch.undo()
+        store.add_interaction(interaction(2), supersede=False)
+        assert len(store.list_summaries()) == 2
 
 
 def test_an_end_that_failed_leaves_the_next_one_its_retries(server: Postgres, team_url: str, tmp_path: Path) -> None:
