@@ -92,8 +92,8 @@ def serve(
     """Serve recordings to a coding agent, as an MCP server over stdio. After --, give the agent that the tool `replay`
     may run.
     """
+    from llmproxy.client.tools.mcp_serve_tools import ServerOptions
     from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
-    from llmproxy.client.tools.mcp_server_tools import ServerOptions
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:

@@ -16,7 +16,7 @@ from llmproxy.protocol import AGENT, OFFLINE
 from llmproxy.proxy_calls import Call, Totals, describe_hits, describe_stubs
 
 if TYPE_CHECKING:
-    from llmproxy.core.forks.mocked_tool_results import UnusedMocks
+    from llmproxy.core.forks.mock_parsing import UnusedMocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Report(Totals):
     @property
     def unused_mocks_error(self) -> UnusedMocks | None:
         """Error of tool mocks that changed nothing; None without any."""
-        from llmproxy.core.forks.mocked_tool_results import find_unused_mocks
+        from llmproxy.core.forks.mock_parsing import find_unused_mocks
 
         return find_unused_mocks(self.overrides)
 

@@ -35,7 +35,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
 from llmproxy.core.traffic.origin_guard import OriginGuard
-from llmproxy.core.traffic.response_bytes import write_head
+from llmproxy.core.traffic.response_plan import write_head
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_read_and_is_idle
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision

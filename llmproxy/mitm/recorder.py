@@ -28,7 +28,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.mcp_messages import LAST_CHUNK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic import response_bytes
+from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
@@ -255,7 +255,7 @@ class Recorder(WebSocketHooks):
             replaced = {name for name, _ in ours}
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
             response.headers = http.Headers((*others, *ours))
-            bodiless = flow.request.method == "HEAD" or response.status_code in response_bytes.BODILESS
+            bodiless = flow.request.method == "HEAD" or response.status_code in response_plan.BODILESS
             if response.is_http2 and not bodiless and "content-length" not in response.headers:
                 response.headers["transfer-encoding"] = "chunked"  # as the layer's client, HTTP/1, has to hear it
             if response.status_code != SWITCHING:
@@ -405,15 +405,15 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
     if location is None:
         return headers, ()
     where = exchange.route
-    kept = response_bytes.normalize_location(
+    kept = response_plan.normalize_location(
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
     fields = replace_header(headers, "location", kept)
-    back = response_bytes.serve_location(kept, exchange.place.prefix)
+    back = response_plan.serve_location(kept, exchange.place.prefix)
     if back is None:
         exchange.note = (
-            f"leads to {response_bytes.find_redirect_host(fields)}, past this proxy: what follows is not recorded"
+            f"leads to {response_plan.find_redirect_host(fields)}, past this proxy: what follows is not recorded"
         )
         return fields, ()
     return fields, ((b"location", back.encode("latin-1", "replace")),)

@@ -25,7 +25,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.request_stages import build_miss_context
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Response, header
-from llmproxy.core.traffic.response_bytes import NOT_REPLAYED
+from llmproxy.core.traffic.response_plan import NOT_REPLAYED
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, decode_frames
 from llmproxy.core.ws_replay import (
     LONGEST_REASON,

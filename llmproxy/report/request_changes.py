@@ -23,7 +23,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.sessions.change_trials import ChangeTrial, read_trials
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import list_accepted_unused, read_accepted_changes
+from llmproxy.core.store.queries import list_unused_by_accepted_change, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.server_store_path import store_exists
 from llmproxy.settings import shown_path
@@ -167,7 +167,7 @@ def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
     if trials and store_exists(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
-                gone = list_accepted_unused(database, trial.cassette)
+                gone = list_unused_by_accepted_change(database, trial.cassette)
                 found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
                 rows[trial.cassette_and_sample] = {
                     row.id: row for row in found if digest_lookup_key(row.key) not in gone

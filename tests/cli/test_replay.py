@@ -296,7 +296,7 @@ def test_no_server_of_tools_runs_in_a_replay(tmp_path: Path) -> None:
     data = Path(llmproxy.__file__).parent / "data"
     agent = [sys.executable, str(data / "demo_tools_agent.py"), "tools.json"]
     here, asked = Here(tmp_path, agent), {"title": "Printer"}
-    server = {"command": sys.executable, "args": [str(data / "demo_tickets.py"), "runs"]}
+    server = {"command": sys.executable, "args": [str(data / "demo_ticket_server.py"), "runs"]}
     (tmp_path / "tools.json").write_text(json.dumps({"mcpServers": {"tickets": server}}))
     script = [step(call=[{"name": "create_ticket", "arguments": asked}]), step(tool_result="#1", say="Done.")]
     with Provider(script) as up:

@@ -17,7 +17,7 @@ from llmproxy.core.sessions.exchange import Config, RequestHeadInfo
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers, Key
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine

@@ -33,7 +33,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Headers, Response
-from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan
+from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, MissError

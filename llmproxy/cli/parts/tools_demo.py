@@ -22,7 +22,7 @@ from typing import Any
 from llmproxy.errors import MachineError
 
 SECONDS = 120
-_PROGRAMS = ("demo_tools_agent.py", "demo_tickets.py")
+_PROGRAMS = ("demo_tools_agent.py", "demo_ticket_server.py")
 _TITLE = "Printer on floor 3 is broken"
 
 

@@ -78,7 +78,7 @@ def list_anchor_words(before: str) -> list[str]:
 
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return an unused name; `called` is the JSON member of the value, empty in a text."""
-    base = _name_for_tool(called or _derive_base_name(before.rpartition("\n")[2], kind), tool)
+    base = _name_for_tool(called or _name_after_preceding_text(before.rpartition("\n")[2], kind), tool)
     name, n = base, 1
     while name in taken:
         n += 1
@@ -86,7 +86,7 @@ def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: C
     return name
 
 
-def _derive_base_name(before: str, kind: str) -> str:
+def _name_after_preceding_text(before: str, kind: str) -> str:
     if LISTED.match(before):
         column = len(before.split())
         return f"file_{_COLUMNS[column] if column < len(_COLUMNS) else 'time' if kind == 'time' else 'name'}"

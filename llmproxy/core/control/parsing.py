@@ -11,7 +11,7 @@ from llmproxy.core.bindings import RunVariable, check_run_variable
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults import Faults
 from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
-from llmproxy.core.forks.mocked_tool_results import parse_mocks
+from llmproxy.core.forks.mock_parsing import parse_mocks
 from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.sessions.session import split_cassette_sample

@@ -43,7 +43,7 @@ def list_json_parts(content_type: str, body: bytes) -> list[BodyPart]:
     if kind == "ndjson":
         return list(_list_ndjson_parts(body))
     if kind == "aws":
-        return list(_list_frames(body))
+        return list(_list_aws_event_frames(body))
     whole = _json_part(body, 0, len(body))
     if whole is None:
         return list(_list_ndjson_parts(body)) if kind in ("json", "array") else []
@@ -80,7 +80,7 @@ def _list_ndjson_parts(body: bytes) -> Iterator[BodyPart]:
         at += len(line)
 
 
-def _list_frames(body: bytes) -> Iterator[BodyPart]:
+def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
     at = 0
     for headers, payload in iter_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)

@@ -19,7 +19,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import has_answers_left_by_client
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision, Exhausted
 

@@ -32,7 +32,7 @@ from llmproxy.core.sessions.change_trials import TrialStore
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_sample
-from llmproxy.core.store.queries import count_unused, list_accepted_unused
+from llmproxy.core.store.queries import count_unused, list_unused_by_accepted_change
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
@@ -206,7 +206,7 @@ class EngineQueries:
         if store is None:
             return None
         unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
-        gone = list_accepted_unused(store, session.cassette) if unused else ()
+        gone = list_unused_by_accepted_change(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 

@@ -15,7 +15,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_bytes import PlanCache
+from llmproxy.core.traffic.response_plan import PlanCache
 from llmproxy.protocol import Decision, Mode, PlayScope
 from llmproxy.server_store_path import store_exists
 

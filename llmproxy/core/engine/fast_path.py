@@ -28,7 +28,7 @@ from llmproxy.core.sessions.exchange import RequestHeadInfo
 from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
+from llmproxy.core.traffic.response_plan import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, PlayScope
 from llmproxy.proxy_calls import Call, Totals

@@ -39,7 +39,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header, is_grpc
-from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.protocol import FAULT_HEADER, Decision
 from llmproxy.proxy_calls import Call

@@ -51,7 +51,7 @@ from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, replace_header, without
-from llmproxy.core.traffic.response_bytes import find_prefix
+from llmproxy.core.traffic.response_plan import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode

@@ -40,7 +40,7 @@ from llmproxy.core.store.queries import canonical_of, find_other_places
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers, Key, Response, header
-from llmproxy.core.traffic.response_bytes import (
+from llmproxy.core.traffic.response_plan import (
     REDIRECTS,
     ClientHttp,
     HeadPlan,

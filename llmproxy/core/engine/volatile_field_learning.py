@@ -187,7 +187,7 @@ def restate_run(
                 made = found
                 break
         else:
-            made = one if one.key in same else _restate_unmatched(one, new, names)
+            made = one if one.key in same else _restate_in_newer_folders(one, new, names)
         told.append(made)
     return RestatedRun(told, tuple(sorted(names)))
 
@@ -213,7 +213,7 @@ def _rewrite_as_newer(
     return replace(one, key=other.key, request=other.request, response=response)
 
 
-def _restate_unmatched(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
+def _restate_in_newer_folders(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:

@@ -427,9 +427,9 @@ def spell_ambiguous_path(target: str, *, slashes: bool) -> str:
         and not _STAYS & {chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)} - {"/"}
     ):
         return ""
-    return _ESCAPED.sub(_spell_escape, path)
+    return _ESCAPED.sub(_normalize_escape, path)
 
 
-def _spell_escape(match: re.Match[str]) -> str:
+def _normalize_escape(match: re.Match[str]) -> str:
     letter = chr(int(match[1], 16))
     return letter if 0x20 < ord(letter) < 0x7F and letter not in _STAYS else f"%{match[1].upper()}"

@@ -61,7 +61,7 @@ from llmproxy.core.misses.nearest_recording import RecordingRewriter
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key, Response
-from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.core.traffic.response_plan import SendingPlan
 from llmproxy.protocol import Channel, Decision
 from llmproxy.proxy_calls import Call
 

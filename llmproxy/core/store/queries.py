@@ -56,7 +56,7 @@ def count_unused(
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
     found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
-    gone = list_accepted_unused(store, cassette) if left else ()
+    gone = list_unused_by_accepted_change(store, cassette) if left else ()
     return sum(digest_lookup_key(key) not in gone for key in left)
 
 
@@ -153,7 +153,7 @@ def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChang
     return tuple(note for note in read_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
-def list_accepted_unused(store: Readable, cassette: str) -> frozenset[str]:
+def list_unused_by_accepted_change(store: Readable, cassette: str) -> frozenset[str]:
     """Return `accepted_changes.digest_lookup_key` of the recordings that may stay unused by an accepted change."""
     found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)

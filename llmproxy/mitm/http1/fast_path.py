@@ -34,7 +34,7 @@ from llmproxy.core.engine.request_identification import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestHeadInfo
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
-from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
+from llmproxy.core.traffic.response_plan import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.request_handling import IncomingRequest, get_undelayed_answer

@@ -26,7 +26,7 @@ from llmproxy.core.sessions.exchange import Exchange, RequestHeadInfo
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_page
-from llmproxy.core.traffic.response_bytes import ClientHttp, HeadPlan, SendingPlan
+from llmproxy.core.traffic.response_plan import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.intercept import find_destination, read_proxy_credentials

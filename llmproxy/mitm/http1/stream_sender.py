@@ -10,7 +10,7 @@ from collections import deque
 from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, SendCondition, frame_http_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
-from llmproxy.core.traffic.response_bytes import HeadPlan, SendingPlan
+from llmproxy.core.traffic.response_plan import HeadPlan, SendingPlan
 from llmproxy.mitm.client_sockets import has_read_and_is_idle
 from llmproxy.mitm.http1.request_handling import LOOK, ClientConnectionState, Ending, LayerState
 

@@ -110,9 +110,9 @@ class HttpAdapter(AgentAdapter):
         return f"the agent at {parts.scheme}://{printable(place + parts.path)}"
 
     @property
-    def hands_over(self) -> bool:
+    def sends_session(self) -> bool:
         """Whether each request contains the session."""
-        return self.headers.hands_over
+        return self.headers.sends_session
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
         self._reached = set()
@@ -258,9 +258,9 @@ class HttpAgent(HttpAdapter):
         return self.body.names | self.headers.names | self._address.names
 
     @property
-    def hands_over(self) -> bool:
+    def sends_session(self) -> bool:
         """Whether each request contains the session."""
-        return any(each.hands_over for each in (self.body, self.headers, self._address))
+        return any(each.sends_session for each in (self.body, self.headers, self._address))
 
     async def open(self, session: RunSession | None) -> None:
         """Drop the last run's conversations."""

@@ -56,7 +56,7 @@ class ServiceAgent(AgentAdapter):
     @property
     def session_to_bind(self) -> str | None:
         """Session that is bound to the run's while this agent answers; None if it can answer in parallel."""
-        if self._run is None or self.agent.hands_over or self._proven.get(self._run.proxy):
+        if self._run is None or self.agent.sends_session or self._proven.get(self._run.proxy):
             return None
         return self.session
 
@@ -69,7 +69,7 @@ class ServiceAgent(AgentAdapter):
         """Prepare for a run; checks whether the service forwards the header, once for each proxy."""
         self.notes, self._run = (), session
         await self.agent.open(session)
-        if session is None or self.agent.hands_over:
+        if session is None or self.agent.sends_session:
             return
         if self.propagates is not None and session.proxy not in self._proven:
             await self._probe_header_propagation(session.control)

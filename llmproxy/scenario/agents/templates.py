@@ -59,7 +59,7 @@ class RequestTemplate:
         return cls(tree, frozenset(found))
 
     @property
-    def hands_over(self) -> bool:
+    def sends_session(self) -> bool:
         """Whether it contains the session."""
         return bool(self.names & set(HANDOVER))
 

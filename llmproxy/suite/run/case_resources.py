@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.forks.mocked_tool_results import parse_mocks
+from llmproxy.core.forks.mock_parsing import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession, finish_in_thread
@@ -242,7 +242,7 @@ class CaseResources:
             agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
             emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
         )  # fmt: skip
-        fresh = run_context.recorded is None and _outlives_run(agent)
+        fresh = run_context.recorded is None and _may_remember_earlier_runs(agent)
         context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context
 
@@ -284,7 +284,7 @@ def _fix_agent_clock_and_seed(agent: AgentAdapter, case: SuiteCase, sample: int)
     return agent
 
 
-def _outlives_run(agent: AgentAdapter) -> bool:
+def _may_remember_earlier_runs(agent: AgentAdapter) -> bool:
     """Return whether an agent lives longer than a run, so that it may remember earlier conversations."""
     from llmproxy.scenario.agents.command import CommandAgent
 

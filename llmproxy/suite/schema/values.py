@@ -148,7 +148,7 @@ def _read_faults(value: object) -> object:
 
 def _read_mock(value: object) -> object:
     """Parse tool mocks; a result may still contain references."""
-    from llmproxy.core.forks.mocked_tool_results import InvalidMock, parse_mocks
+    from llmproxy.core.forks.mock_parsing import InvalidMock, parse_mocks
 
     try:
         parse_mocks(value)

@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fields
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import BindScope, Decision, Mode
 from tests.core.engine.test_engine import answered, body, engine, send as _ask

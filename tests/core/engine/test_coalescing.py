@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AFTER_HEADER, CACHE_HEADER, Mode
 from llmproxy.settings import load

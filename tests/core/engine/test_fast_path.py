@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import RequestHeadInfo
 from llmproxy.core.sessions.session import CallLog, Session
 from llmproxy.core.traffic.interaction import Key
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
 from llmproxy.proxy_calls import Call
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_plan import ClientHttp
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import ask, engine
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.forks.mocked_tool_results import find_unused_mocks, parse_mocks
+from llmproxy.core.forks.mock_parsing import find_unused_mocks, parse_mocks
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, OverrideError, Overrides, parse_overrides
 from llmproxy.core.forks.swap_results import NumberedCall, Swapped, swap_results
 from tests.support.messages import asks, call, result, user

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
-from llmproxy.core.traffic.response_bytes import find_prefix, find_redirect_host, normalize_location, serve_location
+from llmproxy.core.traffic.response_plan import find_prefix, find_redirect_host, normalize_location, serve_location
 from llmproxy.errors import RefusedError
 
 OURS = OriginGuard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))

@@ -231,7 +231,7 @@ def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(
     async def both(px: str, url: str, mode: str) -> list[Any]:
         body = {"question": "$message", "thread": "$thread_id", "llm": "$llm"}
         mine = [HttpAgent(url, body=body, reply="$.answer.said") for _ in range(2)]
-        assert mine[0].hands_over
+        assert mine[0].sends_session
         return list(
             await asyncio.gather(*(one_run(px, *each, mode) for each in zip(mine, ("one", "two"), strict=True)))
         )

@@ -64,6 +64,6 @@ def test_a_variable_that_is_not_set_is_the_environments_fault() -> None:
 
 
 def test_a_template_says_whether_it_hands_over_the_session() -> None:
-    assert RequestTemplate.from_tree({"a": "$llm"}, "body").hands_over
-    assert RequestTemplate.from_tree("$session", "headers").hands_over
-    assert not RequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").hands_over
+    assert RequestTemplate.from_tree({"a": "$llm"}, "body").sends_session
+    assert RequestTemplate.from_tree("$session", "headers").sends_session
+    assert not RequestTemplate.from_tree(["$message", "$proxy", "$$llm"], "body").sends_session

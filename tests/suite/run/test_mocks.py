@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.core.forks.mocked_tool_results import UnusedMocks
+from llmproxy.core.forks.mock_parsing import UnusedMocks
 from llmproxy.errors import SettingsError
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig

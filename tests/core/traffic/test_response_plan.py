@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.body_decoding import BodyDecoder, decode_body, parse_multipart
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan_response, write_head
+from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan, plan_response, write_head
 from tests.support.narrowing import known
 
 SSE: Headers = (("content-type", "text/event-stream"),)
