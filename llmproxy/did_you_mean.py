@@ -37,7 +37,7 @@ def _fold_word(word: str) -> str:
 
 
 def _name_lookalikes(word: str) -> str:
-    """Name invisible characters and characters that look like others."""
+    """Name the first three characters that are not ASCII."""
     odd = [
         f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"
         for each in word

@@ -1,14 +1,21 @@
 """Every error shown to users, with its code, HTTP status and exit code.
 
-LLMProxyError ├── SettingsError        a flag, variable or file has an invalid value ├── MachineError         the
-machine prevents it: port taken, extra missing, no such file ├── CassetteError        a recording cannot be used │   ├──
-CassetteNotFound (also FileNotFoundError) │   ├── CassetteCorrupt  (also ValueError) │   ├── CassetteNewer    written by
-a newer llmproxy │   ├── CassetteBusy     another session records it, or the file is locked │   └── StoreReadOnly    the
-store cannot be written to ├── SuiteError           a YAML suite is invalid ├── AgentError           the agent under
-test was reached, and crashed, hung or answered nonsense ├── AgentUnreachable     the agent under test was never reached
-├── MissError            the request was never recorded, and the mode refuses to go upstream ├── RefusedError
-the request will not be served: host, size, framing ├── UpstreamError        the provider could not be reached or closed
-the connection └── RecordingError       an answer could not be stored
+LLMProxyError
+├── SettingsError        a flag, variable or file has an invalid value
+├── MachineError         the machine prevents it: port taken, extra missing, no such file
+├── CassetteError        a recording cannot be used
+│   ├── CassetteNotFound (also FileNotFoundError)
+│   ├── CassetteCorrupt  (also ValueError)
+│   ├── CassetteNewer    written by a newer llmproxy
+│   ├── CassetteBusy     another session records it, or the file is locked
+│   └── StoreReadOnly    the store cannot be written to
+├── SuiteError           a YAML suite is invalid
+├── AgentError           the agent under test was reached, and crashed, hung or answered nonsense
+├── AgentUnreachable     the agent under test was never reached
+├── MissError            the request was never recorded, and the mode refuses to go upstream
+├── RefusedError         the request will not be served: host, size, framing
+├── UpstreamError        the provider could not be reached or closed the connection
+└── RecordingError       an answer could not be stored
 
 A message names what happened, the values involved, and the next command to type. Programming errors stay ValueError and
 TypeError.

@@ -322,6 +322,7 @@ class Totals:
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
             "unpriced": self.unpriced,
+            "unpriced_live": self.spent.unpriced,
             "parties": {name: self.parties[name].to_json() for name in sorted(self.parties)},
             "miss_texts": list(self.miss_texts),
         }
@@ -335,7 +336,7 @@ class Totals:
             "saved": Use.from_json(value["saved"])
             if "saved" in value
             else Use(cost=_read_money(value.get("cost_not_spent"))),
-            "spent": Use(cost=_read_money(value.get("cost_spent"))),
+            "spent": Use(cost=_read_money(value.get("cost_spent")), unpriced=int(value.get("unpriced_live") or 0)),
             "parties": {name: Use.from_json(each) for name, each in (value.get("parties") or {}).items()},
             "miss_texts": [str(text) for text in value.get("miss_texts") or ()],
         }

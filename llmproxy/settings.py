@@ -604,7 +604,8 @@ class Loaded:
         return self.sources[name].origin is Origin.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
-        """Return name and value of options given as flags, or in `environment`; once for each value of a list.
+        """Return name and value of options given as flags and, if `environment`, as variables; a list once for each
+        value.
 
         Without mode, cassette and store, which a suggested command sets itself, options of one run, and the token.
         """

@@ -39,6 +39,9 @@ def test_an_unknown_price_is_unknown() -> None:
     assert (totals.to_json()["cost_not_spent"], totals.to_json()["unpriced"]) == (None, 1)
     totals.add(HIT)
     assert (totals.to_json()["cost_not_spent"], totals.to_json()["unpriced"]) == (0.1, 1)
+    assert totals.to_json()["unpriced_live"] == 0, "a hit costs nothing, whatever its price is"
+    totals.add(call(decision=Decision.RECORD, cost=None))
+    assert Totals.parse_fields(totals.to_json())["spent"].unpriced == 1
 
 
 def test_what_costs_nothing_is_not_unpriced() -> None:

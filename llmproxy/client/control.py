@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -274,7 +274,8 @@ FRESH = 30.0
 class ConnectionPool:
     """Idle connections, shared by all threads of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._idle: defaultdict[tuple[int, str, int], list[tuple[HTTPConnection, float]]] = defaultdict(list)
         """By process (a forked child must not speak where its parent does), host and port: each, idle since when."""
 
@@ -287,22 +288,31 @@ class ConnectionPool:
         with suppress(IndexError):  # another thread may take the last one
             while True:
                 connection, since = idle.pop()
-                if time.monotonic() - since < FRESH and is_socket_idle(connection.sock):
+                if self._clock() - since < FRESH and is_socket_idle(connection.sock):
                     connection.timeout = timeout
                     connection.sock.settimeout(timeout)
                     return connection
                 connection.close()
+        self._drop_old()
         return made
 
     def give_back(self, connection: HTTPConnection) -> None:
         """Keep a connection whose answer was read completely, unless the server closed it."""
         if connection.sock is not None:
-            self._idle[os.getpid(), connection.host, connection.port].append((connection, time.monotonic()))
+            self._idle[os.getpid(), connection.host, connection.port].append((connection, self._clock()))
+
+    def _drop_old(self) -> None:
+        """Close connections that are too old to be used, so that stopped servers leave nothing behind."""
+        for idle in list(self._idle.values()):
+            with suppress(IndexError):
+                while self._clock() - idle[0][1] >= FRESH:
+                    idle.pop(0)[0].close()
 
     def close(self) -> None:
-        for idle in list(self._idle.values()):  # other threads may still add some
-            while idle:
-                idle.pop()[0].close()
+        for idle in list(self._idle.values()):  # other threads may still take or add some
+            with suppress(IndexError):
+                while True:
+                    idle.pop()[0].close()
 
 
 def is_socket_idle(sock: socket.socket | None) -> bool:

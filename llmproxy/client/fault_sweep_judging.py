@@ -79,7 +79,7 @@ def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
 
 
 def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
-    """Yield each call to which the kind applies, with its number as in ``KIND@N``."""
+    """Yield the calls to which the kind applies, each key and occurrence once, with the number as in ``KIND@N``."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
         if can_meet(rule, call) and matches_rule_filters(rule, call):

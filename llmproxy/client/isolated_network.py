@@ -38,7 +38,6 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from llmproxy.client.child_env import LOOPBACK
-from llmproxy.client.network_namespace import CALLS, enter_namespace
 from llmproxy.errors import MachineError, SettingsError
 
 Address = tuple[str, int]
@@ -143,6 +142,8 @@ class IsolatedNetwork:
 
     def enter(self) -> None:
         """Move this process into the network, between fork and exec. Raises OSError."""
+        from llmproxy.client.network_namespace import enter_namespace  # late: it can be imported on Linux only
+
         try:
             handles = enter_namespace(self._inside)
         except OSError as error:
@@ -275,6 +276,8 @@ class IsolatedNetwork:
 
     def _on_socket_call(self, calls: int) -> None:
         """Decide on one `bind` or `connect`."""
+        from llmproxy.client.network_namespace import CALLS
+
         poll, request = select.poll(), bytearray(80)
         poll.register(calls, select.POLLIN)
         if not any(event & select.POLLIN for _, event in poll.poll(0)):  # all have ended: to receive would wait

@@ -109,7 +109,7 @@ class _SessionAnswerEnds:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Keeps waiting pieces in order of arrival."""
     waiting: deque[float] = field(default_factory=deque)
-    """Monotonic seconds since when they do."""
+    """Monotonic seconds since when each waiting piece waits, the oldest first."""
     coming: deque[int] = field(default_factory=deque)
     """Answers whose ends arrived but were not sent yet, by `seq`."""
     seq: int = 0
@@ -129,7 +129,7 @@ class LiveAnswerTurns:
     _ends: dict[str, _SessionAnswerEnds] = field(default_factory=dict)
 
     async def wait_for_turn(self, exchange: Exchange) -> None:
-        """Wait until a piece of an answer may be sent; messages of MCP servers do not wait."""
+        """Wait until a piece of an answer may be sent; an MCP server's own messages (its GET stream) do not wait."""
         ends = self._ends.get(exchange.session.name)
         if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return

@@ -149,7 +149,7 @@ class CacheStore:
 
     @contextmanager
     def _open_file(self, *, make: bool = False) -> Iterator[sqlite3.Connection | None]:
-        """Open the file temporarily; None if it does not exist and `make` does not create it."""
+        """Open the file temporarily; None if nothing was stored there yet and `make` is false."""
         if not make and not self.path.exists():
             yield None
             return

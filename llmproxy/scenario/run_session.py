@@ -250,7 +250,7 @@ class RunSession:
         return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
 
     async def usage(self) -> dict[str, PartyUse]:
-        """Return calls, tokens and cost by party, the agent's first; None is unknown, like a sum of zero tokens."""
+        """Return calls, tokens and cost by party, the agent's first; None is unknown, as is a sum of 0."""
         report = await self.report()
         parties = sorted(report.parties.items(), key=lambda each: (each[0] != AGENT, each[0]))
         return {

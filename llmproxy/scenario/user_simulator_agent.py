@@ -246,7 +246,7 @@ class UserSimulatorAgent(AgentAdapter):
             hint="A higher max_tokens helps where the model spends all of it on reasoning.",
         )
 
-    def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the seed's
+    def build_prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - public API
         persona = f"\n{self.persona.format_text()}\n" if self.persona else ""
         if self.system_prompt is None:
             system = prompt("user_simulator", description=get_scenario_description(input), persona=persona)

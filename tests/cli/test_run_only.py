@@ -200,3 +200,9 @@ def test_what_is_allowed_is_an_address() -> None:
     for wrong in ("db.example", "5432", "db:x", "db:70000", "", "u@db:1"):
         with pytest.raises(SettingsError, match="is no address"):
             parse_allowed_address(wrong)
+
+
+def test_a_system_without_these_sockets_hears_what_it_lacks() -> None:
+    """The module can be imported on macOS, where `run --only` is an error with a hint."""
+    code = "import socket\nfor n in ('NETLINK', 'PACKET', 'ALG'): delattr(socket, 'AF_' + n)\nimport llmproxy.client.isolated_network"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], env=clean_env(), check=True)

@@ -268,12 +268,11 @@ def test_a_connection_that_is_not_quiet_is_not_used_again(more: str) -> None:
         pool.close()
 
 
-def test_what_was_not_used_for_long_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_used_for_long_is_let_go() -> None:
     """A server's patience with idle connections may end just as the next request is sent: that one would be lost."""
     now = 0.0
     with server(healthy) as (port, seen):
-        monkeypatch.setattr("llmproxy.client.control.time.monotonic", lambda: now)
-        pool = ConnectionPool()
+        pool = ConnectionPool(lambda: now)
         control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(3):
             control.health()
@@ -346,3 +345,16 @@ def test_a_forked_child_does_not_speak_where_its_parent_does() -> None:
             os._exit(pool.take("127.0.0.1", port, 5).sock is not None)
         assert os.waitpid(child, 0)[1] == 0
         pool.close()
+
+
+def test_servers_that_are_gone_leave_nothing_open() -> None:
+    """A process that asks many proxies, one after the other, does not collect dead connections."""
+    now = [0.0]
+    pool = ConnectionPool(lambda: now[0])
+    with server(healthy) as (port, _), server(healthy) as (other, _):
+        connection = pool.take("127.0.0.1", port, 5)
+        asked(connection)
+        pool.give_back(connection)
+        now[0] = FRESH
+        pool.take("127.0.0.1", other, 5)
+        assert connection.sock is None

@@ -187,6 +187,8 @@ class Report(TypedDict):
     cost_spent: float | None
     """Cost of the live calls, in US dollars. Null while no price is known."""
     unpriced: int
+    unpriced_live: int
+    """Live calls whose price or usage is unknown."""
     parties: dict[str, Sum]
     """Totals by party: `agent`, or the value of a request's x-llmproxy-party (`user`, `judge`, `judge.2`)."""
     miss_texts: list[str]

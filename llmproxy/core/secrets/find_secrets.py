@@ -576,5 +576,8 @@ class CredentialEpoch:
         return True
 
     def is_still_valid(self, since: int, *, noted: bool) -> bool:
-        """Return whether a value derived at count `since` is still valid. `noted`: from recorded texts only."""
+        """Return whether a value derived at count `since` is still valid.
+
+        `noted`: derived only from texts given to `record_searched_text`.
+        """
         return since == self.count or (noted and since >= self._changed)

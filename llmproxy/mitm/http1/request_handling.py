@@ -7,7 +7,7 @@ finish is handed to the layer with its state.
 
     check_and_place_request(...)    the head is complete
     decide_request(body)            the body is complete: decided, once
-    plan_answer()                   decided REPLAY: bytes and their times; counts as served, once
+    plan_recorded_answer()          decided REPLAY: bytes and their times; counts as served, once
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class IncomingRequest:
         return self.laid
 
     def plan_interactive_answer(self) -> tuple[Playback, HeadPlan] | None:
-        """Plan the beginning of an answer that waits for its client; None for others. After `plan_answer`."""
+        """Plan the beginning of an answer that waits for its client; None for others. After `plan_recorded_answer`."""
         if self.exchange is None:
             return None
         return self.proxy.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))

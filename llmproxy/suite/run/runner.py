@@ -278,8 +278,7 @@ class _CaseBatch:
         self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.run_context.clock() - since
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent
-        # Of hits, too, the price can be unknown: what is more than those is live.
-        if ran.live and (ran.spent is None or (ran.wire is not None and ran.wire.unpriced > ran.wire.hits)):
+        if ran.live and (ran.spent is None or (ran.wire is not None and ran.wire.spent.unpriced)):
             self._unpriced = job.case.id
         return ran
 

@@ -66,7 +66,7 @@ UPDATE cassettes SET recorded = recorded + coalesce(
     (SELECT recorded FROM cassettes WHERE name = ? AND sample = ?), 0) WHERE name = ? AND sample = ?
 """
 _SPARE = 10
-"""A deletion rewrites a file of which this part (a tenth) is free; new recordings use less free space."""
+"""A deletion rewrites the file if at least this share of it is free; less is left for the next recordings."""
 
 
 class FileStore(Store):
