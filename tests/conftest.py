@@ -69,10 +69,7 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make a skipped SDK test a failure where everything is required (CI): a check that never runs is none.
-
-    Real traffic is the exception: a fresh checkout cannot have it.
-    """
+    """Make a skipped SDK test a failure in CI (but for real traffic, which a fresh checkout cannot have)."""
     report = yield
     sdk = "sdk" in item.path.parts or item.get_closest_marker("sdk") is not None
     wanted = sdk and "all" in required()

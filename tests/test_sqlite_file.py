@@ -360,10 +360,7 @@ def cleaned(path: Path) -> None:
 
 @pytest.mark.parametrize("how", [removed, replaced, cleaned])
 def test_what_is_acknowledged_is_in_the_file_under_the_path(how: Callable[[Path], None], path: Path) -> None:
-    """A recorder whose file is taken away records into the one that lies there then; nothing goes into a file without a name.
-
-    What was in the file is gone then, which is an error at the end.
-    """
+    """A recorder whose file is taken away records into the one that lies there then; the lost one is an error."""
     gone = pytest.raises(RecordingError, match="some are gone") if how is removed else nullcontext()
     with gone, FileStore.open(path, writable=True, now=lambda: NOW) as store:
         store.add_interaction(interaction(1), supersede=False)

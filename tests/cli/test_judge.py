@@ -68,9 +68,7 @@ def run(capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[int, str]:
 def test_a_judge_is_compared_with_people_and_with_itself(
     labels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live through a proxy; then the same offline; then with a bar that it does not reach; then what was never
-    recorded.
-    """
+    """Live through a proxy; then offline; then with a bar that it does not reach; then what was never recorded."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     judge = {**CONVERSATIONS, "t3": ("failed", "failed")}
     typed = [str(labels), "--model", "openai/gpt-4o-mini", "--repeats", "2"]

@@ -35,9 +35,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, text: str, *command: str) -> int:
 def test_who_stops_goes_on_later(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was finished is kept; a slip of the finger is asked again; the terminal is not driven by
-    what an agent said.
-    """
+    """What was finished is kept; a slip is asked again; the terminal is not driven by what an agent said."""
     out = tmp_path / "labels.jsonl"
     assert typed(monkeypatch, "p\nx\nfail\np\nq\n", str(report), "--out", str(out)) == 0
     (line,) = map(json.loads, out.read_text().splitlines())

@@ -29,10 +29,7 @@ def lab(agent: Agent, tmp_path: Path) -> Lab:
 
 @by_agent
 def test_an_agent_replays_in_another_place_after_one_trial(lab: Lab, tmp_path: Path, agent: Agent) -> None:
-    """Ten tool calls that list, write, commit and name what they made: every call a hit, with the ids and folders of the new place.
-
-    Another question there is asked once, the whole text stands before the user, and the summary counts one miss.
-    """
+    """Ten tool calls with ids and folders of the new place are hits; another question is one miss."""
     first = Where(tmp_path / "a" / "project", tmp_path / "a" / "home", tmp_path / "a" / "tmp")
     trial = Where(
         *(tmp_path / "trial" / "somewhere", tmp_path / "trial-home", tmp_path / "trial-tmp"),

@@ -401,10 +401,7 @@ UPGRADE = {"Upgrade": "WebSocket", "Connection": "keep-alive, Upgrade"}
     ("permessage-deflate; server_max_window_bits=8", None), ("bbf-usp-protocol", None),
 ])  # fmt: skip
 def test_only_what_can_be_taken_apart_is_offered(offered: str, kept: str | None) -> None:
-    """The relay (mitmproxy) knows permessage-deflate alone, and zlib no window of 8 bits.
-
-    `Upgrade` counts only where `Connection` names it (RFC 9110 section 7.8).
-    """
+    """The relay knows permessage-deflate alone, no window of 8 bits, and an `Upgrade` that `Connection` names."""
     upgrade = http.Request.make("GET", "http://x/")
     for plain in ({}, {"upgrade": "websocket"}, {"upgrade": "h2c", "connection": "upgrade"}):
         upgrade.headers.clear()

@@ -189,9 +189,7 @@ def test_row_6_an_empty_folder_switches_it_off_at_once(folder: Path, monkeypatch
 
 
 def test_row_7_no_secret_reaches_the_file(folder: Path) -> None:
-    """From arguments, from state, from the configuration, from what is returned; and a new key finds
-    the old answers.
-    """
+    """From arguments, state, the configuration, what is returned; and a new key finds the old answers."""
     scenario.configure(default_model=scenario.ModelConfig(model="m", api_key=KEY), cache_key="k")
 
     class Secretive(AgentAdapter):

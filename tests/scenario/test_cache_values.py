@@ -187,9 +187,7 @@ HOSTILE = [
 
 
 def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
-    """A module that lies on the path and is named in the file stays unimported; what is imported already may be
-    rebuilt.
-    """
+    """A module that the file names stays unimported; what is imported already may be rebuilt."""
     (tmp_path / "evil.py").write_text(
         "from dataclasses import dataclass\nprint('PWNED')\n@dataclass\nclass E:\n    a: int = 1\n"
     )

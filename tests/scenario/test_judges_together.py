@@ -103,9 +103,7 @@ class Looking(scenario.AgentAdapter):
 
 
 def test_it_sees_what_the_agent_called_on_the_wire_and_votes_replay(tmp_path: Path) -> None:
-    """Row 17: tools that an agent does not report are in the transcript; rows 1 and 10: each judge's own vote is found
-    again.
-    """
+    """Row 17: unreported tools are in the transcript; rows 1 and 10: each judge's own vote is found again."""
 
     def once(url: str) -> ScenarioResult:
         config = ModelConfig(model=MODEL, temperature=1.0, api_key="k")

@@ -333,9 +333,7 @@ def test_a_short_conversation_is_shown_whole() -> None:
 
 
 def test_who_only_looks_has_to_decide_in_the_end() -> None:
-    """After so many look-ups the verdict is demanded, also where the conversation could go on; what is open then ends
-    it.
-    """
+    """After so many look-ups the verdict is demanded, also before the last turn; what is open then ends it."""
     result, asked = judged(
         looks(EXPAND, indices=[9]), looks(GREP, pattern=""), finish("inconclusive"), forced=False, max_discovery_steps=2
     )

@@ -143,9 +143,7 @@ async def one_run(px: Proxy, name: str, agent: AgentAdapter, turns: int = 2) -> 
 
 @pytest.fixture
 def eight(px: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Calls]:
-    """Return an agent for each way, in a process whose environment names a session of its own, as `llmproxy env` sets
-    it.
-    """
+    """Return an agent for each way, in a process whose environment names a session as `llmproxy env` sets it."""
     monkeypatch.setenv("OPENAI_BASE_URL", f"{px.url}/s/worker-7/v1")
     ways = [
         openai_built_now, openai_in_a_thread, litellm_called, requests_called, httpx_called, aiohttp_called,
@@ -239,9 +237,7 @@ class Told(AgentAdapter):
 @pytest.mark.parametrize("alone", [True, False], ids=["in parallel", "in turns"])
 @pytest.mark.parametrize("way", ["url", "headers", "both", "env"])
 def test_who_asks_by_the_runs_own_access_is_known(px: Proxy, way: str, alone: bool) -> None:
-    """A judge or user of one's own that uses `input.llm` is counted as what it is, not as the agent; in
-    replay as well.
-    """
+    """A judge or user that uses `input.llm` is counted as what it is, not as the agent; in replay as well."""
 
     def run(mode: str) -> dict[str, int]:
         people = [Told(role, way, alone=alone) for role in (AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE)]
@@ -291,9 +287,7 @@ async def test_the_wait_for_a_turn_is_measured(px: Proxy) -> None:
 
 
 async def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy) -> None:
-    """It is nobody's: not in the session, and not hidden. A turn has led the agent there, which asks once more when it
-    is over.
-    """
+    """Not in the session, and not hidden: a turn led the agent there, which asks once more when it is over."""
 
     async def nothing(text: str) -> None:
         assert text

@@ -170,9 +170,7 @@ async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
 
 
 async def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, control: Control) -> None:
-    """A test with the fixture `llmproxy` may run scenarios: during a turn the run hears the agent, afterwards the test
-    again.
-    """
+    """With the fixture `llmproxy`, a turn's run hears the agent, and the test hears it again afterwards."""
     name = f"pytest-host-{os.getpid()}"
     env = {"OPENAI_BASE_URL": f"{px.url}/s/{name}/v1"}
     control.open_session("test")

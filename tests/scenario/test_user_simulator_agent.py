@@ -75,9 +75,7 @@ def test_messages_in_a_row_become_one() -> None:
 
 
 def test_it_ends_on_a_message_of_the_assistant() -> None:
-    """After a user's message nobody has answered, a nudge stands last: some providers refuse to go on with their own
-    words.
-    """
+    """After an unanswered user's message, a nudge stands last: some providers refuse to go on with their own words."""
     _, (request,) = spoke(step(say="hello?"), talk=TALK[:1])
     assert [message["role"] for message in request["messages"]] == ["system", "user", "assistant", "user"]
 

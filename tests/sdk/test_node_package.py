@@ -174,10 +174,7 @@ def test_clients_that_ask_at_once_are_told_apart(modules: Path, tmp_path: Path) 
 
 
 def test_no_call_is_recorded_in_the_cassette_of_another_test(modules: Path, tmp_path: Path) -> None:
-    """Random tests with clients that all share, timers and calls that come too late: each cassette holds what its owner asked.
-
-    With `scripts/lab/node-suites interleaved` for the other runners, and more seeds.
-    """
+    """Random tests with shared clients, timers and late calls (more: `scripts/lab/node-suites`): each asks its own."""
     suite = Suite.interleaved(RUNNERS["node-test"], tmp_path / "suite", modules, 1, seed=time.time_ns())
     with suite.echo() as up:
         recorded = suite.run(up.url, OPENAI_API_KEY="k", LLMPROXY_MODE="once")

@@ -52,10 +52,7 @@ def test_recorded_once_and_replayed_offline(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_same_suite_with_an_agent_in_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another language, another store (REST), a running service that is told its session: nothing in the suite changes.
-
-    Nor where it runs: the suite in `tasks-node.suite.yaml` takes agent and store from the environment.
-    """
+    """Another language, store (REST) and service, named by the environment: nothing in the suite changes."""
     if shutil.which("node") is None:
         needed("node")
     suite = fixture_suite(tmp_path)

@@ -58,9 +58,7 @@ def test_what_a_tool_answered_is_no_wording(before: str, after: str) -> None:
 
 
 def test_a_wording_is_systematic() -> None:
-    """Literal text for literal text is offered where several results had it, unless the tool says the old one today, or
-    said the new one then.
-    """
+    """Offered where several results had the text, unless the tool says the old one today, or said the new one then."""
     before, after, other = "Wrote 5 lines into a.txt", "Put 5 lines into a.txt", "Wrote 8 lines into c.txt"
     assert isinstance(find_rewording(before, after, "write", [before], [after]), str)
     found = find_rewording(before, after, "write", [before, other], [after])

@@ -327,9 +327,7 @@ def test_what_would_be_one_with_two_answers_is_found(tmp_path: Path) -> None:
 
 
 def test_another_folder_and_day_are_no_changes(tmp_path: Path) -> None:
-    """What was accepted in one folder holds in another one and on another day, where the answer names neither; a request
-    that names the recorded day is another question.
-    """
+    """Accepted in one folder, it holds in another and on another day, unless the request names the recorded day."""
     store = tmp_path / "s.db"
 
     def opened(proxy: InProcess, cwd: str, day: str, **more: Json) -> None:

@@ -155,9 +155,7 @@ def test_the_age_of_a_cassette_stays_in_its_file(store: Path) -> None:
 def test_what_is_asked_stays_within_its_limit(
     store: Path, most: str, typed: list[str], heard: list[str], asked: int, said: str
 ) -> None:
-    """An answer of gpt-4o has 16,384 tokens at the most, $0.1638. A call that might exceed the limit is not sent: what
-    is too old is replayed then, and what is new is refused.
-    """
+    """An answer costs $0.1638 at most (16,384 tokens): above the limit the stale is replayed, and the new refused."""
     usage = {"prompt_tokens": 11, "completion_tokens": 100, "total_tokens": 111}
     answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Newer."}}], "usage": usage}
     with Provider([step(user="old", json=answer)], check=False) as provider:

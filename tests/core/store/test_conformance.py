@@ -178,10 +178,7 @@ def test_two_who_record_one_cassette_take_no_slot_twice(open_: Opener) -> None:
 
 
 def test_a_cassette_has_one_recorder(open_: Opener) -> None:
-    """A lease names its holder to the second one, is renewed by its holder only, and is free again at the end.
-
-    Another sample is free all the time, and so is the same one to who adds.
-    """
+    """A lease names its holder, who alone renews it, and is free at the end; another sample and who adds never wait."""
     with open_() as one, open_() as other:
         one.begin_writing("default", 1, exclusive=True, holder="one on port 8080")
         with pytest.raises(CassetteBusy, match="recorded by one on port 8080"):

@@ -13,13 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.origin_guard import OriginGuard
-from llmproxy.mitm.http1.fast_path import (
-    MAX_HELD,
-    ConnectionHandler,
-    Front,
-    HeadCache,
-    is_servable_by_front,
-)
+from llmproxy.mitm.http1.fast_path import MAX_HELD, ConnectionHandler, Front, HeadCache, is_servable_by_front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision

@@ -11,12 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.scenario.lab.experiments import (
-    JudgeVariance,
-    OpenLoopResult,
-    open_loop,
-    rejudge,
-)
+from llmproxy.scenario.lab.experiments import JudgeVariance, OpenLoopResult, open_loop, rejudge
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.repeats.statistics import judge_spread
 from llmproxy.scenario.values.run_ids_and_options import RunOptions

@@ -56,10 +56,7 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
         (b'{"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}', Answer("x")),
         (b'{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', Answer("")),
         (b'{"error": null, "choices": [{"message": {"content": "x"}}]}', Answer("x")),
-        (
-            b'{"error": {"message": "", "code": null}, "choices": [{"message": {"content": "x"}}]}',
-            Answer("x"),
-        ),
+        (b'{"error": {"message": "", "code": null}, "choices": [{"message": {"content": "x"}}]}', Answer("x")),
     ],
     ids=lambda value: str(value)[:70],
 )

@@ -38,9 +38,7 @@ def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
-    """Whatever envelope the text came in and whatever litellm wrote around it, the error is the whole text and nothing
-    else.
-    """
+    """Whatever envelope the text came in and litellm wrote around it, the error is the whole text and nothing else."""
     body = write_error(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
     error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}", code=MissError.code))
     assert type(error) is MissError

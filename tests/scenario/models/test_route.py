@@ -144,9 +144,7 @@ def asked(proxy: str, config: ModelConfig) -> Answer:
 
 @pytest.mark.parametrize("kind", list(MADE))
 def test_a_client_is_led_through_the_proxy(kind: str, tmp_path: Path) -> None:
-    """Recorded where the client would have sent it, with its headers, of which the store knows none; replayed with a
-    client of another address.
-    """
+    """Recorded at the client's address with its headers; replayed with a client of another address."""
     name, path, make = MADE[kind]
     with Provider([step(say="hello")]) as provider:
         client = make(provider.url)

@@ -157,9 +157,7 @@ def test_what_might_be_translated_is_litellms(more: dict[str, Any]) -> None:
 
 
 def test_a_name_that_nobody_knows_needs_an_address() -> None:
-    """A future model of OpenAI's may be one whose parameters are rewritten; a server of one's own takes what it is
-    sent.
-    """
+    """A future model of OpenAI's may have its parameters rewritten; a server of one's own takes what it is sent."""
     keywords = given(model="openai/my-llama")
     assert direct(keywords, served=True) is not None
     assert direct(keywords, served=False) is None
@@ -167,9 +165,7 @@ def test_a_name_that_nobody_knows_needs_an_address() -> None:
 
 
 def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
-    """Of all models that litellm lists, only those are taken whose parameters its plainest
-    configuration leaves alone.
-    """
+    """Of litellm's models, those are taken whose parameters its plainest configuration leaves alone."""
     litellm = import_litellm()
     listed = {
         name.removeprefix("openai/"): about.get("mode")
@@ -410,9 +406,7 @@ async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
 def test_a_recording_does_not_know_who_asked(
     first: Mapping[str, Any], second: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """What one recorded, the other finds, without a miss: plain, tools, formats, a transcript with calls, other
-    letters.
-    """
+    """What one recorded, the other finds: plain, tools, formats, a transcript with calls, other letters."""
     steps = [step(say=f"answer {number}") for number in range(len(ASKED) + 1)]
     with Provider(steps) as provider:
         with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:

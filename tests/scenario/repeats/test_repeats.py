@@ -195,9 +195,7 @@ def test_the_sum_says_on_one_line_why_a_run_did_not_pass() -> None:
 
 
 def test_four_recorded_conversations_are_four_when_replayed(tmp_path: Path) -> None:
-    """Equal requests, different answers, an agent that crashes: recorded once, then the same four again
-    without a call.
-    """
+    """Equal requests, different answers, an agent that crashes: recorded once, then the same four without a call."""
     sides: Sequence[str] = ("heads", "tails", "crash", "heads")
     with Provider([step(say=side) for side in sides]) as upstream:
         with near("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:

@@ -44,13 +44,7 @@ class Chats:
         return self.add("openai", "chat.completions", "/v1/chat/completions", body, value, **more)
 
     def add(
-        self,
-        provider: Family,
-        operation: str,
-        path: str,
-        body: Mapping[str, Any],
-        value: object,
-        **more: Any,
+        self, provider: Family, operation: str, path: str, body: Mapping[str, Any], value: object, **more: Any
     ) -> Pair:
         """Add a call: its recording is there unless `recorded` is False, `ending` as `Ending`."""
         asked, answered = json.dumps(body).encode(), json.dumps(value).encode()

@@ -98,10 +98,7 @@ def test_two_answers_to_one_request_are_an_error(branches: Path) -> None:
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_hand: bool) -> None:
-    """The second time of one side is the second time of the other: equal ones stay once, those of one side stay, others are an error.
-
-    Who adds an interaction by hand does not write which time it is.
-    """
+    """Equal interactions of both sides stay once, those of one side stay, others are an error; none needs a number."""
 
     def version(name: str, *said: str) -> None:
         """Write a file: each is a question and, behind a colon, its answer."""

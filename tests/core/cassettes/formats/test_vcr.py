@@ -183,9 +183,7 @@ BODIES = st.binary(max_size=60) | st.text(max_size=60).map(str.encode)
 
 @given(BODIES, BODIES)
 def test_bodies_and_the_order_of_headers_survive(request_body: bytes, response_body: bytes) -> None:
-    """Whatever bytes a body has, they are the same after writing and reading; so are order and repetition of header
-    fields, though YAML sorts names.
-    """
+    """Any body's bytes, and order and repetition of header fields, are the same after writing and reading."""
     before = recorded(body=request_body, response_body=response_body)
     (after,) = parse(dumps([before], "c"))
     names = ("method", "uri", "headers", "body", "status", "reason", "response_headers", "response_body")
