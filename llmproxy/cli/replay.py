@@ -288,8 +288,7 @@ class ReplayEnding:
         seen = ", ".join(said["seen"]) or "none"
         lines = [
             f"llmproxy: --override-tool {each['tool']}{'' if each['nth'] is None else '#' + str(each['nth'])}: no such "
-            f"result was in"
-            f" the agent's requests. Tools seen: {seen}."
+            f"result was in the agent's requests. Tools seen: {seen}."
             for each in said["tools"]
             if not each["used"] and not each["inherited"]
         ]

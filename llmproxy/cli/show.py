@@ -177,8 +177,8 @@ def _format_head(found: Interaction) -> list[str]:
         + (", streamed" if found.stream else ""),
         (
             f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in "
-            f"{format_count(len(answer.chunks), 'chunk')},"
-            f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
+            f"{format_count(len(answer.chunks), 'chunk')}, first byte {duration(first / 1000)}, last "
+            f"{duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
         *([f"asked again {when(again)}"] if again > found.started_at else []),

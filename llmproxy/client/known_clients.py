@@ -112,20 +112,18 @@ RUNTIMES = (
     Runtime(
         "Python", r"python[0-9.]*|pypy[0-9.]*|pytest|uv|uvx|uvicorn|gunicorn|celery|poetry|tox|nox",
         "SDKs read the base URL when a client is made, modules often when they are imported: set it before Python "
-        "starts. "
-        "A base_url= argument, and load_dotenv(override=True), win over it.",
+        "starts. A base_url= argument, and load_dotenv(override=True), win over it.",
         "httpx and the SDKs read HTTPS_PROXY and SSL_CERT_FILE; requests and boto3 REQUESTS_CA_BUNDLE and "
-        "AWS_CA_BUNDLE. Past it go: "
-        "aiohttp without trust_env=True, a urllib3 PoolManager, httpx with trust_env=False or a transport of its own.",
+        "AWS_CA_BUNDLE. Past it go: aiohttp without trust_env=True, a urllib3 PoolManager, httpx with trust_env=False "
+        "or a transport of its own.",
     ),
     Runtime(
         "Node", r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node|vitest|jest|next|vite",
         "openai, @anthropic-ai/sdk, @google/genai and the AI SDK read it when they are loaded. @ai-sdk/google and "
-        "Ollama's client read "
-        "none: pass baseURL (host) in code.",
+        "Ollama's client read none: pass baseURL (host) in code.",
         "Node 24 (and 22.21) goes through HTTPS_PROXY only with NODE_USE_ENV_PROXY=1, an older one by the file that "
-        "NODE_OPTIONS requires; both "
-        "trust NODE_EXTRA_CA_CERTS (llmproxy run --intercept sets all three). The AWS SDK's HTTP/2 handler ignores it.",
+        "NODE_OPTIONS requires; both trust NODE_EXTRA_CA_CERTS (llmproxy run --intercept sets all three). The AWS "
+        "SDK's HTTP/2 handler ignores it.",
     ),
     Runtime(
         "Java", r"java|javac|mvn|mvnw|gradle|gradlew|sbt|kotlin",
@@ -137,8 +135,7 @@ RUNTIMES = (
         "Go", r"go|gopls",
         "openai-go and genai read their base-URL variables; others take option.WithBaseURL in code.",
         "HTTPS_PROXY is read, but never for 127.0.0.1. SSL_CERT_FILE works on Linux only: elsewhere put the "
-        "certificate into the "
-        "system's store. (documented)",
+        "certificate into the system's store. (documented)",
     ),
     Runtime(
         "Ruby", r"ruby[0-9.]*|irb|rake|bundle|rspec|rails",
@@ -165,14 +162,12 @@ RUNTIMES = (
         "Claude Code reads ANTHROPIC_BASE_URL, the Gemini CLI GOOGLE_GEMINI_BASE_URL with an API key, Copilot CLI "
         "COPILOT_PROVIDER_BASE_URL, Qwen Code OPENAI_BASE_URL. Codex has openai_base_url in ~/.codex/config.toml.",
         "All read HTTPS_PROXY; Claude Code trusts NODE_EXTRA_CA_CERTS, Codex CODEX_CA_CERTIFICATE. Signed in with an "
-        "account, "
-        "they can only be intercepted. (documented)",
+        "account, they can only be intercepted. (documented)",
     ),
     Runtime(
         "a container or another machine", r"docker|docker-compose|podman|kubectl|ssh|sudo|su|vagrant|systemd-run",
-        "It does not inherit variables, and its 127.0.0.1 is its own: start the proxy with --host 0.0.0.0 and a token, "
-        "and pass "
-        "`llmproxy env --url http://host.docker.internal:8080 --format dotenv` with --env-file.",
+        "It does not inherit variables, and its 127.0.0.1 is its own: start the proxy with --host 0.0.0.0 and a "
+        "token, and pass `llmproxy env --url http://host.docker.internal:8080 --format dotenv` with --env-file.",
         "The same, and the certificate must be mounted.",
     ),
 )  # fmt: skip

@@ -177,7 +177,8 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     counts += [f"{number} {word}" for word, number in optional.items() if number]
     counts += [format_count(totals.injected, "injected fault")] if totals.injected else []
     counts += filter(None, [describe_stubs(totals)])
-    lines = ["; ".join(filter(None, [", ".join(counts), _format_savings(totals.saved)]))]
+    uses = _format_use(totals.saved, "not spent"), _format_use(totals.spent, "spent")
+    lines = ["; ".join(filter(None, [", ".join(counts), *uses]))]
     if totals.misses:
         lines.append(f"`{format_command('why', store)}` says what each miss asked for and which recording is nearest.")
     if totals.served_failures:
@@ -191,12 +192,12 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     return lines
 
 
-def _format_savings(use: Use) -> str:
-    """Return the savings of hits; empty if there are none."""
+def _format_use(use: Use, what: str) -> str:
+    """Return what hits saved, or live calls spent; empty if there is nothing."""
     tokens = use.input + use.output
-    saved = [f"{format_count(tokens, 'token')}"] if tokens else []
+    amounts = [f"{format_count(tokens, 'token')}"] if tokens else []
     if use.cost is not None:
-        saved.append(dollars(use.cost))
-    known = ", ".join(saved) + " not spent" if saved else ""
+        amounts.append(dollars(use.cost))
+    known = f"{', '.join(amounts)} {what}" if amounts else ""
     unknown = f"{format_count(use.unpriced, 'call')} whose price or tokens are not known" if use.unpriced else ""
     return f"{known} ({unknown})" if known and unknown else known or unknown

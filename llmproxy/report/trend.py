@@ -33,14 +33,12 @@ SHOWN = 10
 BUSY_SECONDS = 2.0
 _TABLES = (
     (
-        "CREATE TABLE IF NOT EXISTS tests (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, title TEXT NOT"
-        " NULL, mode TEXT NOT NULL,"
-        " exit_code INTEGER NOT NULL, seconds REAL NOT NULL)"
+        "CREATE TABLE IF NOT EXISTS tests (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, title TEXT NOT "
+        "NULL, mode TEXT NOT NULL, exit_code INTEGER NOT NULL, seconds REAL NOT NULL)"
     ),
     (
-        "CREATE TABLE IF NOT EXISTS test_rows (test INTEGER NOT NULL, scenario TEXT NOT NULL, status TEXT NOT NULL,"
-        " runs INTEGER NOT NULL,"
-        " passed INTEGER NOT NULL, rate REAL, cost_usd TEXT, latency_ms REAL)"
+        "CREATE TABLE IF NOT EXISTS test_rows (test INTEGER NOT NULL, scenario TEXT NOT NULL, status TEXT NOT NULL, "
+        "runs INTEGER NOT NULL, passed INTEGER NOT NULL, rate REAL, cost_usd TEXT, latency_ms REAL)"
     ),
 )
 _REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."

@@ -49,7 +49,8 @@ class NothingRecorded(MissError):
 def not_recorded_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
     """Return the error of one run; `rerun` is the command that runs only its case, `flag` its mode option."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
-    command = add_runs_option(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
+    mode = "auto" if number else "record"  # other runs may be recorded
+    command = add_runs_option(f"{rerun} {flag} {mode}", runs if runs > 1 and flag == "--mode" else None)
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 
@@ -58,22 +59,26 @@ def add_runs_option(command: str, runs: int | None) -> str:
     return command if runs is None else f"{command} --runs {runs}"
 
 
-def advise_recording(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
+def advise_recording(
+    cases: Sequence[str], selected: int, command: str, *, partly: bool, some_runs: bool = False
+) -> str:
     """Return the command that records all cases without a recording.
 
-    `selected` is the number of cases to run; `partly` whether the command omits their selection.
+    `selected` is the number of cases to run; `partly` whether the command omits their selection; `some_runs` whether
+    other runs of these cases are recorded, which `auto` keeps.
     """
     names = ", ".join(cases[:_SHOWN]) + (f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else "")
     only = " ".join(f"--id {shlex.quote(case)}" for case in cases)
     if not partly:
-        how = f"{command} --mode {'record' if len(cases) == selected else 'auto'}"
+        how = f"{command} --mode {'record' if len(cases) == selected and not some_runs else 'auto'}"
     elif len(cases) <= _SHOWN:
-        how = f"{command} {only} --mode record"
+        how = f"{command} {only} --mode {'auto' if some_runs else 'record'}"
     else:
         how = f"{command} --last-failed --mode auto"
     those = "it" if len(cases) == 1 else "them"
     many = "" if len(cases) == 1 else f"{len(cases)} of {selected} scenarios: "
-    return f"nothing is recorded for {many}{names}; record {those}: {how}"
+    what = "not every run is recorded of" if some_runs else "nothing is recorded for"
+    return f"{what} {many}{names}; record {those}: {how}"
 
 
 def explain_miss(
@@ -94,10 +99,9 @@ def explain_miss(
     if counted:
         lines.append(
             f"it differs in numbers only, and the store counts the keys of {', '.join(counted)} up: if they are ids,"
-            f" its counter has moved"
-            " since the recording. `store: {reset: truncate}` (or `copy`, `hook`, `http`) brings it back before each"
-            " run, and"
-            " `ids: deterministic` gives the rows of `setup` ids of their own; then record once more"
+            " its counter has moved since the recording. `store: {reset: truncate}` (or `copy`, `hook`, `http`) brings"
+            " it back before each run, and `ids: deterministic` gives the rows of `setup` ids of their own; then record"
+            " once more"
         )
     for mode, command in (starts or {}).items():
         own = f"{rerun} {flag} {mode}" if mode != Mode.REPLAY else "no option names it; a scenario has one of its own"

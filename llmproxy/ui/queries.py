@@ -212,9 +212,8 @@ def _load_neighbours(store: Readable, row: RowSummary, count: int, *, later: boo
     """Yield the calls of the same party before or after one, nearest first, within the byte limit."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
-        "SELECT id FROM interactions"
-        " WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"
-        f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
+        "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ? AND "
+        f"(started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.query(sql, (*place, count))

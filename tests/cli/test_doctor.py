@@ -78,7 +78,7 @@ def test_a_shell_without_variables_is_told_what_to_type(tmp_path: Path) -> None:
     """The proxy answers, but nobody is sent to it."""
     with proxy("replay", tmp_path / "x.db") as px:
         said = doctor(env={"LLMPROXY_URL": px.url}, code=1)
-        assert bad(said) == ["no variable points to the proxy: nothing will use it"]
+        assert bad(said) == ["no variable of this shell points to the proxy: what it starts goes past it"]
         assert 'eval "$(llmproxy env)"' in said
         doctor(env={"LLMPROXY_URL": px.url, "OPENAI_BASE_URL": f"{px.url}/v1"}, code=0)
 

@@ -45,7 +45,7 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({}, "no variable points to the proxy"),
+        ({}, "no variable of this shell points to the proxy"),
         ({"OPENAI_BASE_URL": "https://gw/v1"}, "OPENAI_BASE_URL=https://gw/v1 points elsewhere"),
         ({"HTTPS_PROXY": f"http://x@{URL[7:]}"}, "NODE_USE_ENV_PROXY is not 1"),
     ],

@@ -146,7 +146,8 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
 @pytest.mark.parametrize(("totals", "unused", "text"), [
     (Totals(hits=12, misses=1, saved=Use(12, 3000, 412, Decimal("0.04211"), 2)), 2,
      "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls whose price or tokens are not known)"),
-    (Totals(recorded=3), None, "0 hits, 0 misses, 3 recorded"),
+    (Totals(recorded=3, spent=Use(3, 9, 1, Decimal("0.02"), 1)), None,
+     "0 hits, 0 misses, 3 recorded; 10 tokens, $0.0200 spent (1 call whose price or tokens are not known)"),
     (Totals(hits=1, saved=Use(1, 1, 0, Decimal("0.0000012"))), None,
      "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent"),
     (Totals(hits=1, saved=Use(1, 5, 0, None, 1)), None,

@@ -185,9 +185,11 @@ def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said
 
 
 def test_how_often_each_runs_is_kept() -> None:
-    """The command records as many runs as were asked for."""
+    """The command records as many runs as were asked for, and keeps those that are recorded."""
     assert add_runs_option("llmproxy test", None) == "llmproxy test"
     assert add_runs_option("llmproxy test", 3) == "llmproxy test --runs 3"
+    said = advise_recording(["a"], 1, "llmproxy test --runs 3", partly=False, some_runs=True)
+    assert said == "not every run is recorded of a; record it: llmproxy test --runs 3 --mode auto"
 
 
 def test_a_long_list_is_cut() -> None:
@@ -199,7 +201,7 @@ def test_a_long_list_is_cut() -> None:
 def test_one_run() -> None:
     """By itself it says which run, and ends with 4."""
     error = not_recorded_error("a", "llmproxy test --id a", 2, 3)
-    assert str(error) == "nothing is recorded for a, run 2; record it: llmproxy test --id a --mode record --runs 3"
+    assert str(error) == "nothing is recorded for a, run 2; record it: llmproxy test --id a --mode auto --runs 3"
     assert error.exit_code is Exit.MISS
 
 

@@ -141,8 +141,7 @@ TOOLS = (
     McpTool(
         "replay",
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
-        "leaves the recording."
-        " The agent's command was chosen by whoever started this server. No model is asked.",
+        "leaves the recording. The agent's command was chosen by whoever started this server. No model is asked.",
         {"cassette": _CASSETTE, **_OVERRIDES}, _build_replay_words, runs_agent=True,
     ),
     McpTool(

@@ -113,8 +113,8 @@ def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) ->
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "
-        "answered. "
-        "A test that fails with a miss: `why` says what the request differs in, `show` and `diff` what was recorded. "
+        "answered. A test that fails with a miss: `why` says what the request differs in, `show` and `diff` what was "
+        "recorded. "
         + (f"They are read in {serving.store}. " if serving.store else "")
         + (f"What suites recorded is in {serving.other_store}, and not read here. " if serving.other_store else "")
         + (f"{' and '.join(changes)} change recordings." if changes else "Nothing here changes a recording.")

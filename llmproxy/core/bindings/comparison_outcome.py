@@ -65,13 +65,11 @@ class Mismatch:
             MismatchKind.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
             MismatchKind.UNEVEN: (
                 f"{self.path}: {self.recorded!r} stays as it was recorded, where {self.name} is {self.present!r} "
-                f"elsewhere "
-                "in the request: its places change all or none"
+                "elsewhere in the request: its places change all or none"
             ),
             MismatchKind.MERGED: (
                 f"{self.path}: {self.present!r} ({self.name}) is equal now to what was another value when it was "
-                f"recorded: "
-                f"{self.recorded!r}"
+                f"recorded: {self.recorded!r}"
             ),
             MismatchKind.UNREADABLE: f"{self.path}: the answer cannot be rewritten",
             MismatchKind.SHORT: (

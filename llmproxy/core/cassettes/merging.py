@@ -355,8 +355,7 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
     if there and not instead:
         raise CassetteNameTaken(
             f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
-            f"{len(found)} recordings "
-            f"are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
+            f"{len(found)} recordings are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
             hint="Replace it with --replace, or give this one another name: --as NAME",
         )
     samples = sorted({each.sample for each in found})

@@ -134,8 +134,7 @@ def write_error(_status: int, code: str, message: str) -> tuple[Headers, object]
 
 _RPM = (
     "Rate limit reached for {model} on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in "
-    "{wait:g}s. "
-    "Visit https://platform.openai.com/account/rate-limits to learn more."
+    "{wait:g}s. Visit https://platform.openai.com/account/rate-limits to learn more."
 )
 FAILED = "The server had an error while processing your request. Sorry about that!"
 

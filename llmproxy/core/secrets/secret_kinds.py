@@ -276,8 +276,7 @@ _TABLE = {
     "you": "ydc-sk-<word30+>", "trello": "ATTA<hexes64+>", "klaviyo": "pk_<hex34>", "intercom": "dG9rO<base6440+>",
     "new relic, old": "<hexes36>NRAL",
     "hubspot, all": "pat-na2-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12> "
-    "pat-na3-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12> "
-    "pat-ap1-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12>",
+    "pat-na3-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12> pat-ap1-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12>",
     "elastic": "essu_<base6440+>", "jumpcloud": "jca_<alnum36+>",
     "doppler, all": "dp.sa.<alnum40+> dp.scim.<alnum40+> dp.audit.<alnum40+>", "alibaba, sts": "STS.N<alnum20+>",
     "volcengine": "AKLT<base6440+>", "upcloud": "ucat_<alnum26>", "baidu": "bce-v3/ALTAK-<alnum21>/<hex40>",
@@ -629,9 +628,8 @@ _SURE_MEMBERS = frozenset(
     parse_word_table(
         "api_key apikey api-key access_token accesstoken refresh_token client_secret client_assertion id_token "
         "subscription-key x-api-key x-goog-api-key authorization sig signature password passwd passphrase pwd jwt "
-        "bearer "
-        "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential awsaccesskeyid "
-        "sharedaccesssignature secret_key private_key auth_token session_token"
+        "bearer x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential "
+        "awsaccesskeyid sharedaccesssignature secret_key private_key auth_token session_token"
     )
 )
 _LONG_MEMBERS = frozenset(

@@ -511,8 +511,7 @@ class Readable:
         """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss."""
         found = self.query(
             "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
-            "NULL"
-            " ORDER BY id DESC LIMIT ?",
+            "NULL ORDER BY id DESC LIMIT ?",
             (to_sql(cassette), to_sql(provider), to_sql(operation), limit),
         )
         return [id_ for (id_,) in reversed(found)]

@@ -51,9 +51,8 @@ LOADED = tuple(_LOADED.split(", "))
 SELECT_INTERACTION = f"SELECT {_LOADED} FROM interactions WHERE id = ?"
 PRICED = ("input_tokens", "output_tokens", "cost_usd", "model", "last_user_text", "answer_text")
 SELECT_RESPONSE = (
-    f"SELECT {', '.join('i.' + name for name in (*_ANSWERED.split(', '), *PRICED))},"
-    f" b.base_id, b.sha256, b.id, b.encoding, {DATA.format('b.')}"
-    " FROM interactions AS i JOIN bodies AS b ON b.id = i.response_body WHERE i.id = ?"
+    f"SELECT {', '.join('i.' + name for name in (*_ANSWERED.split(', '), *PRICED))}, b.base_id, b.sha256, b.id, "
+    f"b.encoding, {DATA.format('b.')} FROM interactions AS i JOIN bodies AS b ON b.id = i.response_body WHERE i.id = ?"
 )
 
 
@@ -98,10 +97,9 @@ class RowSummary:
 
 
 SELECT_SUMMARY = (
-    "SELECT id, cassette, sample, party, position, occurrence, key, provider, operation, model, stream, method, target,"
-    " status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted,"
-    " superseded_at, last_user_text, answer_text, request_headers, response_headers"
-    " FROM interactions"
+    "SELECT id, cassette, sample, party, position, occurrence, key, provider, operation, model, stream, method, "
+    "target, status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted, "
+    "superseded_at, last_user_text, answer_text, request_headers, response_headers FROM interactions"
 )
 OF_CHANNEL: dict[Channel, str] = {
     Channel.MCP: "operation LIKE 'mcp:%'",

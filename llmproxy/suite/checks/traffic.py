@@ -261,9 +261,8 @@ _WIDE = 200
 """Maximum characters shown of a provider's text."""
 
 NO_TRAFFIC = (
-    "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said"
-    " about it. "
-    "Its base URL must name the proxy (`llmproxy doctor` tells which program goes past it)"
+    "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said "
+    "about it. Its base URL must name the proxy (`llmproxy doctor` tells which program goes past it)"
 )
 NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
 

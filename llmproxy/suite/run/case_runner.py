@@ -57,9 +57,8 @@ def needs_traffic(context: StepContext) -> bool:
 
 
 LATE_HINT = (
-    "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario"
-    " waits "
-    "until the traffic has been quiet for 2 s after each answer."
+    "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario "
+    "waits until the traffic has been quiet for 2 s after each answer."
 )
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
 

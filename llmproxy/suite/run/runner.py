@@ -167,7 +167,9 @@ class _CaseBatch:
         if found:
             options = self.run_context.options
             command = add_runs_option(options.command, options.runs)
-            self.part_notes.append(advise_recording(found, len(cases), command, partly=options.partly))
+            some = any(not isinstance(run.error, NothingRecorded) for each in found for run in self.ran[each])
+            part = advise_recording(found, len(cases), command, partly=options.partly, some_runs=some)
+            self.part_notes.append(part)
 
     async def run_jobs(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
@@ -256,9 +258,8 @@ class _CaseBatch:
             named = list(dict.fromkeys(job.case.id for job in self._again))
             more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
             self.notes.append(
-                f"ran again, one at a time: {', '.join(named[:_NAMED])}{more}. Side by side their rows have other ids,"
-                f" and what is recorded"
-                " of them holds ids that cannot be bound (in a sentence)"
+                f"ran again, one at a time: {', '.join(named[:_NAMED])}{more}. Side by side their rows have other ids, "
+                "and what is recorded of them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
             self._record_result(job, await self._run_case(job, self.run_context, alone=True))

@@ -94,10 +94,9 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
     if run_context.options.mode in OFFLINE:
         return "", True
     return (
-        f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is"
-        f" recorded would"
-        " not be the same twice; in replay they go on at the same time (`store.counters: unused` says that the agent"
-        " gives ids of its own)"
+        f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is "
+        "recorded would not be the same twice; in replay they go on at the same time (`store.counters: unused` says "
+        "that the agent gives ids of its own)"
     ), False
 
 

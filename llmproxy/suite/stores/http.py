@@ -228,9 +228,8 @@ class HttpStore(StoreBase):
                     f"the list of {entity} goes on, and nothing says where: {why} ({_describe_answer(answer)},"
                     f" {len(rows)} rows so far)",
                     hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one"
-                    f" page hold"
-                    f" them all: store.entities.{entity}.list: {spoken.list.method}"
-                    f" {spoken.list.address.partition('?')[0]}?limit=1000",
+                    f" page hold them all: store.entities.{entity}.list: {spoken.list.method} "
+                    f"{spoken.list.address.partition('?')[0]}?limit=1000",
                 )
         found = [row for row in rows if all(equal_plain(row.get(n), v) for n, v in (filters or {}).items())]
         return sort_rows(found, info.key)[:limit]

@@ -148,8 +148,7 @@ def format_call_label(interaction: int | None, seq: int) -> str:
 
 NO_SERVER = (
     "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the "
-    "proxy "
-    "(`llmproxy run --mcp-config`, `llmproxy mcp -- SERVER`, `--upstream NAME=URL`)"
+    "proxy (`llmproxy run --mcp-config`, `llmproxy mcp -- SERVER`, `--upstream NAME=URL`)"
 )
 _LIST = "mcp:tools/list"
 _SHOWN = 200

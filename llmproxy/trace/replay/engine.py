@@ -219,8 +219,8 @@ class ReplayEngine:
         if unused:
             names = ", ".join(sorted({repr(name) for name in called if name})) or "none"
             text = (
-                f"Overrides that match nothing: {', '.join(unused)}."
-                f" The recording has {calls} LLM spans (0 to {calls - 1}) and calls of {names}."
+                f"Overrides that match nothing: {', '.join(unused)}. The recording has {calls} LLM spans (0 to "
+                f"{calls - 1}) and calls of {names}."
                 if calls
                 else f"Overrides that match nothing: {', '.join(unused)}. The recording has no LLM span and calls of "
                 f"{names}."

@@ -109,9 +109,8 @@ def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
     """Return each call's mark: id, Unix time, ms, ms to first byte, failed?, party, model; empty if too many."""
     where, values = wanted.to_sql()
     sql = (
-        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400"
-        " OR ending <> 'complete', party, coalesce(model, operation) FROM interactions"
-        f" WHERE {where} ORDER BY started_at, id LIMIT ?"
+        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400 OR ending <> 'complete', party, "
+        f"coalesce(model, operation) FROM interactions WHERE {where} ORDER BY started_at, id LIMIT ?"
     )
     found = [[*row[:5], *map(from_sql, row[5:])] for row in store.query(sql, (*values, DRAWN + 1))]
     return found if len(found) <= DRAWN else []

@@ -148,8 +148,10 @@ def test_nothing_recorded_is_one_line_with_the_command(tmp_path: Path, recording
     more = run(tmp_path, recording, "{chat: hi}", name="fresh", mode="replay", runs=2)
     assert more.statuses == ["passed", "environment_error"]
     assert "run 2" in more.told.finished[1].error
-    assert "record it: llmproxy test --runs 2 --mode record" in "".join(more.told.completed.notes)
+    assert "record it: llmproxy test --runs 2 --mode auto" in "".join(more.told.completed.notes)
     assert more.told.finished[1].unrecorded
+    added = run(tmp_path, recording, "{chat: hi}", name="fresh", mode="auto", runs=2).told.finished
+    assert [(each.status, each.replayed) for each in added] == [("passed", True), ("passed", False)]
     quiet = run(tmp_path, recording, "{chat: silent}", name="quiet", mode="replay", scenario="    observe: none\n")
     assert quiet.statuses == ["passed"], quiet.why
 

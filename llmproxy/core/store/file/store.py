@@ -50,9 +50,8 @@ _RENAME = "UPDATE OR IGNORE interactions SET key = ?, occurrence = ?, rules = ? 
 # The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
 _NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
 _INSERT = (
-    f"INSERT INTO interactions (position, occurrence, request_body, response_body, "
-    f"{', '.join(rows.COLUMNS)})"
-    f" VALUES ({', '.join('?' * (len(rows.COLUMNS) + 4))})"
+    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)}) VALUES "
+    f"({', '.join('?' * (len(rows.COLUMNS) + 4))})"
 )
 _COUNT = """
 UPDATE cassettes SET recorded = recorded + 1, closed_cleanly = 0 WHERE name = ? AND sample = ? RETURNING recorded

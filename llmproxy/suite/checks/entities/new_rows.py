@@ -219,9 +219,8 @@ def _list_doubtful_rows(
     for pair in changed:
         (now,) = match_rows([pair.now], item.fields, run.scope)
         said = (
-            f"{name_row(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
-            f" anew under"
-            " the same number, which nobody can tell apart here"
+            f"{name_row(info, pair.now)} was there before with other contents: it was changed, or deleted and made "
+            "anew under the same number, which nobody can tell apart here"
         )
         made.append(_RowDoubt(said, now.all_match and _belongs_to_user(run, info, item, pair.now), changed=True))
     known = {pair.now[info.key] for pair in changed}
