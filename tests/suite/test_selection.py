@@ -235,4 +235,4 @@ def test_under_pytest_its_own_option_is_advised() -> None:
     told = explain_miss(MISS, again, flag="--llmproxy-mode", starts={"auto": "llmproxy start --mode auto --cassette x"})
     assert told.count(f"{again} --llmproxy-mode auto") == 2
     assert "llmproxy start" not in told
-    assert str(not_recorded_error("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode record")
+    assert str(not_recorded_error("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode auto")
