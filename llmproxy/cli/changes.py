@@ -17,7 +17,6 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import name_some
-from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
     LivelessCommand,
@@ -29,10 +28,10 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
-from llmproxy.cli.run import run_command
 from llmproxy.client.proxy_process import read_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.change_trials import mark_trials_interrupted
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
@@ -93,6 +92,8 @@ def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> in
 
 def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
+    from llmproxy.cli.run import run_command
+
     settings = loaded.settings
     if read_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
@@ -170,10 +171,8 @@ def _import_cassette_files(loaded: Loaded) -> None:
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
         with open_store(loaded.settings.store, writable=True, now=time.time) as store:
-            files = CassetteDir(folder, now=time.time)
-            files.load_into(
-                store, rules=read_key_rules(loaded), upstreams=dict(loaded.settings.upstream), wait=time.sleep
-            )
+            rules, files = Rules.from_settings(loaded.settings.normalize), CassetteDir(folder, now=time.time)
+            files.load_into(store, rules=rules, upstreams=dict(loaded.settings.upstream), wait=time.sleep)
 
 
 def _print_accepted_changes(loaded: Loaded) -> None:

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 import typer
 
-from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
     describe_run_variables,
@@ -35,6 +34,7 @@ from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.dialects.conversation import compare_requests, read_interaction_answer
 from llmproxy.core.engine.volatile_field_learning import fit_recorded_requests, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.queries import read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -132,7 +132,7 @@ class ComparedCassettes:
 def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
     """Compare two cassettes of a store, or two files, which need no store. Raises CassetteError."""
     loaded = load_settings({})
-    rules, upstreams = read_key_rules(loaded), loaded.settings.upstream
+    rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
     sides = [load_file_or_cassette(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     fields = [
@@ -192,8 +192,9 @@ def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mism
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
-    loaded = load_settings({})
-    return fit_recorded_requests(a, b, (*own, *list_builtin()), read_key_rules(loaded), loaded.settings.upstream)
+    settings = load_settings({}).settings
+    rules = Rules.from_settings(settings.normalize)
+    return fit_recorded_requests(a, b, (*own, *list_builtin()), rules, settings.upstream)
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:

@@ -28,7 +28,7 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 from llmproxy.protocol import join_name
-from llmproxy.settings import Loaded, shareable_path
+from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
 from llmproxy.ui.page import is_exported_page, render_page
@@ -53,10 +53,6 @@ def register(app: typer.Typer) -> None:
     app.command("import")(import_)
     app.command("export")(export)
     app.command("textconv")(textconv)
-
-
-def read_key_rules(loaded: Loaded) -> Rules:
-    return Rules.from_settings(loaded.settings.normalize)
 
 
 def import_(
@@ -88,7 +84,7 @@ def import_(
         refuse_url(file)
     loaded = load_settings({"store": store, "upstream": upstream, "cassette": cassette})
     work = group_files(files, loaded.settings.cassette if cassette else None, get_format(form) if form else None)
-    importer = Importer(read_key_rules(loaded), loaded.settings.upstream, model)
+    importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
     with open_store(path, writable=True, now=time.time) as database:

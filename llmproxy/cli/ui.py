@@ -17,11 +17,11 @@ from urllib.parse import quote
 import typer
 
 from llmproxy.advice import format_command, format_store_option
-from llmproxy.cli.import_export import read_key_rules
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import Importer, group_files
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, tests_store
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url
+from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
@@ -217,7 +217,7 @@ def _quote_cassette_for_url(path: Path, name: str) -> str:
 
 def _import_recordings(file: Path, store: Path) -> Path:
     loaded = load_settings({})
-    importer = Importer(read_key_rules(loaded), loaded.settings.upstream)
+    importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream)
     with open_store(store, writable=True, now=time.time) as database:
         for name, pieces in group_files([file], None).items():
             importer.import_cassette(database, name, pieces)

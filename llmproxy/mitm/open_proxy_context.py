@@ -21,6 +21,7 @@ from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.providers.hosts import CallRateLimiter
 from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.change_trials import get_state_path
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import open_store
@@ -153,7 +154,7 @@ def open_proxy_context(
     refuse_file_store_options(config)
     filed = load_cassette_files(config)
     check_store(config)
-    journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
+    journal = Journal.open(get_state_path(config.store), time.time)
     try:
         engine = Engine(
             config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic,

@@ -25,6 +25,7 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
+from llmproxy.core.sessions.change_trials import get_state_path
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
@@ -308,7 +309,7 @@ async def cut_connections(server: proxyserver.Proxyserver) -> None:
 
 def advise_ignoring_journal(store: Path) -> str:
     """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
-    journal = Path(f"{store.absolute()}.state.db")
+    journal = get_state_path(store.absolute())
     root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)
     if root is None:
         return ""

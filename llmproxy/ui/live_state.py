@@ -47,7 +47,7 @@ def take_live_snapshot(engine: Engine, watch: CallLog, opened: Iterable[Exchange
     return {
         "now": engine.now(),
         "mode": str(engine.config.mode),
-        "store": engine.config.shown or str(engine.config.store),
+        "store": engine.config.shown_store_path,
         "count": watch.count,
         "rows": [
             (n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in watch.since(after, MOST)

@@ -135,9 +135,9 @@ def compare_live_runs(
 
     `path` is the store, by default the settings'.
     """
-    from llmproxy.cli.import_export import read_key_rules
     from llmproxy.core.bindings.volatile_fields import list_builtin
     from llmproxy.core.engine.volatile_field_learning import restate_run
+    from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
     from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
@@ -146,6 +146,7 @@ def compare_live_runs(
     with_model = [each for each in runs if "llm" in each.live["channels"]]
     if not with_model:
         return None
+    rules = Rules.from_settings(loaded.settings.normalize)
     parent, sample = str(with_model[0].live["parent"]), int(with_model[0].live["parent_sample"])
     try:
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
@@ -154,7 +155,7 @@ def compare_live_runs(
             made = []
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
-                told, _ = restate_run(recorded, mine, volatile, read_key_rules(loaded), loaded.settings.upstream)
+                told, _ = restate_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

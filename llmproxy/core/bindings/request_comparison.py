@@ -474,8 +474,8 @@ class RequestRewriter:
         reader, wrapped = PlaceReader(), tree.get("request")
         made: dict[Any, Any] = {**tree, "request": {**wrapped}} if isinstance(wrapped, dict) else {**tree}
         for _, value, place in iterate_request_members(tree):
-            *above, name = place.list_steps()
-            (made["request"] if above else made)[name] = self._rewrite_node(reader, value, place)
+            into = made["request"] if place.parent is not None and place.parent.step else made
+            into[place.step] = self._rewrite_node(reader, value, place)
         return made
 
     def rewrite_message(self, member: str, message: object) -> object:

@@ -161,9 +161,13 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
 
 
 def test_a_wrapped_body_is_told_in_its_wrapper_and_in_its_order() -> None:
-    """Code Assist wraps requests; one may be empty."""
+    """Code Assist wraps requests; one may be empty, and JSON may name a member by nothing."""
     said = {"z": 1, "contents": [{"role": "user", "parts": [{"text": "in /tmp/a/x"}]}]}
     told = rewrite_recorded(Bindings(A, B), {"project": "p", "request": said})
     now = {**said, "contents": [{"role": "user", "parts": [{"text": "in /srv/b/x"}]}]}
     assert json.dumps(told) == json.dumps({"project": "p", "request": now})
     assert rewrite_recorded(Bindings(A, B), {"request": {}}) == {"request": {}}
+    for name in ("", "request.x", "y"):
+        for tree in ({name: "in /tmp/a/x", "a": 2}, {"request": {name: "in /tmp/a/x", "b": "y"}}):
+            told = rewrite_recorded(Bindings(A, B), tree)
+            assert json.dumps(told) == json.dumps(tree).replace("/tmp/a", "/srv/b")
