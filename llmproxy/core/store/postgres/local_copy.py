@@ -40,12 +40,12 @@ _TABLES = ("declared", "made_ids", "interactions", "bodies", "cassettes", "volat
 _VERSIONS = "SELECT name, sample, version, epoch FROM llmproxy.cassettes"
 _COLUMNS = ", ".join(rows.COLUMNS)
 _CHANGES = f"""
-SELECT c.version, c.epoch, ARRAY(SELECT field FROM llmproxy.volatile_fields WHERE cassette = c.name ORDER BY position),
-    c.created_at, c.recorded, c.latest_from, c.closed_cleanly, c.holder, c.pid, c.host,
-    extract(epoch FROM c.heartbeat)::float8, i.*
+SELECT c.version, c.epoch, CASE WHEN coalesce(i.nth, 1) = 1 THEN
+        ARRAY(SELECT field FROM llmproxy.volatile_fields WHERE cassette = c.name ORDER BY position) END, c.created_at,
+    c.recorded, c.latest_from, c.closed_cleanly, c.holder, c.pid, c.host, extract(epoch FROM c.heartbeat)::float8, i.*
 FROM llmproxy.cassettes AS c LEFT JOIN LATERAL (
     SELECT changed, id, superseded_at, superseded_by, position, occurrence, request_body, response_body, made_ids,
-        run_variables, {_COLUMNS}
+        run_variables, {_COLUMNS}, row_number() OVER (ORDER BY changed, id) AS nth
     FROM llmproxy.interactions WHERE cassette = c.name AND sample = c.sample
         AND (changed, id) > (CASE c.epoch WHEN %s THEN %s ELSE -1 END, %s)
     ORDER BY changed, id LIMIT {AT_ONCE}
@@ -54,6 +54,7 @@ FROM llmproxy.cassettes AS c LEFT JOIN LATERAL (
 """Rows after a version and id, all if the epoch is another one, with the cassette's: one statement sees one state.
 
 In this order whoever held a slot comes before who took it over. A cassette without such rows gives one of NULL.
+Volatile fields are in the first row only.
 """
 _HEAD = 11
 """Columns of the cassette."""
@@ -204,7 +205,7 @@ def _write_rows(
     """Write new rows, and the marks of superseded ones."""
     bodies = _copy_bodies(local, conn, {sha for row in found for sha in row[6:8]}, known)
     for row in found:
-        _, id_, gone_at, successor, position, occurrence, request, response, made_ids, said, *columns = row
+        _, id_, gone_at, successor, position, occurrence, request, response, made_ids, said, *columns, _ = row
         if local.execute(_SUPERSEDE, (gone_at, successor, id_, *place)).rowcount:
             continue
         # Its cassette was renamed. Which name is the older one cannot be told here: the other one is read anew.

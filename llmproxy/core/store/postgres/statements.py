@@ -193,7 +193,7 @@ def _restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Lock the cassettes of these interactions, in recorders' order, and make their copies restart."""
     places: list[tuple[str, int]] = []
     # Again: one may have been renamed while we waited for its lock.
-    while found := sorted(set(conn.execute(_PLACES, (ids,)).fetchall()).difference(places), key=str):
+    while found := sorted(set(conn.execute(_PLACES, (ids,)).fetchall()).difference(places)):
         for place in found:
             conn.execute(_BEGIN_ANEW, place)
         places += found

@@ -285,7 +285,7 @@ class ServerStore(Store):
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
                 conn.execute(_RESTART_COPIES, (name,))  # of a sample that was begun since too
             # In one order: two who wait for each other would be a deadlock.
-            locks = {place: conn.execute(_COUNT, (*place, self._now(), many[place])) for place in sorted(many, key=str)}
+            locks = {place: conn.execute(_COUNT, (*place, self._now(), many[place])) for place in sorted(many)}
             tokens = conn.execute(_STORED, ([each.token for each in sent],)) if again else None
             if bodies:
                 with conn.cursor() as cursor:
