@@ -9,7 +9,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, TypeGuard
 
 from llmproxy.core.traffic.interaction import Headers
@@ -139,18 +139,15 @@ def encode_utf8(value: str) -> bytes:
 
 def parse_unix_time(value: Tree) -> float:
     """Return ISO text or a time stamp as Unix time; 0.0 for anything else."""
-    if isinstance(value, bool):
-        return 0.0
     if isinstance(value, int | float):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            return 0.0
-    if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    return 0.0
+        return 0.0 if isinstance(value, bool) else float(value)
+    if not isinstance(value, str | date):  # a datetime is a date; TOML and YAML have both
+        return 0.0
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        return 0.0
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def microseconds(value: Tree, unit: int = 1_000_000) -> int:

@@ -168,6 +168,10 @@ def test_recorded_at() -> None:
     """A time is taken where the file has one."""
     (found,) = parse(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
     assert found.recorded_at == 1795132800.0
+    for unquoted in ("2026-11-20", "2026-11-20T01:00:00+01:00", "2026-11-20 00:00:00"):
+        assert (
+            parse(GOOD.replace("  response:", f"  recorded_at: {unquoted}\n  response:"))[0].recorded_at == 1795132800.0
+        )
     assert parse(GOOD)[0].recorded_at == 0.0
 
 
