@@ -378,37 +378,25 @@ class _ResultSlot(CacheSlot):
 
     of: CachedFunction
 
-    def find(self) -> tuple[Any] | None:
-        """Return the stored value; None too if it is unusable."""
-        text = super().find()
-        found = None if text is None else self._decode(text[0])
-        running = context_scenario.get()
-        if found and running is not None:
-            running.from_cache.append(self.name)
-        return found
-
-    def encode(self, made: Any) -> tuple[Any, str | None]:
-        """Return a value and its text; None if it cannot be stored."""
+    def encode(self, made: Any) -> str | None:
         try:
-            return made, encode_value(made)
+            return encode_value(made)
         except NotCacheable as error:
             self.of.warn_once(error, f"what {self.name} returned is not cached: {error}")
-            return made, None
+            return None
 
-    def keep(self, encoded: tuple[Any, str | None]) -> Any:
-        """Store a result, and return it as restored; unchanged if that is impossible."""
-        made, text = encoded
-        kept = None if text is None else self._decode(super().keep(text))
-        return kept[0] if kept else made
-
-    def _decode(self, text: str) -> tuple[Any] | None:
+    def restore(self, text: str | None) -> tuple[Any] | None:
         try:
-            return (decode_value(text),)
+            return None if text is None else (decode_value(text),)
         except NotCacheable as error:
             self.of.warn_once(error, f"a kept value of {self.name} cannot be used, and it is called: {error}")
             return None
         except ValueError as error:
             raise self.store.build_corrupt_error(f"the value under {self.key} cannot be read ({error})") from error
+
+    def record_hit(self) -> None:
+        if (running := context_scenario.get()) is not None:
+            running.from_cache.append(self.name)
 
 
 # -- the decorator

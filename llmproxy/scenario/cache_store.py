@@ -186,7 +186,7 @@ _mine: ContextVar[frozenset[Future[None]]] = ContextVar("cache_mine", default=fr
 
 @dataclass(frozen=True)
 class CacheSlot:
-    """Place of one value: a text, or in a subclass a value with a text."""
+    """Place of one value: a text, or in a subclass what a text restores."""
 
     store: CacheStore
     key: str
@@ -194,22 +194,27 @@ class CacheSlot:
     cache_key: str
     sample: int
 
-    def find(self) -> tuple[Any] | None:
-        """Return the stored value. Raises MissError: the mode is ``replay`` and there is none."""
+    def find(self) -> str | None:
+        """Return the stored text. Raises MissError: the mode is ``replay`` and there is none."""
         found = None if self.store.mode is CacheMode.RECORD else self.store.get(self.key)
         if found is None and self.store.mode is CacheMode.REPLAY:
             raise self._build_miss_error()
-        return None if found is None else (found,)
+        return found
+
+    def keep(self, text: str) -> str:
+        """Store a text, and return the stored one."""
+        return self.store.put(self.key, text, name=self.name, cache_key=self.cache_key, sample=self.sample)
 
     def encode(self, made: Any) -> Any:
-        """Return the argument of `keep` for a result, at once, since others may change it meanwhile."""
+        """Return a result's text; None if it cannot be stored."""
         return made
 
-    def keep(self, encoded: Any) -> Any:
-        """Store a result, and return the stored one; None is not stored."""
-        if encoded is None:
-            return None
-        return self.store.put(self.key, encoded, name=self.name, cache_key=self.cache_key, sample=self.sample)
+    def restore(self, text: str | None) -> tuple[Any] | None:
+        """Return the value of a stored text; None without one, or if it is unusable."""
+        return None if text is None else (text,)
+
+    def record_hit(self) -> None:
+        """Record that a stored value is returned."""
 
     def _build_miss_error(self) -> MissError:
         kept = [each.cache_key for each in self.store.list(self.name)]
@@ -253,8 +258,13 @@ async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> An
     with slot.wait_for_maker() as maker:
         if maker is not None:
             await asyncio.wrap_future(maker)
-        found = await asyncio.to_thread(slot.find)
-        return found[0] if found else await asyncio.to_thread(slot.keep, slot.encode(await make()))
+        if found := slot.restore(await asyncio.to_thread(slot.find)):
+            slot.record_hit()
+            return found[0]
+        made = await make()
+        encoded = slot.encode(made)  # at once, since others may change it meanwhile
+        kept = slot.restore(None if encoded is None else await asyncio.to_thread(slot.keep, encoded))
+        return kept[0] if kept else made
 
 
 def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
@@ -262,5 +272,10 @@ def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
     with slot.wait_for_maker() as maker:
         if maker is not None:
             maker.result()
-        found = slot.find()
-        return found[0] if found else slot.keep(slot.encode(make()))
+        if found := slot.restore(slot.find()):
+            slot.record_hit()
+            return found[0]
+        made = make()
+        encoded = slot.encode(made)
+        kept = slot.restore(None if encoded is None else slot.keep(encoded))
+        return kept[0] if kept else made

@@ -235,6 +235,19 @@ def test_row_7_a_hostile_file_runs_nothing(folder: Path, capfd: pytest.CaptureFi
     _replace(folder, hostile)
     with pytest.warns(CacheWarning, match="cannot be used, and it is called: there is no class of values at os:system"):
         assert f() == "mine"
+
+    @cache()
+    async def g() -> str:
+        return "mine"
+
+    async def call() -> str:
+        return await g()
+
+    asyncio.run(call())
+    _replace(folder, hostile)
+    with pytest.warns(CacheWarning, match="g cannot be used") as caught:
+        assert asyncio.run(call()) == "mine"
+    assert {each.filename for each in caught} == {__file__}, "the caller's line, of whatever thread"
     _replace(folder, "cos\nsystem\n(S'echo PWNED'\ntR.")
     with pytest.raises(CacheCorrupt, match="cannot be read"):
         f()
