@@ -36,8 +36,8 @@ _TIMES = frozenset(
 _HEAD = 4096
 """Bytes that determine the kind of a report."""
 
-Advise = Callable[[Sequence[str], Mapping[str, Any]], str]
-"""Unrecorded scenarios, and the split -> the note with the command that records them."""
+Advise = Callable[[Sequence[str], Mapping[str, Any], bool], str]
+"""Unrecorded scenarios, split, whether others of their runs are recorded -> note with the command that records them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,10 @@ def _merge_completed_events(
     times = {name: ms for each in ended for name, ms in each.times.items()}
     code = int(Exit.ENVIRONMENT) if gone else combine_exit_codes([each.exit_code for each in ended], shard["by"])
     own = []
-    if advise and (unrecorded := [run.started.scenario for run in runs if run.finished and run.finished.unrecorded]):
-        own.append(advise(list(dict.fromkeys(unrecorded)), shard))
+    lost = {run.started.scenario: None for run in runs if run.finished and run.finished.unrecorded}
+    if advise and lost:
+        some = any(run.started.scenario in lost and not (run.finished and run.finished.unrecorded) for run in runs)
+        own.append(advise(list(lost), shard, some))
     if code == Exit.NOTHING and runs:
         skipped = sum(run.status is Status.SKIPPED for run in runs)
         own.append(f"nothing ran: {skipped} of {len(runs)} runs were skipped")

@@ -75,13 +75,12 @@ def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, a
     )
 
 
-def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
-    """Print the command that records all scenarios without recordings."""
+def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any], some_runs: bool) -> str:
+    """Print the command that records all scenarios without recordings; `some_runs`: others of theirs are recorded."""
     from llmproxy.suite.selection import advise_recording
 
-    return advise_recording(
-        unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))
-    )
+    command, partly = shard.get("command", "llmproxy test"), bool(shard.get("partly"))
+    return advise_recording(unrecorded, len(shard["items"]), command, partly=partly, some_runs=some_runs)
 
 
 _ENDS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]

@@ -168,8 +168,7 @@ class _CaseBatch:
             options = self.run_context.options
             command = add_runs_option(options.command, options.runs)
             some = any(not isinstance(run.error, NothingRecorded) for each in found for run in self.ran[each])
-            part = advise_recording(found, len(cases), command, partly=options.partly, some_runs=some)
-            self.part_notes.append(part)
+            self.part_notes.append(advise_recording(found, len(cases), command, partly=options.partly, some_runs=some))
 
     async def run_jobs(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
@@ -279,7 +278,7 @@ class _CaseBatch:
         self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.run_context.clock() - since
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent
-        if ran.live and (ran.spent is None or (ran.wire is not None and ran.wire.spent.unpriced)):
+        if ran.live and ran.wire is not None and ran.wire.spent.whole_cost is None:
             self._unpriced = job.case.id
         return ran
 
