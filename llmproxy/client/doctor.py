@@ -58,9 +58,8 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
         found.append(Diagnosis(BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
     if not ours and not proxied:
         advice = ('eval "$(llmproxy env)"          for this shell', "llmproxy run -- COMMAND         for one command")
-        found.append(
-            Diagnosis(BAD, "no variable of this shell points to the proxy: what it starts goes past it", advice)
-        )
+        text = "no variable of this shell points to the proxy: what it starts goes past it"
+        found.append(Diagnosis(BAD, text, advice))
     return found
 
 

@@ -561,11 +561,11 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failed test's misses, and attach its session's report to the last report."""
     walk = item.stash.get(_SESSION, None)
-    error = call.excinfo if call.when == "call" else None
-    missed = read_reported_misses(walk) if walk is not None and error is not None else ()
-    whole = any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb"))
-    if missed and error is not None and not whole:
-        hide_library_frames(error.value)
+    missed = None
+    if walk is not None and call.excinfo is not None and call.when == "call":
+        missed = read_reported_misses(walk)
+        if missed and not any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb")):
+            hide_library_frames(call.excinfo.value)
     report = yield
     if walk is None:
         return report
@@ -581,7 +581,8 @@ def pytest_runtest_makereport(
         item.stash[_PASSED] = report.passed
     if report.failed:
         anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
-        unquote_misses(report, missed := missed or read_reported_misses(walk))
+        missed = read_reported_misses(walk) if missed is None else missed
+        unquote_misses(report, missed)
         report.sections += miss_sections(walk, missed, report.longreprtext, anew)
     return report
 
