@@ -71,12 +71,6 @@ def apply_text_changes(text: str, changes: Iterable[TextEdit]) -> str:
     return splice(text, (change[:3] for change in changes))
 
 
-def get_block_key(channel: tuple[object, ...]) -> object:
-    return (
-        (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
-    )
-
-
 _SCALAR = late(
     r'(?P<string>"(?:[^"\\]|\\.)*")(?P<called>\s*:)?'
     r"|-?\d+(?P<other>\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)?|(?P<word>true|false|null)"
@@ -213,23 +207,18 @@ def rebind_exact_answer(
     paths = bindings.limited_to_own_paths
     if not paths.changed and not known:
         return response
-    held = set(_find_forms_in_request(paths, request))
+    texts = list(_iterate_tree_texts(request))
+    held = {text[spot.start : spot.end] for text in texts for spot in paths.answer_forms.find_matches(text)}
     # Any number in an equal request may be a short value, so short values stay in its answer.
     left = [each for each in known or () if each.is_distinct and each.recorded != each.present]
     tokens = IdPairSearch(left)
-    held_ids = {token.identity for text in _iterate_tree_texts(request) for token in tokens.find_matches(text)}
+    held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
     others = IdPairs(each for each in left if each not in held_ids)
     try:
         return AnswerRewriter(paths, fit, others, named=named).rewrite_response(response)
     except _Refused as refused:
         return refused.mismatch
-
-
-def _find_forms_in_request(bindings: Bindings, tree: object) -> Iterator[str]:
-    for text in _iterate_tree_texts(tree):
-        for spot in bindings.answer_forms.find_matches(text):
-            yield text[spot.start : spot.end]
 
 
 def _iterate_tree_texts(tree: object) -> Iterator[str]:
@@ -319,9 +308,8 @@ class AnswerRewriter:
                             tools.setdefault(piece.channel, piece.tool)
                 _record_tool_of_block(each, tools)
         for channel, pieces in channels.items():
-            edited |= self._rewrite_channel(
-                values, pieces, tools.get(channel) or tools.get(get_block_key(channel)) or ""
-            )
+            block = channel[:2] if channel[0] == "block" else channel[:3] if channel[0] == "choice" else channel[-3:]
+            edited |= self._rewrite_channel(values, pieces, tools.get(channel) or tools.get(block) or "")
         self._rename_members(values)
         return edited
 
@@ -336,13 +324,7 @@ class AnswerRewriter:
             return True
         if not isinstance(node, str):
             return False
-        changes = (
-            self._list_json_changes(node, place, piece.tool or "")
-            if piece.form is TextForm.JSON
-            else list(self._list_text_changes(node, place, piece))
-        )
-        self._refuse_remaining(node, changes, place)
-        new = apply_text_changes(node, changes)
+        new = apply_text_changes(node, self._list_changes(node, place, piece, piece.tool or ""))
         if new == node:
             return False
         set_at(values[n], piece.path, new)
@@ -350,9 +332,7 @@ class AnswerRewriter:
 
     def _record_renamed_member(self, n: int, piece: Piece, place: str) -> bool:
         """Record a member's name in this run."""
-        changes = list(self._list_text_changes(piece.text, place, None))
-        self._refuse_remaining(piece.text, changes, place)
-        if (new := apply_text_changes(piece.text, changes)) == piece.text:
+        if (new := apply_text_changes(piece.text, self._list_changes(piece.text, place, None))) == piece.text:
             return False
         self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
         return True
@@ -370,15 +350,9 @@ class AnswerRewriter:
         text = "".join(piece.text for _, piece in pieces)
         first = pieces[0][1]
         place = f"${''.join(f'.{step}' for step in first.path)}"
-        changes = (
-            self._list_json_changes(text, place, tool)
-            if first.form is TextForm.JSON
-            else list(self._list_text_changes(text, place, first))
-        )
-        self._refuse_remaining(text, changes, place)
+        changes = self._list_changes(text, place, first, tool)
         edited: set[int] = set()
-        at, k = 0, 0
-        gone = 0
+        at = k = gone = 0
         for n, piece in pieces:
             end = at + len(piece.text)
             new, position = "", max(at, gone)
@@ -415,6 +389,21 @@ class AnswerRewriter:
         return False
 
     # -- one text
+
+    def _list_changes(self, text: str, place: str, piece: Piece | None, tool: str = "") -> list[TextEdit]:
+        """Return the changes to a text; refuse recorded ids that remain in it."""
+        if piece is not None and piece.form is TextForm.JSON:
+            changes = self._list_json_changes(text, place, tool)
+        else:
+            changes = list(self._list_text_changes(text, place, piece))
+        if self._changed:  # in this run's values four equal digits are a coincidence
+            stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
+            for value, identity in self._changed.items():
+                if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
+                    raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))
+            if (begun := find_partial_id(self._changed.values(), stays)) is not None:
+                raise _Refused(Mismatch(MismatchKind.LEAKED, place, begun[1], "", begun[0].name))
+        return changes
 
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
         """Return the changes to JSON text that keep it valid: each string in it is rewritten separately."""
@@ -466,8 +455,9 @@ class AnswerRewriter:
 
     def _replace_form(self, text: str, spot: FormMatch, place: str) -> TextEdit | None:
         recorded = text[spot.start : spot.end]
-        usual = spot.forms[0].present[0]
-        seen = {each for each in self._fit.chosen.get(recorded, ()) if _fits_recorded_spelling(each, recorded, usual)}
+        # ``~/x`` or backslashes are written into an answer only if the old value, or the usual new one, has them.
+        odd = [sign for sign in ("~", "\\") if sign not in recorded + spot.forms[0].present[0]]
+        seen = {each for each in self._fit.chosen.get(recorded, ()) if not any(sign in each for sign in odd)}
         wanted = {
             form.name: next((each for each in form.present if each in seen), form.present[0]) for form in spot.forms
         }
@@ -493,25 +483,8 @@ class AnswerRewriter:
             named = _COMMANDS.fullmatch(piece.member) is not None
             is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
         if is_command:
-            raise _Refused(
-                Mismatch(MismatchKind.QUOTING, place, text[change.start : change.end], change.new, change.name)
-            )
-
-    def _refuse_remaining(self, text: str, changes: Iterable[TextEdit], place: str) -> None:
-        """Refuse recorded ids in recorded text; in this run's values four equal digits are a coincidence."""
-        if not self._changed:
-            return
-        stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
-        for value, identity in self._changed.items():
-            if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
-                raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))
-        if (begun := find_partial_id(self._changed.values(), stays)) is not None:
-            raise _Refused(Mismatch(MismatchKind.LEAKED, place, begun[1], "", begun[0].name))
-
-
-def _fits_recorded_spelling(new: str, recorded: str, usual: str) -> bool:
-    """Return whether a value may be written into an answer: ``~/x`` or backslashes only if the old one had them."""
-    return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
+            before = text[change.start : change.end]
+            raise _Refused(Mismatch(MismatchKind.QUOTING, place, before, change.new, change.name))
 
 
 def _record_tool_of_block(event: object, tools: dict[object, str]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from llmproxy.core.dialects.messages import as_dict
+
 Step = str | int
 Path = tuple[Step, ...]
 
@@ -120,11 +122,7 @@ def _build_piece(
     if kind == "content_block_delta":  # of Messages
         return Piece(path, value, ("block", event.get("index"), name), _get_text_format(name), tool)
     if "contentBlockDelta" in event:  # of converse
-        index = (
-            event["contentBlockDelta"].get("contentBlockIndex")
-            if isinstance(event["contentBlockDelta"], dict)
-            else None
-        )
+        index = as_dict(event["contentBlockDelta"]).get("contentBlockIndex")
         form = TextForm.JSON if "toolUse" in path and name == "input" else TextForm.TEXT
         return Piece(path, value, ("block", index, form), form, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
@@ -138,11 +136,7 @@ def _build_piece(
         return Piece(path, value, ("candidate", *numbers[:1]), TextForm.TEXT, tool)
     if "done" in event and name in ("content", "response", "thinking"):  # Ollama
         return Piece(path, value, ("ollama", name), TextForm.TEXT, tool)
-    if (
-        isinstance(kind, str)
-        and "delta" in event
-        and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta")
-    ):
+    if "delta" in event and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta"):
         form = _get_text_format(name)
         return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
     return Piece(path, value, None, _get_text_format(name), tool)

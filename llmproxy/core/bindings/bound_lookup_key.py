@@ -46,8 +46,7 @@ _BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "too
 
 def build_bound_key(canonical: Canonical) -> str:
     parts = [canonical.provider, canonical.method, canonical.model or "", str(canonical.stream), canonical.kind]
-    parts += [text for pair in canonical.headers for text in pair]
-    parts += [text for pair in canonical.query for text in pair]
+    parts += [text for pair in (*canonical.headers, *canonical.query) for text in pair]
     parts.append(canonical.operation)
     for name, value, place in iterate_request_members(canonical.tree):
         parts.append(name)

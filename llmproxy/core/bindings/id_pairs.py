@@ -127,10 +127,10 @@ class IdPairSearch:
         """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
-            for found in (
-                _add_port_hosts(each) if each.kind == "port" else _list_spellings(each) if each.is_distinct else []
-            ):
-                self._heads.setdefault(_get_searchable_prefix(found), []).append(found)
+            searched = _add_port_hosts(each) if each.kind == "port" else _list_spellings(each)
+            for found in searched if each.is_distinct or each.kind == "port" else ():
+                head = found.recorded[:SHORTEST_PREFIX] if found.kind in PREFIXED else found.recorded
+                self._heads.setdefault(head, []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)
         """Texts of which every text with an id contains at least one."""
         self._pattern = re.compile("|".join(map(re.escape, self.heads))) if self.heads else None
@@ -154,12 +154,8 @@ class IdPairSearch:
             for each in identities:
                 length = _measure_id_match(text, start, each)
                 if length and is_isolated(text, start, start + length) and (best is None or start + length > best.end):
-                    best = IdPairMatch(
-                        start,
-                        start + length,
-                        each.present[:length] if length < len(each.recorded) else each.present,
-                        each,
-                    )
+                    present = each.present[:length] if length < len(each.recorded) else each.present
+                    best = IdPairMatch(start, start + length, present, each)
         return best
 
 
@@ -197,10 +193,6 @@ def _list_spellings(each: IdPair) -> Iterator[IdPair]:
 def contains_recorded_id(each: IdPair, text: str) -> bool:
     """Return whether a text contains the recorded value in any spelling, whatever is next to it."""
     return any(one.recorded in text and one.recorded not in one.present for one in _list_spellings(each))
-
-
-def _get_searchable_prefix(each: IdPair) -> str:
-    return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 
 def _measure_id_match(text: str, start: int, each: IdPair) -> int:
@@ -267,17 +259,13 @@ def is_member_of_value(name: str, member: str, tool: str) -> bool:
 
 
 def split_entity_attribute(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the thing that a value's name contains, in all its forms, and its attribute."""
+    """Return the thing that a value's name contains, as it is and in the singular, and its attribute."""
     entity, dot, attribute = name.rpartition(".")
     if not dot:
         entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
-    return _list_word_forms(_keep_letters_and_digits(entity.rpartition(".")[2])), _keep_letters_and_digits(attribute)
-
-
-def _list_word_forms(thing: str) -> tuple[str, ...]:
-    """Return a word as it is and in the singular: for a table ``tasks`` and a member ``task_id``."""
-    singular = thing[:-3] + "y" if thing.endswith("ies") else thing.removesuffix("s")
-    return tuple(dict.fromkeys(each for each in (thing, singular) if each))
+    thing = _keep_letters_and_digits(entity.rpartition(".")[2])
+    singular = thing[:-3] + "y" if thing.endswith("ies") else thing.removesuffix("s")  # of a table ``tasks``
+    return tuple(dict.fromkeys(filter(None, (thing, singular)))), _keep_letters_and_digits(attribute)
 
 
 def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: str, value: object) -> list[ShortValue]:

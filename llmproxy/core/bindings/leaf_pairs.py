@@ -46,10 +46,8 @@ class PairedBodies(NamedTuple):
 
 def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> PairedBodies:
     """Return the paired leaves of two whole trees."""
-    mine, theirs = (
-        list(iterate_request_members(recorded)),
-        {name: value for name, value, _ in iterate_request_members(present)},
-    )
+    mine = list(iterate_request_members(recorded))
+    theirs = {name: value for name, value, _ in iterate_request_members(present)}
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
         return PairedBodies([], [], build_mismatch("$", sorted(names), sorted(theirs)))

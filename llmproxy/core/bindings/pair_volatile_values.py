@@ -14,16 +14,9 @@ from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, find_volatile_matches, list_fields_at
 from llmproxy.core.bindings.run_bindings import Bindings
-from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.shell_listings import remove_llmproxy_files
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind
 from llmproxy.core.traffic.canonical_json import pair_json_parts
-
-
-def _list_variable_values(pair: RunVariablePair) -> tuple[str, ...]:
-    """Return the values that this run may have: the present one, its other form, the recorded one unchanged."""
-    present = pair.present
-    return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
 
 
 class VolatileValue(NamedTuple):
@@ -41,9 +34,11 @@ class VolatileFieldReader(LeafPairVisitor):
         self.found = IdPairs()
         self.values: list[VolatileValue] = []
         """Values of the fields in the recorded request."""
+        # This run may have the present value, its other form, or the recorded one unchanged.
+        sides = [(pair.name, pair.recorded.value, pair.present.value, pair.present.other) for pair in bindings.pairs]
         self._names: tuple[Names, Names] = (
-            tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs),
-            tuple((pair.name, _list_variable_values(pair)) for pair in bindings.pairs),
+            tuple((name, (was,)) for name, was, _, _ in sides),
+            tuple((name, tuple(dict.fromkeys((now, other or now, was)))) for name, was, now, other in sides),
         )
 
     def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
@@ -51,10 +46,7 @@ class VolatileFieldReader(LeafPairVisitor):
         return self.visit(leaves) if self.bindings.fields else None
 
     def pair_member_names(
-        self,
-        recorded: Mapping[str, object],
-        present: Mapping[str, object],
-        place: LeafPlace,
+        self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str]:
         """Pair members of equal names, and the remaining one of each side; the comparison checks its name."""
         names = {name: name for name in sorted(recorded) if name in present}
@@ -102,9 +94,8 @@ class VolatileFieldReader(LeafPairVisitor):
         conflict = self.found.add_pair(IdPair(field.name, field.kind, recorded, present))
         if conflict is None:
             return None
-        return Mismatch(
-            MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name
-        )
+        both = f"{present}, before {conflict.other}"
+        return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, both, field.name)
 
 
 def list_volatile_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:

@@ -86,12 +86,8 @@ def fit_request(
     comparing = RequestComparison(bindings, fields.found, known)
     if not comparing.record_equal_message_gaps(paired.settled):
         return fit_request(bindings, recorded, present, known)
-    return (
-        comparing.visit(paired.leaves)
-        or paired.parted
-        or comparing.find_unequal(paired.leaves)
-        or comparing.build_fit()
-    )
+    wrong = comparing.visit(paired.leaves) or paired.parted or comparing.find_unequal(paired.leaves)
+    return wrong or comparing.build_fit()
 
 
 def create_expectations(bindings: Bindings) -> ExpectedMessages:
@@ -105,9 +101,8 @@ def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mi
         conflict = known.find_conflict(each)
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
-            return Mismatch(
-                MismatchKind.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
-            )
+            both = f"{each.present}, before {conflict.other}"
+            return Mismatch(MismatchKind.NOT_ONE_TO_ONE, "$", each.recorded, both, each.name)
     return None
 
 
@@ -162,9 +157,8 @@ class RequestComparison(LeafPairVisitor):
             if told is None:
                 if name in left and gaps:
                     return Mismatch(MismatchKind.LEAKED, place.path, name, "", gaps[0].name)
-                return build_mismatch(
-                    place.path, sorted(recorded.keys() - present.keys()), sorted(present.keys() - recorded.keys())
-                )
+                mine, theirs = recorded.keys(), present.keys()
+                return build_mismatch(place.path, sorted(mine - theirs), sorted(theirs - mine))
             names[name] = told
             left.remove(told)
         if left:
@@ -263,13 +257,8 @@ class RequestComparison(LeafPairVisitor):
                 return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
             self._record_used_name(field.name, recorded, present)
             return None
-        if (
-            (not place.json or "\n" in recorded)
-            and place.zone is Zone.RESULT
-            and (done := self._compare_json_texts(recorded, present, place)) is not _NOT_JSON
-        ):
-            assert done is None or isinstance(done, Mismatch)  # noqa: S101 - for the type checker
-            return done
+        if place.zone is Zone.RESULT and (not place.json or "\n" in recorded):
+            return self._compare_json_texts(recorded, present, place)
         return self._compare_plain_text(recorded, present, place)
 
     def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
@@ -297,16 +286,14 @@ class RequestComparison(LeafPairVisitor):
         forms = self.bindings.agent_forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.non_agent_forms
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
-    def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> object:
-        """Compare JSON inside a result as values; `_NOT_JSON` if the texts must be compared as they are."""
+    def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        """Compare JSON inside a result as values; texts without any as they are."""
         must = place.call is not None and (place.call.tool in self.bindings.json_tools or self._shorts)
-        if recorded == present and not must:
-            return _NOT_JSON
-        if "{" not in recorded and "[" not in recorded:
-            return _NOT_JSON
+        if (recorded == present and not must) or ("{" not in recorded and "[" not in recorded):
+            return self._compare_plain_text(recorded, present, place)
         mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
         if len(mine) != len(theirs) or all(isinstance(each, str) for each in mine):
-            return _NOT_JSON
+            return self._compare_plain_text(recorded, present, place)
         for one, other in zip(mine, theirs, strict=True):
             if isinstance(one, str) and isinstance(other, str):
                 wrong = self._compare_plain_text(one, other, place)
@@ -375,7 +362,10 @@ class RequestComparison(LeafPairVisitor):
         return [_build_id_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
 
     def _list_form_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
-        return [self._build_form_gap(spot) for spot in self.find_forms(recorded, place)]
+        return [
+            TextGap(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, spot.in_answers)
+            for spot in self.find_forms(recorded, place)
+        ]
 
     def find_forms(self, recorded: str, place: LeafPlace) -> list[FormMatch]:
         """Return the run variables in a text that count in its zone."""
@@ -394,10 +384,8 @@ class RequestComparison(LeafPairVisitor):
         values = self.bindings.values
         parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
         parts += find_git_user_and_branch(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
-        return [
-            TextGap(part.start, part.end, free=part.pattern, name=part.name)
-            for part in sorted(parts, key=lambda part: part.start)
-        ]
+        parts.sort(key=lambda part: part.start)
+        return [TextGap(part.start, part.end, free=part.pattern, name=part.name) for part in parts]
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.field
@@ -409,11 +397,6 @@ class RequestComparison(LeafPairVisitor):
             options.append(GapOption(found.value, is_isolated, field.name, unchanged=True, leaks=True))
         return TextGap(found.start, found.end, tuple(options), name=field.name)
 
-    @staticmethod
-    def _build_form_gap(spot: FormMatch) -> TextGap:
-        in_answers = any(form.in_answers for form in spot.forms)
-        return TextGap(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, in_answers)
-
 
 @lru_cache(2_000)
 def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
@@ -423,9 +406,6 @@ def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
     alike = any(option.text == forms[0].recorded for option in options)
     same = GapOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
     return (*(option for option in options if option.text != same.text), same)
-
-
-_NOT_JSON = object()
 
 
 def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> TextGap:

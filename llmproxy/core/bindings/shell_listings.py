@@ -119,9 +119,15 @@ def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
     user.
     """
-    found = list(_find_user_parts(text, *user)) if user[1] else []
+    found = [
+        ListingPart(*line.span("who"), _compile_alternatives(line["who"], user[1]), USER)
+        for line in (_AUTHOR.finditer(text) if user[1] else ())
+        if user[0] in ("", line["who"])
+    ]
     if branch is not None and branch[0] in text:
-        found += _find_branch_parts(text, *branch)
+        places = re.finditer(_ON_BRANCH.format(re.escape(branch[0])), text, re.MULTILINE)
+        ends, either = [place.end() for place in places], _compile_alternatives(*branch)
+        found += (ListingPart(end - len(branch[0]), end, either, BRANCH) for end in ends)
     yield from sorted(found, key=lambda part: part.start)
 
 
@@ -131,17 +137,6 @@ def list_git_users(text: str) -> dict[str, list[int]]:
     for each in _PEOPLE.finditer(text):
         found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())
     return found
-
-
-def _find_user_parts(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
-    for line in _AUTHOR.finditer(text):
-        if (who := line["who"]) == recorded or not recorded:
-            yield ListingPart(*line.span("who"), _compile_alternatives(who, present), USER)
-
-
-def _find_branch_parts(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
-    for place in re.finditer(_ON_BRANCH.format(re.escape(recorded)), text, re.MULTILINE):
-        yield ListingPart(place.end() - len(recorded), place.end(), _compile_alternatives(recorded, present), BRANCH)
 
 
 def _compile_alternatives(*texts: str) -> re.Pattern[str]:

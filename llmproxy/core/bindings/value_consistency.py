@@ -44,6 +44,8 @@ class ValueConsistency:
             for each in identities
             if each.recorded != each.present
         )
+        self.id_prefilter_texts: Sequence[str] = self._tokens.heads
+        """Texts of which every text with a present id contains at least one."""
         self._shorts = [short._replace(recorded=short.present, present=short.recorded) for short in shorts]
         self.moved: dict[str, str] = {}
         """Values that became this run's, by name."""
@@ -54,11 +56,6 @@ class ValueConsistency:
         """Variables by their present text."""
         self._merged: Mismatch | None = None
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
-
-    @property
-    def id_prefilter_texts(self) -> Sequence[str]:
-        """Texts of which every text with a present id contains at least one."""
-        return self._tokens.heads
 
     def record_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
         """Record the present text at a gap of a recorded text."""
@@ -107,7 +104,7 @@ class ValueConsistency:
         for name, (place, text) in self._stood.items():
             if name in self.moved or any(each.name == name for each in present):
                 return Mismatch(MismatchKind.MERGED, place.path, text, text, name)
-        if not self.moved and not self._tokens.heads:
+        if not self.moved and not self.id_prefilter_texts:
             return None
         return next(self._find_merged_values(leaves, find_gaps), None)
 

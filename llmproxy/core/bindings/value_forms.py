@@ -173,6 +173,10 @@ class FormMatch(NamedTuple):
     forms: tuple[ValueForm, ...]
     """More than one if two names have the same recorded value."""
 
+    @property
+    def in_answers(self) -> bool:
+        return any(form.in_answers for form in self.forms)
+
 
 def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
     if not any(pair.has_changed for pair in pairs):
@@ -187,9 +191,8 @@ def list_value_forms(pairs: Sequence[RunVariablePair]) -> list[ValueForm]:
                 found += _list_date_forms(pair)
             case ValueKind.BLOCK if pair.has_changed:
                 for prefix in _LINE_PREFIXES:
-                    text, now = (
-                        prefix + each.value.replace("\n", f"\n{prefix}") for each in (pair.recorded, pair.present)
-                    )
+                    sides = (pair.recorded.value, pair.present.value)
+                    text, now = (prefix + value.replace("\n", f"\n{prefix}") for value in sides)
                     found.append(ValueForm(pair.name, text, (now,), spans_block, FormScope.AGENT, in_answers=False))
             case ValueKind.IDENTIFIER if pair.has_changed and pair.present.kind is ValueKind.IDENTIFIER:
                 found.append(ValueForm(pair.name, pair.recorded.value, (pair.present.value,), is_isolated))
@@ -285,18 +288,13 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
         for way in _WAYS:
-            for spelled in _list_nfc_forms(before):
+            written = (way.write(each) for path in now for each in _list_nfc_forms(path))
+            there = tuple(dict.fromkeys(filter(None, written)))
+            for spelled in _list_nfc_forms(before) if there else ():
                 if text := way.write(spelled):
-                    there = tuple(
-                        dict.fromkeys(
-                            written for path in now for each in _list_nfc_forms(path) if (written := way.write(each))
-                        )
-                    )
-                    if there:
-                        border = (
-                            spans_folder_slug if way.border is spans_slug and spelled.rfind("/") == 0 else way.border
-                        )
-                        yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
+                    is_folder = way.border is spans_slug and spelled.rfind("/") == 0
+                    border = spans_folder_slug if is_folder else way.border
+                    yield ValueForm(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
     sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
@@ -309,9 +307,8 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     yield from _list_hidden_folder_forms(pair, homes)
     between = [_format_home_relative_to(path, home) for path, home in trimmed]
     if between[0] and between[1]:
-        yield ValueForm(
-            homes.name, between[0], (between[1], *_list_paths(homes.present)), spans_path, FormScope.NOT_TYPED
-        )
+        there = (between[1], *_list_paths(homes.present))
+        yield ValueForm(homes.name, between[0], there, spans_path, FormScope.NOT_TYPED)
 
 
 def _list_hidden_folder_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:

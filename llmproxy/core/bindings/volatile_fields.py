@@ -125,11 +125,7 @@ class VolatileField:
     def to_dict(self) -> dict[str, object]:
         """Return plain values in reading order; default values are left out."""
         written: dict[str, object] = {"name": self.name, "kind": self.kind, "tool": self.tool, "at": self.at}
-        written |= {
-            name: text
-            for name, text in (("before", self.before), ("after", self.after), ("arguments", self.arguments))
-            if text
-        }
+        written |= {name: text for name in ("before", "after", "arguments") if (text := getattr(self, name))}
         return written if self.noise is None else {**written, "noise": self.noise}
 
 

@@ -20,9 +20,12 @@ _ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", 
 """Kinds, the most specific first."""
 _SHORTEST_HEX = 6
 _UNIT = late(r"\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|mins?|minutes?|h|hours?)(?![^\W_])")
-_NAMES_PID = late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE)
-_NAMES_PORT = late(r"(?:\bport\b[\W_]{0,3}|localhost:|127\.0\.0\.1:|0\.0\.0\.0:|\]:)$", re.IGNORECASE)
-_NAMES_COUNT = late(r"\b(?:total|count|tokens?|size|bytes?|lines?|chars|length|files?)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_BEFORE = {
+    "pid": late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE),
+    "port": late(r"(?:\bport\b[\W_]{0,3}|localhost:|127\.0\.0\.1:|0\.0\.0\.0:|\]:)$", re.IGNORECASE),
+    "count": late(r"\b(?:total|count|tokens?|size|bytes?|lines?|chars|length|files?)\b[^\n]{0,12}$", re.IGNORECASE),
+}
+"""Texts before values of kinds that only their names tell."""
 _NAMES_DURATION = late(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[^\n]{0,12}$", re.IGNORECASE)
 _NAMED = late(r"([A-Za-z_]\w*)[\"'\s:=>]{0,4}$")
 _TOOK = late(
@@ -94,9 +97,8 @@ def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
     end = len(text) if end < 0 else end
     found = []
     for begin in range(start, at + 1):
-        if (
-            begin > start and is_in_word(text, begin) and not (kind == "duration" and text[begin - 1] in "mh")
-        ):  # 0m1.234s
+        # A duration may begin inside of a word: 0m1.234s.
+        if begin > start and is_in_word(text, begin) and not (kind == "duration" and text[begin - 1] in "mh"):
             continue
         match = IN_TEXT[kind].match(text, begin, min(end, begin + 300))
         if match is not None and match.end() >= at:
@@ -126,12 +128,8 @@ def _are_plausible(kind: str, recorded: str, present: str, before: str, behind: 
             named = _NAMED.search(before)
             took = named is not None and _TOOK.search(named[1]) is not None and not _IS_SET.search(named[1])
             return united or took or (bool(_NAMES_DURATION.search(before)) and any("." in each for each in both))
-        case "port":
-            return bool(_NAMES_PORT.search(before))
-        case "pid":
-            return bool(_NAMES_PID.search(before))
-        case "count":
-            return bool(_NAMES_COUNT.search(before))
+        case "port" | "pid" | "count":
+            return bool(_NAMES_BEFORE[kind].search(before))
         case "name":
             return _is_generated_name(recorded) and _is_generated_name(present)
         case "word":

@@ -275,9 +275,8 @@ class _FieldLearner(RequestComparison):
         if not isinstance(parted, TextDivergence) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
-        value = self._find_variable(recorded, parted.recorded, present, parted.present, place) or find_value_pair(
-            recorded, parted.recorded, present, parted.present, free
-        )
+        points = recorded, parted.recorded, present, parted.present
+        value = self._find_variable(*points, place) or find_value_pair(*points, free)
         if value is None:
             return None
         start = recorded.rfind("\n", 0, value.start) + 1
@@ -300,14 +299,8 @@ class _FieldLearner(RequestComparison):
                 mine, theirs, kind = mine.partition(" <")[0], theirs.partition(" <")[0], "person"
             if mine == theirs or not fits_kind(kind, mine) or not fits_kind(kind, theirs):
                 continue
-            same = next(
-                (
-                    n
-                    for n in range(len(mine))
-                    if recorded[at - n : at] == mine[:n] and recorded.startswith(mine, at - n)
-                ),
-                -1,
-            )
+            begun = (n for n in range(len(mine)) if recorded[at - n : at] == mine[:n])
+            same = next((n for n in begun if recorded.startswith(mine, at - n)), -1)
             if same >= 0 and present.startswith(theirs, there - same) and not is_in_word(recorded, at - same):
                 return ValuePair(kind, at - same, mine, theirs)
         return None
@@ -403,11 +396,8 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
 
 def _get_call_of_listed_time(field: VolatileField) -> tuple[str, str] | None:
     """Return tool and arguments of the listing of a file's time; None for any other volatile field."""
-    return (
-        (field.tool, field.arguments)
-        if field.kind == "time" and field.at == LINE and LISTED.match(field.before)
-        else None
-    )
+    listed = field.kind == "time" and field.at == LINE and LISTED.match(field.before)
+    return (field.tool, field.arguments) if listed else None
 
 
 _KINDS = ("integer", "uuid", "hex", "name", "word")
@@ -423,21 +413,18 @@ def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
     found: dict[VolatileField, None] = {}
     for tree in trees:
-        for tool, inner, member, value in _list_result_leaves(tree):
+        reader = PlaceReader()
+        members = iterate_request_members(tree)
+        leaves = (leaf for _, node, place in members for leaf in _walk_leaves(node, place, reader))
+        for tool, inner, member, value in leaves:
             if short_values_at(wanted, tool, inner, member, value):
                 name = _UNNAMED.sub("_", captured.name)
                 found[VolatileField(name, kind, tool, _INDEX.sub("[*]", inner))] = None
     return list(found)
 
 
-def _list_result_leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
-    """Yield tool, path, member and value of each JSON leaf in results."""
-    reader = PlaceReader()
-    for _, value, place in iterate_request_members(tree):
-        yield from _walk_leaves(value, place, reader)
-
-
 def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
+    """Yield tool, path, member and value of each JSON leaf in results."""
     if isinstance(node, dict):
         place = reader.enter_object(node, place)
         for name in sorted(node):
@@ -471,14 +458,12 @@ def restate_recording(
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRecording(recorded)
     varying = _learn_fields(bindings, recorded, present, known, outside=False)[0]
-    whole = (
-        _restate_once(with_volatile_fields(bindings, [each.field for each in varying]), recorded, present, known)
-        if varying
-        else None
-    )
-    if whole is not None and whole.tree != present:
-        learned = {each.field.name for each in varying}
-        return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
+    if varying:
+        wider = with_volatile_fields(bindings, [each.field for each in varying])
+        whole = _restate_once(wider, recorded, present, known)
+        if whole.tree != present:
+            learned = {each.field.name for each in varying}
+            return RestatedRecording(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
     found = _restate_once(bindings, recorded, present, known)
     return found if found.tree != present else RestatedRecording(rewrite_recorded(bindings, recorded))
 
@@ -488,10 +473,8 @@ def _restate_once(bindings: Bindings, recorded: object, present: object, known: 
     fields.read_fields(paired.leaves)
     restating, tree = _PresentValueWriter(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
-        new = (
-            theirs if restating.visit([(mine, theirs, place)]) is None else restating.restate_leaf(mine, theirs, place)
-        )
-        _put_at_path(tree, place.list_steps(), new)
+        fits = restating.visit([(mine, theirs, place)]) is None
+        _put_at_path(tree, place.list_steps(), theirs if fits else restating.restate_leaf(mine, theirs, place))
     return RestatedRecording(tree, restating.build_fit().names)
 
 
@@ -502,17 +485,13 @@ class _PresentValueWriter(RequestComparison):
             return recorded
         gaps = self.list_gaps(recorded, place)
         parted = align_text(recorded, gaps, present)
-        return (
-            present[: parted.present] + self._restate_text_from(recorded, parted.recorded, place)
-            if isinstance(parted, TextDivergence)
-            else recorded
-        )
-
-    def _restate_text_from(self, text: str, start: int, place: LeafPlace) -> str:
-        """Return the rest of a recorded text from a position, with this run's values at its gaps."""
+        if not isinstance(parted, TextDivergence):
+            return recorded
         # After a leaked value the texts diverge behind it: its expected text is the difference.
-        gaps = (gap for gap in self.list_gaps(text, place) if gap.options and gap.start >= start)
-        return splice(text[start:], ((gap.start - start, gap.end - start, gap.options[0].text) for gap in gaps))
+        at = parted.recorded
+        behind = (gap for gap in gaps if gap.options and gap.start >= at)
+        rest = splice(recorded[at:], ((gap.start - at, gap.end - at, gap.options[0].text) for gap in behind))
+        return present[: parted.present] + rest
 
 
 def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:

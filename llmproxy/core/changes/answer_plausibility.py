@@ -138,8 +138,7 @@ def _check_response_format(new: Any, said: Message) -> str:
         return "the answer is no JSON"
     if new in ("json", "application/json") or tree.get("type") == "json_object":
         return ""
-    schema = inner.get("schema", inner)
-    why = check_schema(value, schema)
+    why = check_schema(value, inner.get("schema", inner))
     return f"the answer does not validate: {why}" if why else ""
 
 
@@ -156,10 +155,7 @@ def _check_calls(said: Message, was: ParsedRequest, now: ParsedRequest) -> str:
         if tool == before.get(call.name) or call.hosted:
             continue
         schema = get_parameter_schema(tool)
-        if schema is None:
-            continue
-        why = check_schema(parse_arguments(call.arguments), schema)
-        if why:
+        if schema is not None and (why := check_schema(parse_arguments(call.arguments), schema)):
             return f"the answer calls {call.name} with arguments that it does not take now: {why}"
     return ""
 

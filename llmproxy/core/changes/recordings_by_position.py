@@ -78,12 +78,18 @@ class CallPositions:
                 self.known.add_answer(each.answer)
         self._at: dict[str, list[PlacedRecording]] = {}
         self._by_line: dict[tuple[str, str], list[PlacedRecording]] = {}
-        self._at_history: dict[str, list[PlacedRecording]] = {}
+        at_history: dict[str, list[PlacedRecording]] = {}
         self.results: dict[str, set[str]] = {}
         """Results of each tool in any recording."""
         for each in all_:
-            self._place_recording(each)
-        for alike in self._at_history.values():
+            request = self.parse_recorded_request(each.canonical, each.call_ids, each.client)
+            for tool, text in request.tool_results:
+                self.results.setdefault(tool, set()).add(text)
+            standing = PlacedRecording(each, request, _digest_answer(each.answer))
+            if (history := _digest_history(request)) is not None:
+                self._at.setdefault(_digest_position(history, request), []).append(standing)
+                at_history.setdefault(history, []).append(standing)
+        for alike in at_history.values():
             self._mark_template_lines(alike)
         self._mark_data_lines([each for alike in self._at.values() for each in alike])
 
@@ -100,15 +106,6 @@ class CallPositions:
             data = frozenset(line for other in alike for line in lines - other)
             for each in group:
                 each.data = data
-
-    def _place_recording(self, recorded: RecordedCall) -> None:
-        request = self.parse_recorded_request(recorded.canonical, recorded.call_ids, recorded.client)
-        for tool, text in request.tool_results:
-            self.results.setdefault(tool, set()).add(text)
-        standing = PlacedRecording(recorded, request, _digest_answer(recorded.answer))
-        if (history := _digest_history(request)) is not None:
-            self._at.setdefault(_digest_position(history, request), []).append(standing)
-            self._at_history.setdefault(history, []).append(standing)
 
     def _mark_template_lines(self, alike: list[PlacedRecording]) -> None:
         """Record the lines of users' words that recordings with the same history and other words share."""
@@ -138,18 +135,14 @@ class CallPositions:
     def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""
         if (history := _digest_history(request)) is None:
-            return Refusal(
-                NotCarried.NO_PLACE, "its history holds a part of a recorded answer, or it has no conversation"
-            )
-        found = self._at.get(_digest_position(history, request), [])
-        if not found:
-            found = self._find_by_question(history, request)
+            why = "its history holds a part of a recorded answer, or it has no conversation"
+            return Refusal(NotCarried.NO_PLACE, why)
+        found = self._at.get(_digest_position(history, request)) or self._find_by_question(history, request)
         if not found:
             return Refusal(NotCarried.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
-            return Refusal(
-                NotCarried.IMPOSSIBLE, f"recording #{found[0].recorded.id} has its place, but is a failed answer"
-            )
+            why = f"recording #{found[0].recorded.id} has its place, but is a failed answer"
+            return Refusal(NotCarried.IMPOSSIBLE, why)
         if not _have_equal_answers(good):  # a client's frames are equal in equal calls
             framed = [to_text(part.value) for part in request.frames]
             good = [each for each in good if [to_text(part.value) for part in each.request.frames] == framed] or good

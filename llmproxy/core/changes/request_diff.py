@@ -68,9 +68,8 @@ def diff_requests(
     """
     then = standing.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
-    compared = _RequestDiff(
-        standing, now, client, recorded, present, get_client_frames(client) if upgraded else None, read_volatile
-    )
+    frames = get_client_frames(client) if upgraded else None
+    compared = _RequestDiff(standing, standing.request, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
     except Refused as refused:
@@ -86,6 +85,7 @@ def diff_requests(
 @dataclass(slots=True)
 class _RequestDiff:
     standing: PlacedRecording
+    old_request: ParsedRequest
     now: ParsedRequest
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
@@ -93,10 +93,6 @@ class _RequestDiff:
     frames: ClientFrames | None
     """The client's frames, if another version of the client sent the present request."""
     read_volatile: ReadVolatile | None
-
-    @property
-    def old_request(self) -> ParsedRequest:
-        return self.standing.request
 
     def iter_changes(self) -> Iterator[Change]:
         was, now = self.old_request.canonical, self.now.canonical
@@ -142,9 +138,7 @@ class _RequestDiff:
                 yield change
             case kind if kind == FRAME:
                 if self.frames is None:
-                    raise Refused(
-                        NotCarried.RESULT, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}"
-                    )
+                    raise self._refuse(NotCarried.RESULT, segment.kind, old, new, name)
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else to_text(each.value) for each in (old, new))
                 raise Refused(NotCarried.MODEL, f"model: {shown}")
@@ -161,7 +155,12 @@ class _RequestDiff:
                 yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Author.CLIENT)
             case _:
                 what = NotCarried.REQUEST if slot[0] == Kind.UNKNOWN else NotCarried.HISTORY
-                raise Refused(what, f"{name}: {_format_change(self._build_change(segment.kind, old, new, name))}")
+                raise self._refuse(what, segment.kind, old, new, name)
+
+    def _refuse(
+        self, why: NotCarried, kind: str, old: Segment | None, new: Segment | None, name: str, more: str = ""
+    ) -> Refused:
+        return Refused(why, f"{name}: {_format_change(self._build_change(kind, old, new, name))}{more}")
 
     def build_segment_order_change(self) -> Change:
         """Return the change of requests whose segments are all equal: in order, or in the division into messages."""
@@ -180,9 +179,7 @@ class _RequestDiff:
                 yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
             return
         if was.name != now.name or not extends_arguments(now.arguments, was.arguments):
-            raise Refused(
-                NotCarried.HISTORY, f"{name}: {_format_change(self._build_change(Kind.CALL, old, new, name))}"
-            )
+            raise self._refuse(NotCarried.HISTORY, Kind.CALL, old, new, name)
         yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
@@ -207,9 +204,7 @@ class _RequestDiff:
                 return
         found = find_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
-            raise Refused(
-                NotCarried.RESULT, f"{name}: {_format_change(self._build_change(Kind.RESULT, old, new, name))}: {found}"
-            )
+            raise self._refuse(NotCarried.RESULT, Kind.RESULT, old, new, name, f": {found}")
         hunks, turned = found
         if flags == [False, True] and not turned:
             raise Refused(NotCarried.RESULT, f"{name}: it had succeeded, and failed now")
@@ -261,8 +256,8 @@ class _RequestDiff:
     def _client_change(self, kind: str, name: str, before: str | None, after: str | None) -> Change:
         """Return a change that only a client can have caused."""
         digests = ["" if text is None else digest_of([text]) for text in (before, after)]
-        hunks = diff_hunks(before, after)
-        return Change(kind, name, before, after, digests[0], digests[1], hunks, self._build_origin(Author.CLIENT))
+        origin = self._build_origin(Author.CLIENT)
+        return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
 
     def _find_author(self, segment: Segment) -> Author | None:
         """Return the author of a tool or parameter from another client version: the client, or None if unknown."""

@@ -77,13 +77,8 @@ class KnownAnswers:
     def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
         """Return the one answer that calls these tools with these arguments or fewer; None unless it is unique."""
         known = self._by_names.get(tuple(call.name for call in calls), {}).values()
-        found = [
-            answer
-            for answer in known
-            if all(
-                extends_arguments(now.arguments, was.arguments) for now, was in zip(calls, answer.calls, strict=True)
-            )
-        ]
+        pairs = ((answer, zip(calls, answer.calls, strict=True)) for answer in known)
+        found = [answer for answer, each in pairs if all(extends_arguments(a.arguments, b.arguments) for a, b in each)]
         return found[0] if len(found) == 1 else None
 
 
@@ -92,10 +87,6 @@ def extends_arguments(now: object, was: object) -> bool:
     if isinstance(now, dict) and isinstance(was, dict):
         return all(name in now and now[name] == value for name, value in was.items())
     return now == was
-
-
-def _parse_arguments(arguments: object) -> object:
-    return parse_arguments(arguments) if isinstance(arguments, str) else arguments
 
 
 def _to_json(value: object) -> str:
@@ -153,10 +144,12 @@ def drop_ids(value: object) -> object:
 def read_call(value: object, call_id: str = "") -> HistoryCall:
     tree = as_dict(value)
     if (block := block_call(tree)) is not None:
-        return HistoryCall(call_id, as_str(block[1]), _parse_arguments(block[2]))
-    inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
-    arguments = next((inner[name] for name in _ARGUMENTS if name in inner), None)
-    return HistoryCall(call_id, as_str(inner.get("name")), _parse_arguments(arguments))
+        name, arguments = block[1], block[2]
+    else:
+        inner = as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree
+        name, arguments = inner.get("name"), next((inner[each] for each in _ARGUMENTS if each in inner), None)
+    parsed = parse_arguments(arguments) if isinstance(arguments, str) else arguments
+    return HistoryCall(call_id, as_str(name), parsed)
 
 
 def list_history_call_ids(operation: str, body: object) -> list[str]:
@@ -170,17 +163,15 @@ def parse_request(
 ) -> ParsedRequest:
     """Parse a request; `ids`: of its calls (`list_history_call_ids`), `known`: the cassette's answers."""
     made = ParsedRequest(canonical)
-    found = list_segments(canonical.operation, canonical.tree)
-    for segment in found:
+    entries: dict[str, list[Segment]] = {}
+    for segment in list_segments(canonical.operation, canonical.tree):
         if segment.kind is Kind.SYSTEM:
             made.systems.append(segment)
-        elif segment.kind not in _CONVERSATION:
-            _add_segment_at_next_slot(made, (segment.kind, segment.name), segment)
-    entries: dict[str, list[Segment]] = {}
-    for segment in found:
-        if segment.kind in _CONVERSATION:
+        elif segment.kind in _CONVERSATION:
             entry = _ENTRY.match(segment.path)
             entries.setdefault(entry[0] if entry else "", []).append(segment)
+        else:
+            _add_segment_at_next_slot(made, (segment.kind, segment.name), segment)
     _ConversationReader(made, list(ids), known, frames).read_entries(list(entries.values()))
     return made
 
@@ -206,10 +197,8 @@ class _ConversationReader:
     def read_entries(self, entries: list[list[Segment]]) -> None:
         step: list[list[Segment]] = []
         for entry in entries:
-            if any(each.kind in _OF_MODEL for each in entry):
-                step.append(entry)
-                continue
-            if step and not any(each.kind is not Kind.MEMBER for each in entry):
+            kinds = {each.kind for each in entry}
+            if kinds & _OF_MODEL or (step and kinds <= {Kind.MEMBER}):
                 step.append(entry)
                 continue
             self._read_answer_step(step)

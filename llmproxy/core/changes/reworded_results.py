@@ -89,10 +89,10 @@ def find_rewording(
 
 def _is_new_failure(before: str, after: str) -> bool:
     """Return whether only the present text reports a failure, and the two share no long word."""
-    words = [
+    old, new = (
         {word.lower() for word in _WORD.findall(_VALUE.sub(" ", text)) if len(word) > 3} for text in (before, after)
-    ]
-    return not _FAILURE.search(before) and _FAILURE.search(after) is not None and not words[0] & words[1]
+    )
+    return not _FAILURE.search(before) and _FAILURE.search(after) is not None and not old & new
 
 
 def blank_values(text: str, tool: str = "") -> tuple[str, list[str]]:

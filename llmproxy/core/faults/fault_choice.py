@@ -109,15 +109,9 @@ class Faulting:
 
     def to_json(self) -> dict[str, object]:
         """Return plain values for the session's report."""
-        rules = [
-            {**rule.to_json(), "injected": self.injected[number]} for number, rule in enumerate(self.faults.rules, 1)
-        ]
-        return {
-            "name": self.faults.name,
-            "seed": self.faults.seed,
-            "faults": rules,
-            "injected": sum(self.injected.values()),
-        }
+        rules = [{**rule.to_json(), "injected": self.injected[n]} for n, rule in enumerate(self.faults.rules, 1)]
+        head: dict[str, object] = {"name": self.faults.name, "seed": self.faults.seed}
+        return {**head, "faults": rules, "injected": sum(self.injected.values())}
 
 
 SWITCHING = 101

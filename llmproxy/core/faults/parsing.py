@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
+from llmproxy.core.faults.rules import ALWAYS, NUMBERS, TEXTS, FaultRule, Faults, Parameter
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
@@ -87,10 +87,8 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
         raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
     if asked in PRESETS:
         found = read_faults(parse_yaml(read_preset(asked), asked), name=asked)
-    elif asked in KINDS:
-        found = Faults((_parse_rule({"kind": asked}, asked),), name=asked)
-    elif (at := _KIND_AT.fullmatch(asked)) is not None and not _LOOKS_LIKE_FILE.search(asked):
-        found = Faults((_parse_rule({"kind": at["kind"], "call": int(at["call"])}, asked),), name=asked)
+    elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _LOOKS_LIKE_FILE.search(asked)):
+        found = Faults((_parse_rule(asked, asked),), name=asked)
     else:
         found = _load_file(asked, folder)
     return found if seed is None else Faults(found.rules, seed, found.name)
@@ -174,32 +172,25 @@ def parse_seed(value: Json, where: str = FAULTS) -> int:
     return value
 
 
-def find_kind(name: Json, where: str) -> FaultKind:
-    """Return a kind by name. Raises BadFaults."""
-    if not isinstance(name, str) or name not in KINDS:
-        near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
-        raise BadFaults(f"there is no kind {_format_value(name)} of fault{near}", hint=_ALL, where=where)
-    return KINDS[name]
-
-
 def _parse_rule(row: Json, where: str) -> FaultRule:
     if isinstance(row, str):
         at = _KIND_AT.fullmatch(row)
         row = {"kind": row} if at is None else {"kind": at["kind"], "call": int(at["call"])}
     if not isinstance(row, Mapping) or "kind" not in row:
         raise BadFaults(f"{_format_value(row)} names no `kind` of fault.", hint=_ALL, where=where)
-    kind = find_kind(row["kind"], where)
+    if not isinstance(name := row["kind"], str) or name not in KINDS:
+        near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
+        raise BadFaults(f"there is no kind {_format_value(name)} of fault{near}", hint=_ALL, where=where)
+    kind = KINDS[name]
     own = [each.name for each in kind.takes]
     _check_members(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
-    numbers = {name: _parse_call_numbers(row.get(name), name, where) for name in NUMBERS}
-    texts = {name: _parse_patterns(row.get(name), name, where) for name in TEXTS}
     rule = FaultRule(
         kind=kind,
         values={each.name: _parse_number(row.get(each.name, each.default), each, where) for each in kind.takes},
         probability=_parse_number(row.get("probability", 1.0), _PROBABILITY, where),
         times=_parse_times(row.get("times", 1), where),
-        numbers=numbers,
-        texts=texts,
+        numbers={name: _parse_call_numbers(row.get(name), name, where) for name in NUMBERS},
+        texts={name: _parse_patterns(row.get(name), name, where) for name in TEXTS},
     )
     _check_channels_and_providers(rule, where)
     return rule

@@ -138,16 +138,14 @@ class FaultRule:
 
     def to_json(self) -> dict[str, object]:
         """Return the rule as in a file, without defaults."""
-        words = {name: sorted(each) for name, each in self.numbers.items()} | {
-            n: list(t) for n, t in self.texts.items()
-        }
+        words = {n: sorted(each) for n, each in self.numbers.items()} | {n: list(t) for n, t in self.texts.items()}
         chosen = {name: value[0] if len(value) == 1 else value for name, value in words.items() if value}
-        values = {each.name: self.values[each.name] for each in self.kind.takes}
-        given = {name: value for name, value in values.items() if value != self.kind.defaults[name]}
+        given = {
+            each.name: self.values[each.name] for each in self.kind.takes if self.values[each.name] != each.default
+        }
         chance: dict[str, object] = {} if self.probability == 1 else {"probability": self.probability}
-        times: dict[str, object] = (
-            {} if self.times == 1 else {"times": "always" if self.times == ALWAYS else self.times}
-        )
+        often = "always" if self.times == ALWAYS else self.times
+        times: dict[str, object] = {} if self.times == 1 else {"times": often}
         return {"kind": self.kind.name, **given, **chosen, **chance, **times}
 
 

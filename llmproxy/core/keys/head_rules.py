@@ -102,8 +102,7 @@ IGNORED: dict[str, str] = {
     **_ignore_for(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
-        "grpc-accept-encoding",
-        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
+        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data", "grpc-accept-encoding",
         "x-amz-decoded-content-length", "x-amz-trailer",
     ),
     **_ignore_for(
@@ -166,13 +165,12 @@ UNNAMED = ""
 # -- other services and unknown paths ----------------------------------------------------------------------------------
 
 ELSEWHERE: dict[str, str] = {
-    **_ignore_for(
-        _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
-        "http2-settings", "content-length", "accept-encoding", "expect", "host", "priority", "alt-used", "early-data",
-        "grpc-accept-encoding",
-        "x-amz-decoded-content-length", "x-amz-trailer",
-    ),
-    **{name: why for name, why in IGNORED.items() if why in (_TRACING, _DIGEST)},
+    **{
+        name: why
+        for name, why in IGNORED.items()
+        if why in (_FRAMING, _TRACING, _DIGEST)
+        and name not in ("accept-charset", "upgrade-insecure-requests", "max-forwards")
+    },
     **_ignore_for(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "amz-sdk-invocation-id",
         "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count", "grpc-timeout", "grpc-previous-rpc-attempts",
@@ -251,8 +249,13 @@ def judge_header(name: str, *, known: bool) -> FieldVerdict:
         return FieldVerdict(counts=True, why=why)
     if name in FINGERPRINTED:
         return FieldVerdict(counts=True, why="selects who answers; counts as a fingerprint")
-    if not known:
-        return _judge_unknown_header(name)
+    if not known:  # another service or path: all fields count but framing, transport, tracing, credentials
+        if why := ELSEWHERE.get(name) or _find_prefix_reason(name, ELSEWHERE_PREFIXES):
+            return FieldVerdict(counts=False, why=why)
+        if name == "cookie":
+            return FieldVerdict(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
+        declared = DECLARED.search(name) is not None
+        return FieldVerdict(counts=not declared, why=CREDENTIAL if declared else STRANGE)
     if (why := IGNORED.get(name)) is not None:
         return FieldVerdict(counts=False, why=why)
     if why := _find_prefix_reason(name, IGNORED_PREFIXES):
@@ -264,17 +267,6 @@ def judge_header(name: str, *, known: bool) -> FieldVerdict:
     if KEYED_WORDS.search(name):
         return FieldVerdict(counts=True, why=KEYED_WORDS_WHY)
     return FieldVerdict(counts=False, why=UNNAMED)
-
-
-def _judge_unknown_header(name: str) -> FieldVerdict:
-    """Judge a field of another service or unknown path: all count but framing, transport, tracing, credentials."""
-    if why := ELSEWHERE.get(name) or _find_prefix_reason(name, ELSEWHERE_PREFIXES):
-        return FieldVerdict(counts=False, why=why)
-    if name == "cookie":
-        return FieldVerdict(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
-    return (
-        FieldVerdict(counts=False, why=CREDENTIAL) if DECLARED.search(name) else FieldVerdict(counts=True, why=STRANGE)
-    )
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -421,11 +413,8 @@ def spell_ambiguous_path(target: str, *, slashes: bool) -> str:
         plain = unquote(path, errors="strict")
     except UnicodeDecodeError:
         plain = None
-    if (
-        plain is not None
-        and (not slashes or plain.count("/") == path.count("/"))
-        and not _STAYS & {chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)} - {"/"}
-    ):
+    kept = _STAYS & {chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)} - {"/"}
+    if plain is not None and (not slashes or plain.count("/") == path.count("/")) and not kept:
         return ""
     return _ESCAPED.sub(_normalize_escape, path)
 

@@ -21,7 +21,7 @@ from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
-from llmproxy.core.traffic.interaction import Headers, Request, header
+from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_diff import format_path
 
 NULLS = (
@@ -85,17 +85,12 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
         if left != right:
-            why = next(
-                (
-                    why
-                    for value in (*left, *right)
-                    if (why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed))
-                ),
-                "",
-            )
-            yield KeyDifference(
-                f"query {name}", ",".join(left), ",".join(right), why or (ID if name in ID_QUERY else "")
-            )
+            reasons = [
+                explain_ignored_member(where.provider, name, value, known=where.known, signed=signed)
+                for value in (*left, *right)
+            ]
+            why = next(filter(None, reasons), ID if name in ID_QUERY else "")
+            yield KeyDifference(f"query {name}", ",".join(left), ",".join(right), why)
 
 
 def _group_query(target: str) -> dict[str, list[str]]:
@@ -110,11 +105,13 @@ def _group_values_by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, list[st
 
 
 def _compare_headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
-    one, other = (_join_fields(each.headers) for each in (old, new))
+    one, other = (_group_values_by_name((name.lower(), value) for name, value in each.headers) for each in (old, new))
     for name in sorted(one.keys() | other.keys()):
-        left, right = one.get(name, ""), other.get(name, "")
+        left, right = (", ".join(side.get(name, ())) for side in (one, other))
         if left != right:
-            yield KeyDifference(f"header {name}", left, right, _explain_header_difference(name, where))
+            verdict = judge_header(name, known=where.known)  # if it counts, the equal keys prove equivalent values
+            why = f"says the same: {verdict.why}" if verdict.counts else verdict.why
+            yield KeyDifference(f"header {name}", left, right, why)
 
 
 def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]:
@@ -132,17 +129,6 @@ def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]
     return found
 
 
-def _explain_header_difference(name: str, where: Route) -> str:
-    """Return why a header field may differ: it does not count, or its values are equivalent, given equal keys."""
-    verdict = judge_header(name, known=where.known)
-    return f"says the same: {verdict.why}" if verdict.counts else verdict.why
-
-
-def _join_fields(headers: Headers) -> dict[str, str]:
-    grouped = _group_values_by_name((name.lower(), value) for name, value in headers)
-    return {name: ", ".join(values) for name, values in grouped.items()}
-
-
 # -- the body ----------------------------------------------------------------------------------------------------------
 
 
@@ -151,12 +137,8 @@ def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rul
         return
     kinds = [(header(each.headers, "content-type") or "").partition(";")[0].strip().lower() for each in (old, new)]
     if any(kind.startswith("multipart/") for kind in kinds):
-        yield KeyDifference(
-            "body",
-            "...",
-            "...",
-            "a form: its boundary, the framing of its parts, and names of files that the server forgets",
-        )
+        why = "a form: its boundary, the framing of its parts, and names of files that the server forgets"
+        yield KeyDifference("body", "...", "...", why)
         return
     try:
         trees = parse(old.body), parse(new.body)
@@ -166,15 +148,9 @@ def _compare_bodies(old: Request, new: Request, routes: tuple[Route, Route], rul
         return
     touched = [_find_ruled_places(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
     for path, left, right in list(_find_tree_differences(*trees))[:MOST]:
-        yield KeyDifference(format_path(path), _format_short(left), _format_short(right), _find_reason(path, touched))
-
-
-def _find_reason(path: Path, touched: Iterable[dict[Path, str]]) -> str:
-    for length in range(len(path), 0, -1):
-        for each in touched:
-            if (why := each.get(path[:length])) is not None:
-                return why
-    return ""
+        above = (path[:length] for length in range(len(path), 0, -1))
+        why = next((each[place] for place in above for each in touched if place in each), "")
+        yield KeyDifference(format_path(path), _format_short(left), _format_short(right), why)
 
 
 class _RuleTracer(ShapeWalk):
@@ -223,10 +199,8 @@ class _RuleTracer(ShapeWalk):
 
 def _find_ruled_places(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
     """Return the positions in a tree that rules change, with the rules' reasons."""
-    found: dict[Path, str] = {}
     ruled = apply_rules(deepcopy(tree), compile_rules(rules))
-    for path, _, _ in _find_tree_differences(tree, ruled):
-        found[path] = YOURS
+    found = {path: YOURS for path, _, _ in _find_tree_differences(tree, ruled)}
     if where.known and isinstance(ruled, dict):
         watched = _RuleTracer(where.stream)
         watched.apply_shape(ruled, choose_body_shape(where, ruled))

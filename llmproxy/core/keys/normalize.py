@@ -148,16 +148,12 @@ def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> 
         return unquote(path)  # redaction changed an unknown path; the route still holds the original
     if not route.ids:
         return route.operation
-    return "/".join(
-        walk.name_id(segment, _build_resource_name(route.operation, segment)) if segment in route.ids else segment
-        for segment in route.operation.split("/")
-    )
-
-
-def _build_resource_name(operation: str, segment: str) -> str:
-    """Return the id as a resource name, ``files/abc``, the form in which Google names it."""
-    collection = operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
-    return f"{collection}/{segment}"
+    segments = route.operation.split("/")
+    for n, segment in enumerate(segments):
+        if segment in route.ids:
+            collection = route.operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
+            segments[n] = walk.name_id(segment, f"{collection}/{segment}")  # ``files/abc``: Google names it so
+    return "/".join(segments)
 
 
 # -- the body ----------------------------------------------------------------------------------------------------------

@@ -46,10 +46,6 @@ class StateChange(NamedTuple):
     takes_out: bool = False
     """Whether it removes an object from another one: its success depends on earlier changes of these two."""
 
-    @property
-    def names_if_removal(self) -> frozenset[str]:
-        return frozenset(self.names if self.takes_out and not self.ordered else ())
-
 
 class StateChanges:
     """Changes made by one session since it began."""
@@ -79,11 +75,10 @@ class StateChanges:
         self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
     ) -> str:
         """Return a digest of all state on which a request's answer may depend; empty if none of it was changed."""
-        both = change.names_if_removal if change is not None else frozenset[str]()
+        removes = change is not None and change.takes_out and not change.ordered
+        both = frozenset(change.names) if change is not None and removes else frozenset[str]()
         names = list_state_dependencies(route, method, refs, change)
-        lists = (
-            method in SAFE and route.operation.rpartition("/")[2] not in route.ids
-        )  # a whole collection, not one object of it
+        lists = method in SAFE and route.operation.rpartition("/")[2] not in route.ids  # a whole collection
         return self.digest_state(names, made_by, both, lists=lists)
 
     def digest_state(
@@ -115,7 +110,9 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     """Return the change that a request makes if it succeeds; None for nearly all requests."""
     things: list[str] = []
     if changes_something(route, method):
-        things += [*map(_strip_collection, _list_ids_without_colon_verb(route)), _get_collection(route)]
+        # Google appends a method to an id: ``fileSearchStores/s:importFile``.
+        ids = [each.partition(":")[0] for each in route.ids] if route.family in METHOD_BEHIND_ID else route.ids
+        things += [*map(_strip_collection, ids), _get_collection(route)]
     if method not in SAFE:
         things += (_strip_collection(each) for at in route.changes for each in iter_texts_at_path(tree, at.split(".")))
     takes_out = method == "DELETE" and len(route.ids) > 1
@@ -125,25 +122,15 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
 def list_state_dependencies(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:
     """Return objects whose state may affect an answer, in order; adding to an unordered one does not depend on it."""
     named = list(dict.fromkeys(refs))
-    if change is not None:
-        return (
-            named
-            if change.ordered or change.takes_out
-            else [each for each in named if _strip_collection(each) not in change.things]
-        )
-    return [*named, _get_collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
+    if change is None:
+        return [*named, _get_collection(route)] if (route.keeps or method in SAFE) and not route.ids else named
+    alone = not (change.ordered or change.takes_out)
+    return [each for each in named if _strip_collection(each) not in change.things] if alone else named
 
 
 def _strip_collection(name: str) -> str:
     """Return an id without Google's collection prefix, as in ``files/abc``."""
     return name.rstrip("/").rpartition("/")[2]
-
-
-def _list_ids_without_colon_verb(route: Route) -> tuple[str, ...]:
-    """Return the ids of a path without the method that Google appends, ``fileSearchStores/s:importFile``."""
-    if route.family not in METHOD_BEHIND_ID:
-        return route.ids
-    return tuple(each.partition(":")[0] for each in route.ids)
 
 
 def _get_collection(route: Route) -> str:

@@ -133,23 +133,18 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
         asked += f', last user text "{clip(context.last_user, width)}"'
     cause = why.cause(miss) if callable(why.cause) else why.cause
     first = f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}."
+    places = [item.path for item in miss.nearest.differences[:shown]] if miss.nearest else []
     return [
         first,
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[get_channel(context.provider, context.operation)]}.",
         asked,
         *(_describe_nearest(miss.nearest, shown, width) if miss.nearest else ()),
         *_describe_clients(context),
-        *([clip(context.unbound, 6 * width)] if context.unbound and not _shows_unbound_place(miss, shown) else []),
+        *([clip(context.unbound, 6 * width)] if context.unbound and context.unbound_at not in places else []),
         *([clip(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_list_steps(miss), 1)),
     ]
-
-
-def _shows_unbound_place(miss: ExplainedMiss, shown: int) -> bool:
-    """Return whether the shown differences of the nearest recording include the unbound place."""
-    found = miss.nearest.differences[:shown] if miss.nearest else ()
-    return any(item.path == miss.context.unbound_at for item in found)
 
 
 def _list_steps(miss: ExplainedMiss) -> list[_Step]:
@@ -242,21 +237,19 @@ def _advise_servers(miss: ExplainedMiss) -> list[_Step]:
 def _advise_other_recording(miss: ExplainedMiss) -> list[_Step]:
     context, there = miss.context, miss.context.elsewhere[0]
     if there.cassette != context.cassette:
-        step = _Step("use that cassette", [_build_use_command(miss, there.cassette)])
+        if not context.again.is_test_runner:
+            typed = _build_command(miss, "replay", there.cassette)
+        elif context.again.start.startswith("pytest"):  # in a test, a cassette's name is no option
+            typed = f"@pytest.mark.llmproxy(cassette={json.dumps(there.cassette)})"
+        else:
+            typed = f"session({{ cassette: {json.dumps(there.cassette)} }})"
+        step = _Step("use that cassette", [typed])
     elif there.sample != context.sample:
         step = _Step(f"use session {_quote(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
     else:
         who = f"{_quote(there.party)} recorded it, {_quote(context.party)} asked"
         step = _Step(f"x-llmproxy-party says who calls: {who}")
     return [step, *_advise_more(miss)]
-
-
-def _build_use_command(miss: ExplainedMiss, cassette: str) -> str:
-    """Return how a run uses another cassette: in a test its name is no option."""
-    if miss.context.again.is_test_runner:
-        named, pytest = json.dumps(cassette), miss.context.again.start.startswith("pytest")
-        return f"@pytest.mark.llmproxy(cassette={named})" if pytest else f"session({{ cassette: {named} }})"
-    return _build_command(miss, "replay", cassette)
 
 
 def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
@@ -272,11 +265,8 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     if suggestion is None:
         return [*_advise_more(miss), *([] if miss.context.on_trial else _advise_changes_command(miss))]
     rule = suggestion.toml.replace("\n", "   ")
-    rest = (
-        f"; {suggestion.left} other difference{'s' if suggestion.left > 1 else ''} would stay"
-        if suggestion.left
-        else ""
-    )
+    many = "differences" if suggestion.left > 1 else "difference"
+    rest = f"; {suggestion.left} other {many} would stay" if suggestion.left else ""
     again = "" if miss.context.again.is_run else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
@@ -312,35 +302,16 @@ def _describe_elsewhere(miss: ExplainedMiss) -> str:
     return f"it is recorded under {', '.join(parts) or 'another place'}"
 
 
-def _explain_played(miss: ExplainedMiss) -> str:
-    played = miss.context.played
-    return (
-        "its only recording was already played" if played == 1 else f"all its {played} recordings were already played"
-    )
-
-
-def _advise_state(miss: ExplainedMiss) -> list[_Step]:
-    name = clip(miss.context.beside_live, 60)
-    step = "tools have a state, so a result recorded in another state may be wrong here; if it changes nothing: "
-    return [_Step(f"{step}--read-only '{name}'")]
-
-
-def _describe_empty(miss: ExplainedMiss) -> str:
-    return "nothing is recorded in it" + (f" for sample {miss.context.sample}" if miss.context.sample != 1 else "")
-
-
 def _describe_missing_operation(miss: ExplainedMiss) -> str:
-    context = miss.context
-    recordings = (
-        "its only recording is not" if context.recordings == 1 else f"none of its {context.recordings} recordings is"
-    )
+    context, many = miss.context, miss.context.recordings
+    recordings = "its only recording is not" if many == 1 else f"none of its {many} recordings is"
     return f"{recordings} of {clip(context.provider, 40)} {clip(context.operation, 60)}"
 
 
 def _describe_difference(miss: ExplainedMiss) -> str:
-    first = miss.nearest.differences[0] if miss.nearest and miss.nearest.differences else None
-    if miss.nearest is None or first is None:
+    if miss.nearest is None or not miss.nearest.differences:
         return "no recording has this key"
+    first = miss.nearest.differences[0]
     looks = f", which looks like {first.looks}" if first.looks else ""
     return f"the nearest recording (#{miss.nearest.id}) differs at {clip(first.place, 80)}{looks}"
 
@@ -357,11 +328,17 @@ class _Reason:
 _REASONS = (
     _Reason("no_store", lambda miss: not miss.context.store_exists,
             lambda miss: f"there is no store {clip(miss.context.store, 120)}", _advise_record),
-    _Reason("exhausted", lambda miss: miss.context.played > 0, _explain_played,
+    _Reason("exhausted", lambda miss: miss.context.played > 0,
+            lambda miss: "its only recording was already played" if miss.context.played == 1 else
+            f"all its {miss.context.played} recordings were already played",
             lambda miss: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_advise_more(miss)]),
-    _Reason("state", lambda miss: bool(miss.context.state), lambda miss: clip(miss.context.state, 300), _advise_state),
+    _Reason("state", lambda miss: bool(miss.context.state), lambda miss: clip(miss.context.state, 300),
+            lambda miss: [_Step("tools have a state, so a result recorded in another state may be wrong here; if it "
+                                f"changes nothing: --read-only '{clip(miss.context.beside_live, 60)}'")]),
     _Reason("elsewhere", lambda miss: bool(miss.context.elsewhere), _describe_elsewhere, _advise_other_recording),
-    _Reason("empty", lambda miss: miss.context.recordings == 0, _describe_empty, _advise_record),
+    _Reason("empty", lambda miss: miss.context.recordings == 0,
+            lambda miss: "nothing is recorded in it" +
+            (f" for sample {miss.context.sample}" if miss.context.sample != 1 else ""), _advise_record),
     _Reason("no_tools", lambda miss: miss.context.toolless, "it was recorded without MCP servers", _advise_servers),
     _Reason("operation", lambda miss: miss.context.same_operation == 0, _describe_missing_operation, _advise_more),
     _Reason("order", lambda miss: bool(miss.nearest and miss.nearest.reordered), _describe_order, _advise_record_anew),

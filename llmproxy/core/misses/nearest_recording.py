@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import ChangedPlace, compare_requests
-from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.keys.normalize import Canonical, find_named_model
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
 from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.traffic.grpc import find_texts, split_messages
@@ -138,9 +138,10 @@ def find_nearest(
     only candidates of the first 32 MiB of bodies are used, all of these are ranked by comparisons in C, 8 by either end
     are compared in full, each within the bounds of `core.traffic.json_diff`.
     """
-    taken = _limit_candidates_by_size(candidates)
-    if not taken:
+    if not candidates:
         return None
+    before = accumulate((len(candidate.body) for _, candidate in candidates), initial=0)
+    taken = [item for item, size in zip(candidates, before, strict=False) if size <= _BUDGET]
     common = _count_common(wanted, taken, wording)
     ranked = [(_rank_candidate(wanted, *item, common[item[0]], wording), item) for item in taken]
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
@@ -154,12 +155,7 @@ def find_nearest(
     id_, recorded, best = told[0]
     if len(told) > 1:
         id_, recorded, best = max(
-            told,
-            key=lambda each: (
-                -_count_differences(each[2], wanted),
-                common[each[0]],
-                _compare_last_texts(each[2], wanted),
-            ),
+            told, key=lambda it: (-_count_differences(it[2], wanted), common[it[0]], _compare_last_texts(it[2], wanted))
         )
     best, bound, varying = wording.restate_nearest_recording(id_, recorded, best)
     pairs = [
@@ -226,17 +222,6 @@ _Rank = tuple[bool, int, bool, float]
 """Same operation, number of equal messages from the start, same model, rough similarity of the last texts."""
 
 
-def _limit_candidates_by_size(candidates: Sequence[tuple[int, Canonical]]) -> list[tuple[int, Canonical]]:
-    taken: list[tuple[int, Canonical]] = []
-    left = _BUDGET
-    for item in candidates:
-        if left < 0:
-            break
-        left -= len(item[1].body)
-        taken.append(item)
-    return taken
-
-
 def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
     return wanted.provider == candidate.provider and wanted.operation == candidate.operation
 
@@ -283,7 +268,7 @@ def _rank_candidate(
     return (
         _same_operation(wanted, candidate),
         common,
-        _read_model(wanted) == _read_model(candidate),
+        (wanted.model or find_named_model(wanted)) == (candidate.model or find_named_model(candidate)),
         matcher.quick_ratio(),
     )
 
@@ -306,11 +291,6 @@ def get_messages(tree: object) -> tuple[str, list[object]]:
             if isinstance(value, str):
                 return name, [value]
     return "", []
-
-
-def _read_model(canonical: Canonical) -> object:
-    inside = canonical.tree.get("model") if isinstance(canonical.tree, dict) else None
-    return canonical.model or inside
 
 
 def _compare_last_texts(old: Canonical, new: Canonical) -> float:
@@ -360,12 +340,12 @@ def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
             ChangedPlace("body", "body", left, right)
         ]
     found += _compare_pairs("query", old.query, new.query)
-    found += _compare_pairs(
-        "headers", *([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
-    )
-    if _get_state(old) != _get_state(new):
-        said = (_AS_RECORDED, "otherwise") if _get_state(old) and _get_state(new) else ("changed", "unchanged")
-        found.append(ChangedPlace(_CHANGES, _CHANGES, *(said if _get_state(old) else said[::-1])))
+    rows = ([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
+    found += _compare_pairs("headers", *rows)
+    was, now = (dict(each.headers).get(STATE_HEADER, "") for each in (old, new))
+    if was != now:
+        said = (_AS_RECORDED, "otherwise") if was and now else ("changed", "unchanged")
+        found.append(ChangedPlace(_CHANGES, _CHANGES, *(said if was else said[::-1])))
     return found[:COUNTED]
 
 
@@ -378,10 +358,6 @@ def _read_grpc_texts(canonical: Canonical) -> list[tuple[str, str]]:
 
 _CHANGES = "what was changed before of what it names"
 _AS_RECORDED = "as it was recorded"
-
-
-def _get_state(canonical: Canonical) -> str:
-    return dict(canonical.headers).get(STATE_HEADER, "")
 
 
 def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[ChangedPlace]:
@@ -403,24 +379,19 @@ Told = dict[str, Any]
 
 
 def describe_changed_place(where: str, path: str, old: object, new: object) -> Told:
-    """Return one place with both values, shortened."""
+    """Return one place with both values, shortened: texts without most of their common beginning and end."""
     made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
-        return made | _cut_texts(old, new)
+        front = count_common_prefix(old, new)
+        back = count_common_suffix(old, new, min(len(old), len(new)) - front)
+        before, after = max(0, front - AROUND), max(0, back - AROUND)
+        made |= {side: text[before : len(text) - after][:LONGEST] for side, text in (("old", old), ("new", new))}
+        return made | {"before": before, "after": after}
     return made | {
         side: value if len(repr(value)) <= LONGEST else f"{repr(value)[:LONGEST]}…"
         for side, value in (("old", old), ("new", new))
         if value is not ABSENT
     }
-
-
-def _cut_texts(old: str, new: str) -> Told:
-    """Return two texts without most of their common beginning and end, and the lengths of the removed parts."""
-    front = count_common_prefix(old, new)
-    back = count_common_suffix(old, new, min(len(old), len(new)) - front)
-    before, after = max(0, front - AROUND), max(0, back - AROUND)
-    made = {side: text[before : len(text) - after][:LONGEST] for side, text in (("old", old), ("new", new))}
-    return {**made, "before": before, "after": after}
 
 
 _LARGEST = 1 << 20
@@ -523,9 +494,8 @@ def _try_rules(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...
     """Yield each rule for a kind that reduces the difference, with the resulting texts."""
     word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
     rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]
-    rules += [
-        (Rules(scrub=(scrub,)), (scrub,)) for scrub in (TextScrub(each, word) for each in _PATTERNS.get(kind, ()))
-    ]
+    scrubs_of_kind = (TextScrub(each, word) for each in _PATTERNS.get(kind, ()))
+    rules += [(Rules(scrub=(scrub,)), (scrub,)) for scrub in scrubs_of_kind]
     rest = len(old) - count_common_prefix(old, new)
     for rule, scrubs in rules:
         subs = tuple((re.compile(scrub.pattern), scrub.placeholder) for scrub in scrubs)

@@ -13,7 +13,6 @@ from llmproxy.core.faults.rules import FaultKind
 _SORTS = (
     statuses_and_bodies.STATUSES,
     connections.CONNECTIONS,
-    connections.HANDSHAKES,
     connections.LATE,
     connections.CUTS,
     statuses_and_bodies.BODIES,

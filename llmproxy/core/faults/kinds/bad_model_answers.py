@@ -86,10 +86,9 @@ def _duplicate_call(said: Message, _call: FaultTarget) -> tuple[Message, str] | 
 
 
 def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
-    calls = _list_agent_calls(said)
-    return (
-        (replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), "") if calls else None
-    )
+    if not (calls := _list_agent_calls(said)):
+        return None
+    return replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), ""
 
 
 _ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports it; does not run the tool"

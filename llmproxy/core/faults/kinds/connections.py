@@ -64,22 +64,14 @@ def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
         return None
     pieces = time_pieces(answer, call.speed)
     sent, left = split_after_piece(pieces, values["chunk"])
-    wide = None if get_framing(answer) == "aws" else _find_wide_character(left)
-    if wide is None:  # only ASCII: cut inside a character that was not there
+    wide = ((n, at) for n, each in enumerate(left) for at, byte in enumerate(each.data) if byte >= 0xC0)
+    found = None if get_framing(answer) == "aws" else next(wide, None)  # the first multi-byte character
+    if found is None:  # only ASCII: cut inside a character that was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
         return Symptom(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
-    number, at = wide
+    number, at = found
     whole, last = left[:number], left[number]
     return Symptom(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
-
-
-def _find_wide_character(pieces: list[Chunk]) -> tuple[int, int] | None:
-    """Return the position of the first multi-byte character: piece, byte."""
-    for number, each in enumerate(pieces):
-        for at, byte in enumerate(each.data):
-            if byte >= 0xC0:
-                return number, at
-    return None
 
 
 def _end_early(call: FaultTarget, values: Values) -> Symptom | None:
@@ -142,19 +134,12 @@ CONNECTIONS = (
         "reset", "the connection is reset before any answer", _AGAIN, lambda _call, _values: Symptom(None, reset=True),
         channels=_ALL, transports=_BOTH,
     ),
-)  # fmt: skip
-
-
-HANDSHAKES = (
     FaultKind(
-        "tls-failure",
-        "the TLS handshake of an intercepted connection fails with an alert",
+        "tls-failure", "the TLS handshake of an intercepted connection fails with an alert",
         "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
-        lambda _call, _values: Symptom(None),
-        transports=("tls",),
-        sweep=None,
+        lambda _call, _values: Symptom(None), transports=("tls",), sweep=None,
     ),
-)
+)  # fmt: skip
 
 
 def _delay_pieces(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
@@ -180,9 +165,7 @@ def _delay_start(call: FaultTarget, values: Values) -> Symptom | None:
 
 def _slow_down_tokens(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
-    if answer is None or not is_streamed(answer):
-        return None
-    if len(pieces := time_pieces(answer, call.speed)) < 2:
+    if answer is None or not is_streamed(answer) or len(pieces := time_pieces(answer, call.speed)) < 2:
         return None
     slow = [late for number, each in enumerate(pieces) for late in _delay_pieces([each], number * values["seconds"])]
     return Symptom(with_pieces(answer, slow, call.speed))
