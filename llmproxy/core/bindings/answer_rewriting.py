@@ -181,10 +181,7 @@ def rewrite_answer(
     `known` are the session's earlier id pairs; those of this pair of requests (`fit`) take precedence. Not `strict`:
     the answer is served to no client, so its prose may contain a recorded short value.
     """
-    try:
-        return AnswerRewriter(bindings, fit, known, strict=strict).rewrite_response(response)
-    except _Refused as refused:
-        return refused.mismatch
+    return AnswerRewriter(bindings, fit, known, strict=strict).rewrite_response(response)
 
 
 def rebind_exact_answer(
@@ -215,10 +212,7 @@ def rebind_exact_answer(
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
     others = IdPairs(each for each in left if each not in held_ids)
-    try:
-        return AnswerRewriter(paths, fit, others, named=named).rewrite_response(response)
-    except _Refused as refused:
-        return refused.mismatch
+    return AnswerRewriter(paths, fit, others, named=named).rewrite_response(response)
 
 
 def _iterate_tree_texts(tree: object) -> Iterator[str]:
@@ -261,31 +255,28 @@ class AnswerRewriter:
         self.names: set[str] = set()
         """Bindings whose values were written."""
 
-    def rewrite_response(self, response: Response) -> Response:
+    def rewrite_response(self, response: Response) -> Response | Mismatch:
         """Return the response with all values replaced; the same object if there are none."""
-        body = response.body
-        content_type = response.mime_type
-        if not body:
+        if not (body := response.body):
             return response
         try:
-            parts = list_json_parts(content_type, body)
+            parts = list_json_parts(response.mime_type, body)
         except ValueError:
             parts = []
-        if not parts:
-            return self._check_non_json(response, body)
-        edited = self._rewrite_body_values([part.value for part in parts])
+        try:
+            if not parts:  # a body without JSON stays, unless it contains a value to be replaced
+                text = body.decode("utf-8", "replace")
+                found = any(True for _ in self._list_text_changes(text, "$", None))
+                found = found or any(value in text for value in self._changed)
+                return Mismatch(MismatchKind.UNREADABLE, "$") if found else response
+            edited = self._rewrite_body_values([part.value for part in parts])
+        except _Refused as refused:
+            return refused.mismatch
         edits = [BodyEdit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
         if not edits:
             return response
         headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
         return replace(response, headers=headers, chunks=apply_edits(response.chunks, edits))
-
-    def _check_non_json(self, response: Response, body: bytes) -> Response:
-        """Return a body without JSON unchanged; refuse it if it contains a value to be replaced."""
-        text = body.decode("utf-8", "replace")
-        if any(True for _ in self._list_text_changes(text, "$", None)) or any(value in text for value in self._changed):
-            raise _Refused(Mismatch(MismatchKind.UNREADABLE, "$"))
-        return response
 
     # -- all values of an answer
 

@@ -50,34 +50,23 @@ class Mismatch:
     """The binding concerned."""
 
     def __str__(self) -> str:
+        recorded, present, name = repr(self.recorded), repr(self.present), self.name
         texts = {
-            MismatchKind.DIFFERENT: f"{self.path}: recorded {self.recorded!r}, now {self.present!r}",
-            MismatchKind.LEAKED: f"{self.path}: leaked: {self.recorded!r} is of the recorded run ({self.name})",
-            MismatchKind.NOT_ONE_TO_ONE: (
-                f"{self.path}: {self.name} does not map one to one: {self.recorded!r} became {self.present!r}"
-            ),
-            MismatchKind.BOTH_WAYS: (
-                f"{self.path}: the answer names {self.name}, of which the request holds both values"
-            ),
-            MismatchKind.QUOTING: (
-                f"{self.path}: {self.present!r} ({self.name}) needs quotes in a command, where it had none"
-            ),
-            MismatchKind.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
-            MismatchKind.UNEVEN: (
-                f"{self.path}: {self.recorded!r} stays as it was recorded, where {self.name} is {self.present!r} "
-                "elsewhere in the request: its places change all or none"
-            ),
-            MismatchKind.MERGED: (
-                f"{self.path}: {self.present!r} ({self.name}) is equal now to what was another value when it was "
-                f"recorded: {self.recorded!r}"
-            ),
-            MismatchKind.UNREADABLE: f"{self.path}: the answer cannot be rewritten",
-            MismatchKind.SHORT: (
-                f"{self.path}: {self.name} ({self.recorded!r}, now {self.present!r}) stands in prose, where so short a "
-                "value is not bound; it is at members of tools' JSON that name it"
-            ),
+            MismatchKind.DIFFERENT: f"recorded {recorded}, now {present}",
+            MismatchKind.LEAKED: f"leaked: {recorded} is of the recorded run ({name})",
+            MismatchKind.NOT_ONE_TO_ONE: f"{name} does not map one to one: {recorded} became {present}",
+            MismatchKind.BOTH_WAYS: f"the answer names {name}, of which the request holds both values",
+            MismatchKind.QUOTING: f"{present} ({name}) needs quotes in a command, where it had none",
+            MismatchKind.AMBIGUOUS: f"{recorded} was {name}, which differ now",
+            MismatchKind.UNEVEN: f"{recorded} stays as it was recorded, where {name} is {present} "
+            "elsewhere in the request: its places change all or none",
+            MismatchKind.MERGED: f"{present} ({name}) is equal now to what was another value when it was recorded: "
+            f"{recorded}",
+            MismatchKind.UNREADABLE: "the answer cannot be rewritten",
+            MismatchKind.SHORT: f"{name} ({recorded}, now {present}) stands in prose, where so short a value is not "
+            "bound; it is at members of tools' JSON that name it",
         }
-        return texts[self.why]
+        return f"{self.path}: {texts[self.why]}"
 
 
 @dataclass(slots=True)

@@ -140,8 +140,8 @@ def _are_plausible(kind: str, recorded: str, present: str, before: str, behind: 
 
 def _is_generated_name(name: str) -> bool:
     """Return whether a name has a generated part: mixed case, or letters mixed with digits."""
-    for part in _ROLLED.findall(name):
-        mixed = any(c.islower() for c in part[1:]) and any(c.isupper() for c in part[1:])
-        if mixed or (any(c.isdigit() for c in part) and any(c.isalpha() for c in part)):
-            return True
-    return False
+    return any(
+        (any(c.islower() for c in part[1:]) and any(c.isupper() for c in part[1:]))
+        or (any(c.isdigit() for c in part) and any(c.isalpha() for c in part))
+        for part in _ROLLED.findall(name)
+    )

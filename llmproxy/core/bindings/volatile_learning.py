@@ -232,23 +232,21 @@ class _FieldLearner(RequestComparison):
         wrong = super().visit_value(recorded, present, place)
         if wrong is None or not self._may_learn_at(place) or not place.json:
             return wrong
-        if isinstance(recorded, bool) or isinstance(present, bool) or type(recorded) is not type(present):
-            return wrong
-        if not isinstance(recorded, (int, float)):
+        if type(recorded) is not type(present) or isinstance(recorded, bool) or not isinstance(recorded, (int, float)):
             return wrong
         return None if self._learn_leaf(str(recorded), str(present), place, number=True) else wrong
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if place.json and self._may_learn_at(place):
-            wrong = super().visit_text(recorded, present, place)
-            return None if wrong is None or self._learn_leaf(recorded, present, place) else wrong
-        return super().visit_text(recorded, present, place)
+        wrong = super().visit_text(recorded, present, place)
+        if wrong is None or not place.json or not self._may_learn_at(place):
+            return wrong
+        return None if self._learn_leaf(recorded, present, place) else wrong
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         wrong = super()._compare_plain_text(recorded, present, place)
         lines = not place.json or "\n" in recorded  # a command's output in a member of its tool's JSON
         while wrong is not None and lines and self._may_learn_at(place) and len(self.lessons) < MOST_SLOTS:
-            if self._learn_text(recorded, present, place) is None:
+            if not self._learn_text(recorded, present, place):
                 return wrong
             wrong = super()._compare_plain_text(recorded, present, place)
         return wrong
@@ -269,25 +267,25 @@ class _FieldLearner(RequestComparison):
         at = re.sub(r"\[\d+\]", "[*]", place.subpath)
         return self._add_field(ValuePair(kind, 0, recorded, present), place, at=at, before="", called=place.member)
 
-    def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool | None:
+    def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool:
         gaps = self.list_gaps(recorded, place)
         parted = align_text(recorded, gaps, present)
         if not isinstance(parted, TextDivergence) or parted.leaked:
-            return None
+            return False
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
         points = recorded, parted.recorded, present, parted.present
         value = self._find_variable(*points, place) or find_value_pair(*points, free)
         if value is None:
-            return None
+            return False
         start = recorded.rfind("\n", 0, value.start) + 1
         before, at = self._build_anchor(recorded, start, value, place), LINE
         if not before and start and value.kind not in ("uuid", "time"):
             # The first text of its line: the previous line distinguishes it from the first texts of other lines.
             start = recorded.rfind("\n", 0, start - 1) + 1
             before, at = self._build_anchor(recorded, start, value, place), TEXT
-        if before is None or len(before) > LONGEST_BEFORE or not self._add_field(value, place, at=at, before=before):
-            return None
-        return True
+        if before is None or len(before) > LONGEST_BEFORE:
+            return False
+        return self._add_field(value, place, at=at, before=before)
 
     def _find_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> ValuePair | None:
         """Find a run variable at the difference of two texts that is not bound there: too short, or bound elsewhere."""
@@ -309,15 +307,12 @@ class _FieldLearner(RequestComparison):
         """Return the text before a value with bound names and volatile kinds; None if too much of it varies."""
         parts: list[str] = []
         last = start
-        varying = 0
         for gap in self.list_gaps(text, place):
-            if gap.start < start or gap.end > value.start or gap.name == LISTING:
-                continue
-            parts.append(_escape_braces(text[last : gap.start]))
-            parts.append(self._format_anchor_part(gap.name, text[gap.start : gap.end]))
-            last = gap.end
-            varying += 1
-        if varying > _BESIDE:
+            if gap.start >= start and gap.end <= value.start and gap.name != LISTING:
+                parts.append(_escape_braces(text[last : gap.start]))
+                parts.append(self._format_anchor_part(gap.name, text[gap.start : gap.end]))
+                last = gap.end
+        if len(parts) > 2 * _BESIDE:
             return None
         return "".join([*parts, _escape_braces(text[last : value.start])])
 
@@ -344,13 +339,12 @@ class _FieldLearner(RequestComparison):
             return False  # it is known already and does not fit
         name = name_volatile_field(before, called, value.kind, tool, self._taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)
-        identity = IdPair(name, value.kind, value.recorded, value.present)
         self._taken.add(name)
         self._known.append(field)
         self.lessons.append(LearnedField(field, value.recorded, value.present, place.path))
         self.bindings = with_volatile_fields(self.bindings, [field])
         if field.is_id:
-            self._identities.add_pair(identity)
+            self._identities.add_pair(IdPair(name, value.kind, value.recorded, value.present))
             self._tokens = IdPairSearch(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True

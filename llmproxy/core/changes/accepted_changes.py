@@ -151,11 +151,10 @@ def build_accepted_changes(
     changes: Iterable[Change], day: date, *, until: date | None = None, when: Condition | None = None
 ) -> list[AcceptedChange]:
     """Return accepted changes for the changes in one cassette's trial, one for each name."""
-    made = [
+    return merge_accepted(
         AcceptedChange(each.name, each.segment, _shorten_difference(each), frozenset([each.digests]), day, until, when)
         for each in changes
-    ]
-    return merge_accepted(made)
+    )
 
 
 def _shorten_difference(change: Change) -> str:

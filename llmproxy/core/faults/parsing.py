@@ -146,12 +146,10 @@ def parse_yaml(text: str, name: str) -> Json:
 def read_faults(value: Json, *, name: str = "") -> Faults:
     """Parse a whole set: ``{"seed": ..., "faults": [...]}``, a list of rules, or one rule. Raises BadFaults."""
     where = name or FAULTS
-    if isinstance(value, str):
-        value = {"faults": [value]}
+    if isinstance(value, str) or (isinstance(value, Mapping) and "kind" in value):
+        value = [value]
     if isinstance(value, list):
         value = {"faults": value}
-    if isinstance(value, Mapping) and "kind" in value:
-        value = {"faults": [value]}
     if not isinstance(value, Mapping) or "faults" not in value:
         hint = f"A file is:\nfaults:\n  - kind: http-429\n    call: 2\n{_ALL}"
         raise BadFaults(f"no list of `faults`, but {_format_value(value)}", hint=hint, where=where)

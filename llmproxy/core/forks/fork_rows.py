@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from llmproxy.advice import format_command, quote_word
@@ -24,7 +24,8 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
 from llmproxy.protocol import join_name
 
-_FIELDS = "cassette, sample, parent, parent_sample, step, shared, why, path, overrides, created_at, live"
+_FIELDS = "cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live"
+"""Columns, in the order of `Fork`'s members."""
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
 INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
@@ -141,11 +142,9 @@ def delete_fork_row(store: Store, cassette: str, sample: int = 1) -> None:
 
 
 def _insert_fork(conn: sqlite3.Connection, fork: Fork) -> None:
-    row = (
-        to_sql(fork.cassette), fork.sample, to_sql(fork.parent), fork.parent_sample, fork.step, fork.shared,
-        to_sql(fork.why), None if fork.path is None else to_sql(fork.path), json.dumps(fork.overrides.to_json()),
-        fork.created_at, to_sql(fork.live),
-    )  # fmt: skip
+    values = {each.name: getattr(fork, each.name) for each in fields(fork)}
+    values["overrides"] = json.dumps(fork.overrides.to_json())
+    row = [to_sql(value) if isinstance(value, str) else value for value in values.values()]
     marks = ", ".join("?" * len(row))
     conn.execute(f"INSERT OR REPLACE INTO forks ({_FIELDS}) VALUES ({marks})", row)  # noqa: S608 - our own names
 
@@ -161,11 +160,11 @@ def list_forks(store: Readable) -> list[Fork]:
 
 def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iterator[Fork]:
     found = store.query(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
-    for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at, live in found:
+    for cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live in found:
         yield Fork(
-            cassette=from_sql(name), sample=sample, parent=from_sql(parent), parent_sample=parent_sample, step=step,
-            shared=shared, why=from_sql(why), path=None if path is None else from_sql(path),
-            overrides=parse_json_overrides(json.loads(overrides)), created_at=created_at, live=from_sql(live),
+            from_sql(cassette), from_sql(parent), step, from_sql(why), sample, parent_sample, shared,
+            None if path is None else from_sql(path), parse_json_overrides(json.loads(overrides)), created_at,
+            from_sql(live),
         )  # fmt: skip
 
 

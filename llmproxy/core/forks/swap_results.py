@@ -96,7 +96,10 @@ class _ResultSwapper:
                 if call.id:
                     self.calls[call.id] = place
         if entry.get("role") in ("tool", "function") and not _has_result_blocks(entry):
-            self._swap_tool_message(entry)
+            # Chat completions, Ollama, Cohere v2, or OpenAI's old functions.
+            found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
+            if found is not None:
+                entry["content"] = _build_content(entry.get("content"), found)
         else:
             for block in _iter_blocks(entry):
                 self._swap_block(block)
@@ -105,8 +108,7 @@ class _ResultSwapper:
     # -- the result of which call?
 
     def _find_override(self, call_id: object, name: object) -> ToolOverride | None:
-        place = self._find_numbered_call(call_id, name)
-        if place is None:
+        if (place := self._find_numbered_call(call_id, name)) is None:
             return None
         if place in self._open:
             self._open.remove(place)
@@ -118,10 +120,8 @@ class _ResultSwapper:
         return found
 
     def _find_numbered_call(self, call_id: object, name: object) -> NumberedCall | None:
-        if isinstance(call_id, str) and call_id:
-            place = self.calls.get(call_id) or self._known(call_id)
-            if place is not None:
-                return place
+        if isinstance(call_id, str) and call_id and (place := self.calls.get(call_id) or self._known(call_id)):
+            return place
         for tool in (name, call_id):  # without ids, some clients send the tool's name as id
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
                 return next((each for each in self._open if each.tool == tool), None) or NumberedCall(
@@ -130,12 +130,6 @@ class _ResultSwapper:
         return self._open[0] if self._open and not call_id else None
 
     # -- the shapes of results
-
-    def _swap_tool_message(self, entry: Node) -> None:
-        """Replace a result of chat completions, Ollama, Cohere v2, or OpenAI's old functions."""
-        found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
-        if found is not None:
-            entry["content"] = _build_content(entry.get("content"), found)
 
     def _swap_block(self, block: Node) -> None:
         kind = block.get("type")

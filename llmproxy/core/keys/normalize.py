@@ -190,10 +190,12 @@ def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> li
         return None
     fields: list[object] = []
     for part in parts:
-        text = _decode_text(part.data) if part.filename is None else None
-        value = {"sha256": hashlib.sha256(part.data).hexdigest()} if text is None else text
-        extension = _file_extension(part.filename)
-        field: list[object] = [part.name, value, extension]
+        value: object = None
+        with suppress(UnicodeDecodeError):
+            value = part.data.decode("utf-8") if part.filename is None else None
+        if value is None:
+            value = {"sha256": hashlib.sha256(part.data).hexdigest()}
+        field: list[object] = [part.name, value, _file_extension(part.filename)]
         if named is None or part.name is None:
             field += [part.filename, part.content_type]
         elif named and part.filename is not None:
@@ -225,13 +227,6 @@ def _read_part_head(part: EncodedPart, *, typed: bool) -> dict[str, str]:
     kind = media.strip().lower() + semicolon + rest.strip()
     plain = part.filename is None and kind.lower() in _PLAIN
     return said if typed or plain or not kind else {"content-type": kind, **said}
-
-
-def _decode_text(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
 
 
 def _file_extension(filename: str | None) -> str | None:

@@ -150,11 +150,12 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
 def _list_steps(miss: ExplainedMiss) -> list[_Step]:
     if (why := _match_reason(miss)).steps is _advise_record:
         return why.steps(miss)  # there is no recording to show
-    near = [_add_store_option(miss, f"show {miss.nearest.id}")] if miss.nearest else []
+    store = miss.context.store
+    near = [format_command(f"show {miss.nearest.id}", store)] if miss.nearest else []
     live = [_Step("or let the real tool answer: --unknown-tool live")] if miss.context.beside_live else []
     page = miss.context.again.page
     seen = f"   {page}#/live/{miss.context.key[3:15]}" if page else ""
-    return [*why.steps(miss), *live, _Step("look closer", [_add_store_option(miss, "why"), *near], seen)]
+    return [*why.steps(miss), *live, _Step("look closer", [format_command("why", store), *near], seen)]
 
 
 def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
@@ -192,10 +193,6 @@ def _quote(text: str) -> str:
 def _build_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> str:
     name = cassette or miss.context.cassette
     return miss.context.again.command(mode, name, store=miss.context.store, upstreams=miss.context.upstreams)
-
-
-def _add_store_option(miss: ExplainedMiss, command: str) -> str:
-    return format_command(command, miss.context.store)
 
 
 def _advise_record(miss: ExplainedMiss) -> list[_Step]:
@@ -270,7 +267,7 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     again = "" if miss.context.again.is_run else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
-        [_add_store_option(miss, "verify --rekey")],
+        [format_command("verify --rekey", miss.context.store)],
         f"{again}{rest}",
     )
     # A rule that leaves differences is not the first advice. If a place is unbound, the recording has declared

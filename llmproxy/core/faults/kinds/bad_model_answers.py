@@ -13,7 +13,7 @@ from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
-from llmproxy.core.faults.rules import Break, FaultKind, FaultNeeds, FaultTarget, Symptom, Values
+from llmproxy.core.faults.rules import FaultKind, FaultNeeds, FaultTarget, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, without
 
@@ -23,8 +23,8 @@ Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
 REFUSED = "I'm sorry, but I can't help with that."
 
 
-def build_content_fault(change: Change) -> Break:
-    """Return a function that replaces the content of an answer."""
+def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
+    """Return a kind that replaces the content of an answer."""
 
     def do(call: FaultTarget, _values: Values) -> Symptom | None:
         answer = call.answer()
@@ -47,7 +47,7 @@ def build_content_fault(change: Change) -> Break:
         pieces = [Chunk(at, each.data) for each in made.chunks]
         return Symptom(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
 
-    return do
+    return FaultKind(name, about, sound, do, needs=FaultNeeds.ANSWER, again=False)
 
 
 def _halve(text: str) -> str:
@@ -92,10 +92,6 @@ def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | No
 
 
 _ERROR_RESULT = "returns an error to the model as the tool's result, retries, or reports it; does not run the tool"
-
-
-def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
-    return FaultKind(name, about, sound, build_content_fault(change), needs=FaultNeeds.ANSWER, again=False)
 
 
 ROWS = (
