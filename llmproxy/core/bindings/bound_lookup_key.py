@@ -131,25 +131,26 @@ class UserTextEnds(NamedTuple):
     tail: str | None
 
 
-class LastUserText:
+class LastUserText(NamedTuple):
     """The last user text of one request."""
 
-    def __init__(self, text: str, known: dict[tuple[int, int], UserTextEnds | None]) -> None:
-        self._text, self._known = text, known
+    text: str
+    known: dict[tuple[int, int], UserTextEnds | None]
+    """Ends of recorded texts by recording and `id()` of the bindings: a cache."""
 
     def may_equal_recorded(self, id_: int, recorded: Canonical, table: Bindings) -> bool:
         """Return whether a recording may have the same text under these bindings; true if that is unclear."""
         which = id_, id(table)
-        if which not in self._known:
-            if len(self._known) >= _MOST:
-                self._known.clear()
-            self._known[which] = _read_literal_ends(recorded, table)
-        ends = self._known[which]
+        if which not in self.known:
+            if len(self.known) >= _MOST:
+                self.known.clear()
+            self.known[which] = _read_literal_ends(recorded, table)
+        ends = self.known[which]
         if ends is None:
             return True
         if ends.tail is None:
-            return self._text == ends.head
-        return self._text.startswith(ends.head) and self._text.endswith(ends.tail)
+            return self.text == ends.head
+        return self.text.startswith(ends.head) and self.text.endswith(ends.tail)
 
 
 def read_last_user_text(present: Canonical, known: dict[tuple[int, int], UserTextEnds | None]) -> LastUserText | None:

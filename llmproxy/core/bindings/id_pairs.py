@@ -330,10 +330,8 @@ def mentions_short_value(text: str, short: ShortValue, *, is_argument: bool) -> 
 def _is_own_word(text: str, start: int, end: int) -> bool:
     if not is_isolated(text, start, end):
         return False
-    before, after = text[max(0, start - 2) : start], text[end : end + 2]
-    fraction = (before[-1:] in (".", ",", ":") and before[:1].isdigit()) or (
-        after[:1] in (".", ",", ":") and after[1:].isdigit()
-    )
+    before, after, marks = text[max(0, start - 2) : start], text[end : end + 2], (".", ",", ":")
+    fraction = (before[-1:] in marks and before[:1].isdigit()) or (after[:1] in marks and after[1:].isdigit())
     return not fraction and before[-1:] not in ("$", "-") and after[:1] != "%"
 
 

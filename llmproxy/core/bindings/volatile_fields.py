@@ -149,23 +149,15 @@ def parse_volatile_field(value: object) -> VolatileField:
         raise BadVolatileField(
             f"llmproxy: {field.name!r} cannot be the name of a volatile field.", hint="Letters, digits, `_ . -`."
         )
+    this = f"llmproxy: volatile field {field.name}"
     if field.kind not in KINDS:
-        raise BadVolatileField(
-            f"llmproxy: volatile field {field.name} is of kind {field.kind!r}.", hint=f"There are: {', '.join(KINDS)}."
-        )
+        raise BadVolatileField(f"{this} is of kind {field.kind!r}.", hint=f"There are: {', '.join(KINDS)}.")
     if field.at not in (LINE, TEXT) and not field.at.startswith("$"):
-        raise BadVolatileField(
-            f"llmproxy: volatile field {field.name} stands at {field.at!r}.",
-            hint="`line`, `text`, or a JSON path from $ on.",
-        )
+        raise BadVolatileField(f"{this} stands at {field.at!r}.", hint="`line`, `text`, or a JSON path from $ on.")
     if field.at not in (LINE, TEXT) and (field.tool_prefix or field.after):
-        raise BadVolatileField(
-            f"llmproxy: volatile field {field.name} stands in JSON: it is of one tool, and nothing is `after` it."
-        )
+        raise BadVolatileField(f"{this} stands in JSON: it is of one tool, and nothing is `after` it.")
     if field.at == TEXT and not field.before:
-        raise BadVolatileField(
-            f"llmproxy: volatile field {field.name} stands anywhere in a text, so `before` must say behind what."
-        )
+        raise BadVolatileField(f"{this} stands anywhere in a text, so `before` must say behind what.")
     return field
 
 

@@ -138,7 +138,7 @@ class _RequestDiff:
                 yield change
             case kind if kind == FRAME:
                 if self.frames is None:
-                    raise self._refuse(NotCarried.RESULT, segment.kind, old, new, name)
+                    raise self._build_refusal(NotCarried.RESULT, segment.kind, old, new, name)
             case Kind.MODEL:
                 shown = " -> ".join("none" if each is None else to_text(each.value) for each in (old, new))
                 raise Refused(NotCarried.MODEL, f"model: {shown}")
@@ -155,9 +155,9 @@ class _RequestDiff:
                 yield self._build_change(Kind.ASSISTANT, old, new, "assistant's text", Author.CLIENT)
             case _:
                 what = NotCarried.REQUEST if slot[0] == Kind.UNKNOWN else NotCarried.HISTORY
-                raise self._refuse(what, segment.kind, old, new, name)
+                raise self._build_refusal(what, segment.kind, old, new, name)
 
-    def _refuse(
+    def _build_refusal(
         self, why: NotCarried, kind: str, old: Segment | None, new: Segment | None, name: str, more: str = ""
     ) -> Refused:
         return Refused(why, f"{name}: {_format_change(self._build_change(kind, old, new, name))}{more}")
@@ -179,7 +179,7 @@ class _RequestDiff:
                 yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
             return
         if was.name != now.name or not extends_arguments(now.arguments, was.arguments):
-            raise self._refuse(NotCarried.HISTORY, Kind.CALL, old, new, name)
+            raise self._build_refusal(NotCarried.HISTORY, Kind.CALL, old, new, name)
         yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
@@ -204,7 +204,7 @@ class _RequestDiff:
                 return
         found = find_rewording(before, after, tool, self.recorded.get(tool, ()), self.present.get(tool, ()))
         if isinstance(found, str):
-            raise self._refuse(NotCarried.RESULT, Kind.RESULT, old, new, name, f": {found}")
+            raise self._build_refusal(NotCarried.RESULT, Kind.RESULT, old, new, name, f": {found}")
         hunks, turned = found
         if flags == [False, True] and not turned:
             raise Refused(NotCarried.RESULT, f"{name}: it had succeeded, and failed now")

@@ -124,9 +124,8 @@ class _ResultSwapper:
             return place
         for tool in (name, call_id):  # without ids, some clients send the tool's name as id
             if isinstance(tool, str) and tool and (tool is name or tool in self._counts):
-                return next((each for each in self._open if each.tool == tool), None) or NumberedCall(
-                    tool, self._results.get(tool, 0) + 1
-                )
+                waiting = next((each for each in self._open if each.tool == tool), None)
+                return waiting or NumberedCall(tool, self._results.get(tool, 0) + 1)
         return self._open[0] if self._open and not call_id else None
 
     # -- the shapes of results

@@ -166,16 +166,10 @@ def find_nearest(
     found = [difference for difference, _ in pairs]
     reordered = find_reordered_place(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
-    return Nearest(
-        id_,
-        _same_operation(wanted, best),
-        (*found, *varying)[:COUNTED],
-        _compare_last_texts(best, wanted),
-        None if written else suggest_rules(best, wanted),
-        tuple(describe_changed_place(*place) for _, place in pairs),
-        bound,
-        reordered,
-    )
+    suggestion = None if written else suggest_rules(best, wanted)
+    places = tuple(describe_changed_place(*place) for _, place in pairs)
+    differences, similarity = (*found, *varying)[:COUNTED], _compare_last_texts(best, wanted)
+    return Nearest(id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered)
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
@@ -262,15 +256,10 @@ def _rank_candidate(
     """Return the rank of a candidate by cheap comparisons."""
     said = get_messages(candidate.tree)[1]
     last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
-    matcher = SequenceMatcher(
-        None, _find_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:], autojunk=False
-    )
-    return (
-        _same_operation(wanted, candidate),
-        common,
-        (wanted.model or find_named_model(wanted)) == (candidate.model or find_named_model(candidate)),
-        matcher.quick_ratio(),
-    )
+    texts = _find_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:]
+    same_model = (wanted.model or find_named_model(wanted)) == (candidate.model or find_named_model(candidate))
+    alike = SequenceMatcher(None, *texts, autojunk=False).quick_ratio()
+    return _same_operation(wanted, candidate), common, same_model, alike
 
 
 def _differs_only_in_volatile(old: object, new: object) -> bool:
@@ -336,9 +325,8 @@ def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
         found += compare_requests(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
-        found += _compare_pairs("message", _read_grpc_texts(old), _read_grpc_texts(new)) or [
-            ChangedPlace("body", "body", left, right)
-        ]
+        texts = _compare_pairs("message", _read_grpc_texts(old), _read_grpc_texts(new))
+        found += texts or [ChangedPlace("body", "body", left, right)]
     found += _compare_pairs("query", old.query, new.query)
     rows = ([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
     found += _compare_pairs("headers", *rows)
@@ -522,14 +510,10 @@ def _count_remaining(old: Canonical, new: Canonical, rules: Rules) -> int:
 
 
 def _write_toml(rules: Rules) -> str:
-    lines = []
-    if rules.ignore:
-        lines.append(f"ignore = {json.dumps(list(rules.ignore))}")
-    if rules.scrub:
-        rows = (
-            f"{{ pattern = '{scrub.pattern}', placeholder = {json.dumps(scrub.placeholder)} }}" for scrub in rules.scrub
-        )
-        lines.append(f"scrub = [{', '.join(rows)}]")
-    if rules.packs:
-        lines.append(f"packs = {json.dumps(list(rules.packs))}")
-    return "\n".join(lines)
+    rows = [f"{{ pattern = '{each.pattern}', placeholder = {json.dumps(each.placeholder)} }}" for each in rules.scrub]
+    lines = [
+        f"ignore = {json.dumps(list(rules.ignore))}" if rules.ignore else "",
+        f"scrub = [{', '.join(rows)}]" if rows else "",
+        f"packs = {json.dumps(list(rules.packs))}" if rules.packs else "",
+    ]
+    return "\n".join(filter(None, lines))
