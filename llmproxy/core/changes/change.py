@@ -7,9 +7,9 @@ lists the accepted pairs.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any, NamedTuple, Self
@@ -150,12 +150,14 @@ def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
     was, now = old[front : len(old) - back], new[front : len(new) - back]
     if len(was) + len(now) > _MOST_LINES:
         return (Hunk(front + 1, tuple(was), tuple(now)),)
-    matcher = difflib.SequenceMatcher(None, was, now, autojunk=False)
-    return tuple(
-        Hunk(front + at + 1, tuple(was[i:j]), tuple(now[at:to]))
-        for tag, i, j, at, to in matcher.get_opcodes()
-        if tag != "equal"
-    )
+    edits = iterate_edits(was, now)
+    return tuple(Hunk(front + at + 1, tuple(was[i:j]), tuple(now[at:to])) for i, j, at, to in edits)
+
+
+def iterate_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the positions (i, j, at, to) at which old[i:j] became new[at:to], in order."""
+    opcodes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    yield from ((i, j, at, to) for tag, i, j, at, to in opcodes if tag != "equal")
 
 
 class NotCarried(StrEnum):

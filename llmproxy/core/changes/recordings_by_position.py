@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import NotCarried, Refusal, digest_of
+from llmproxy.core.changes.change import NotCarried, Refusal, digest_of, iterate_edits
 from llmproxy.core.changes.client_boilerplate import get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.changes.reworded_results import blank_values
@@ -194,10 +193,8 @@ def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> boo
         if read_text(old.value) is None or read_text(new.value) is None:
             return False
         before, after = to_text(old.value).split("\n"), to_text(new.value).split("\n")
-        for tag, i, j, at, to in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-            if tag == "equal":
-                continue
-            if tag == "insert" and not _is_between_template_lines(standing, n, before, i):
+        for i, j, at, to in iterate_edits(before, after):
+            if i == j and not _is_between_template_lines(standing, n, before, i):
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
                 return False

@@ -12,12 +12,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
 
 from llmproxy.core.changes.answer_plausibility import explain_impossible, may_hold_prompt
-from llmproxy.core.changes.change import Author, Change, ChangeOrigin, Hunk, NotCarried, Refusal, diff_hunks, digest_of
+from llmproxy.core.changes.change import (
+    Author,
+    Change,
+    ChangeOrigin,
+    Hunk,
+    NotCarried,
+    Refusal,
+    diff_hunks,
+    digest_of,
+    iterate_edits,
+)
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import PlacedRecording, asks_same_question
 from llmproxy.core.changes.request_parsing import (
@@ -113,9 +122,7 @@ class _RequestDiff:
 
     def _compare_system_texts(self) -> Iterator[Change]:
         old, new = ([dump(each.value) for each in side.systems] for side in (self.old_request, self.now))
-        for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-            if tag == "equal":
-                continue
+        for i, j, at, to in iterate_edits(old, new):
             for n in range(max(j - i, to - at)):
                 before = self.old_request.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
@@ -304,13 +311,8 @@ class _ClientFramedText(NamedTuple):
 def touches_varying_lines(change: Change, data: AbstractSet[str]) -> bool:
     """Return whether a change is at lines of system text that differ from call to call."""
     lines, after = ((text or "").split("\n") for text in (change.before, change.after))
-    opcodes = SequenceMatcher(None, lines, after, autojunk=False).get_opcodes() if data else ()
-    return any(
-        line in data
-        for tag, i, j, _, _ in opcodes
-        if tag != "equal"
-        for line in (lines[i:j] if j > i else lines[max(0, i - 1) : i + 1])
-    )
+    edits = iterate_edits(lines, after) if data else ()
+    return any(line in data for i, j, _, _ in edits for line in (lines[i:j] or lines[max(0, i - 1) : i + 1]))
 
 
 def _pop_failure_flags(rest: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 from llmproxy.core.changes.change import digest_of
@@ -177,9 +178,7 @@ def parse_request(
 
 
 def _add_segment_at_next_slot(made: ParsedRequest, slot: Slot, segment: Segment) -> None:
-    n = 0
-    while (*slot, n) in made.slots:
-        n += 1
+    n = next(n for n in count() if (*slot, n) not in made.slots)
     made.slots[*slot, n] = segment
 
 

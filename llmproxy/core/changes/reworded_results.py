@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
 
-from llmproxy.core.changes.change import Hunk
+from llmproxy.core.changes.change import Hunk, iterate_edits
 from llmproxy.lazy_regex import late
 
 FAILS_NOW = "fails now"
@@ -67,9 +66,7 @@ def find_rewording(
     if acknowledges and not others and _is_new_failure(before, after):
         return (Hunk(1, tuple(old), tuple(blank_values(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
-    for tag, i, j, at, to in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag == "equal":
-            continue
+    for i, j, at, to in iterate_edits(old, new):
         was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
         if (why := _find_meaning_change(was, now, tool)) != "":
             return why
@@ -117,12 +114,9 @@ def _find_meaning_change(was: str, now: str, tool: str) -> str:
     if blank_values(was, tool)[1] != blank_values(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
-    gone: list[str] = []
-    new: list[str] = []
-    for tag, i, j, at, to in SequenceMatcher(None, old, fresh, autojunk=False).get_opcodes():
-        if tag != "equal":
-            gone += old[i:j]
-            new += fresh[at:to]
+    edits = list(iterate_edits(old, fresh))
+    gone = [word for i, j, _, _ in edits for word in old[i:j]]
+    new = [word for _, _, at, to in edits for word in fresh[at:to]]
     if {word.lower() for word in gone} & {word.lower() for word in new}:
         return "a word of it moved"
     if outcome := next((word for word in (*gone, *new) if _OUTCOMES.fullmatch(word)), None):

@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from llmproxy.core.faults.kinds import bad_model_answers, connections, mcp, statuses_and_bodies
 from llmproxy.core.faults.rules import FaultKind
 
-_SORTS = (
-    statuses_and_bodies.STATUSES,
-    connections.CONNECTIONS,
-    connections.LATE,
-    connections.CUTS,
-    statuses_and_bodies.BODIES,
-    bad_model_answers.ROWS,
-    mcp.ROWS,
-)
+_SORTS = (statuses_and_bodies.STATUSES, connections.ROWS, statuses_and_bodies.BODIES, bad_model_answers.ROWS, mcp.ROWS)
 
 KINDS: Mapping[str, FaultKind] = {kind.name: kind for sort in _SORTS for kind in sort}
 """Kinds by name, in the order of display."""

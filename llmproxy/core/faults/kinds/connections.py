@@ -62,16 +62,15 @@ def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
-    pieces = time_pieces(answer, call.speed)
-    sent, left = split_after_piece(pieces, values["chunk"])
+    sent, left = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
     wide = ((n, at) for n, each in enumerate(left) for at, byte in enumerate(each.data) if byte >= 0xC0)
     found = None if get_framing(answer) == "aws" else next(wide, None)  # the first multi-byte character
     if found is None:  # only ASCII: cut inside a character that was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
         return Symptom(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
     number, at = found
-    whole, last = left[:number], left[number]
-    return Symptom(with_pieces(answer, [*sent, *whole, replace(last, data=last.data[: at + 1])], call.speed, cut=True))
+    last = replace(left[number], data=left[number].data[: at + 1])
+    return Symptom(with_pieces(answer, [*sent, *left[:number], last], call.speed, cut=True))
 
 
 def _end_early(call: FaultTarget, values: Values) -> Symptom | None:
@@ -90,56 +89,6 @@ def _send_error_event(call: FaultTarget, values: Values) -> Symptom | None:
     event = write_error_event(call, answer, len(sent))
     at = (left or sent)[0].offset if left or sent else 0
     return Symptom(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
-
-
-_WHOLE = "does not use the partial answer: retries, or reports that the answer was cut"
-
-CUTS = (
-    FaultKind(
-        "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE, _reset_after, (CHUNK,),
-        FaultNeeds.ANSWER,
-    ),
-    FaultKind(
-        "cut-frame", "the connection ends in the middle of an event, after `chunk` complete events", _WHOLE, _cut_frame,
-        (CHUNK,), FaultNeeds.ANSWER,
-    ),
-    FaultKind(
-        "cut-character", "the connection ends inside the first multi-byte character after `chunk` events",
-        _WHOLE, _cut_character, (CHUNK,), FaultNeeds.ANSWER,
-    ),
-    FaultKind(
-        "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
-        "notices that the end is missing, and does not use the partial answer", _end_early, (CHUNK,), FaultNeeds.ANSWER,
-    ),
-    FaultKind(
-        "error-event", "a stream ends after `chunk` events, with the provider's own error event",
-        "does not use the partial answer: retries, or reports the provider's error", _send_error_event,
-        (CHUNK,), FaultNeeds.ANSWER,
-    ),
-)  # fmt: skip
-
-
-_AGAIN = "retries on a new connection, and reports after some attempts that the provider is unreachable"
-_ALL = tuple(Channel)
-_BOTH = ("http", "websocket")
-
-CONNECTIONS = (
-    FaultKind(
-        "refused", "the connection is reset, and the port refuses new connections for `seconds`",
-        _AGAIN, lambda _call, values: Symptom(None, reset=True, shut=values["seconds"]),
-        (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
-        transports=_BOTH, shared=True, sweep=None,
-    ),
-    FaultKind(
-        "reset", "the connection is reset before any answer", _AGAIN, lambda _call, _values: Symptom(None, reset=True),
-        channels=_ALL, transports=_BOTH,
-    ),
-    FaultKind(
-        "tls-failure", "the TLS handshake of an intercepted connection fails with an alert",
-        "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
-        lambda _call, _values: Symptom(None), transports=("tls",), sweep=None,
-    ),
-)  # fmt: skip
 
 
 def _delay_pieces(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
@@ -171,7 +120,27 @@ def _slow_down_tokens(call: FaultTarget, values: Values) -> Symptom | None:
     return Symptom(with_pieces(answer, slow, call.speed))
 
 
-LATE = (
+_WHOLE = "does not use the partial answer: retries, or reports that the answer was cut"
+_AGAIN = "retries on a new connection, and reports after some attempts that the provider is unreachable"
+_ALL = tuple(Channel)
+_BOTH = ("http", "websocket")
+
+ROWS = (
+    FaultKind(
+        "refused", "the connection is reset, and the port refuses new connections for `seconds`",
+        _AGAIN, lambda _call, values: Symptom(None, reset=True, shut=values["seconds"]),
+        (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
+        transports=_BOTH, shared=True, sweep=None,
+    ),
+    FaultKind(
+        "reset", "the connection is reset before any answer", _AGAIN, lambda _call, _values: Symptom(None, reset=True),
+        channels=_ALL, transports=_BOTH,
+    ),
+    FaultKind(
+        "tls-failure", "the TLS handshake of an intercepted connection fails with an alert",
+        "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
+        lambda _call, _values: Symptom(None), transports=("tls",), sweep=None,
+    ),
     FaultKind(
         "slow-start", "the first event, or the whole body, is `seconds` late",
         "waits until its own timeout, then retries or reports the timeout", _delay_start,
@@ -186,5 +155,26 @@ LATE = (
         "stall", "the answer pauses for `seconds` after `chunk` events, then continues",
         "stops at its own timeout, and retries or reports it; never waits forever", _stall_stream,
         (Parameter("seconds", 30, "seconds of silence"), CHUNK), FaultNeeds.ANSWER, sweep={"seconds": 5},
+    ),
+    FaultKind(
+        "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE, _reset_after, (CHUNK,),
+        FaultNeeds.ANSWER,
+    ),
+    FaultKind(
+        "cut-frame", "the connection ends in the middle of an event, after `chunk` complete events", _WHOLE, _cut_frame,
+        (CHUNK,), FaultNeeds.ANSWER,
+    ),
+    FaultKind(
+        "cut-character", "the connection ends inside the first multi-byte character after `chunk` events",
+        _WHOLE, _cut_character, (CHUNK,), FaultNeeds.ANSWER,
+    ),
+    FaultKind(
+        "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
+        "notices that the end is missing, and does not use the partial answer", _end_early, (CHUNK,), FaultNeeds.ANSWER,
+    ),
+    FaultKind(
+        "error-event", "a stream ends after `chunk` events, with the provider's own error event",
+        "does not use the partial answer: retries, or reports the provider's error", _send_error_event,
+        (CHUNK,), FaultNeeds.ANSWER,
     ),
 )  # fmt: skip
