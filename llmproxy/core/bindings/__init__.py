@@ -23,8 +23,8 @@ from llmproxy.core.bindings.bound_lookup_key import build_bound_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
+from llmproxy.core.bindings.leaf_pairs import list_volatile_values
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
-from llmproxy.core.bindings.pair_volatile_values import list_volatile_values
 from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
 from llmproxy.core.bindings.run_variables import (

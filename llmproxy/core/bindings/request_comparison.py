@@ -30,7 +30,7 @@ from llmproxy.core.bindings.id_pairs import (
     list_short_values,
     short_values_at,
 )
-from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedBodies, pair_bodies
+from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedBodies, VolatileFieldReader, pair_bodies
 from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlaceReader,
@@ -41,7 +41,6 @@ from llmproxy.core.bindings.leaf_places import (
     iterate_request_members,
     list_fields_at,
 )
-from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.shell_listings import (
     BRANCH,

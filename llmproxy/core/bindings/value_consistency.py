@@ -65,10 +65,9 @@ class ValueConsistency:
         name = option.name
         if not option.unchanged and name in self.below and self._names.get(chosen.text) == name:
             return  # recorded already
-        if name not in self._bindings.changed or option.same:
+        # A line may have the same text for another thing: main is the main branch on every branch.
+        if name not in self._bindings.changed or option.same or self._natures.get(name) is ValueKind.BLOCK:
             return
-        if self._natures.get(name) is ValueKind.BLOCK:
-            return  # a line may have the same text for another thing: main is the main branch on every branch
         if not option.unchanged:
             self.moved.setdefault(name, chosen.text)
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():

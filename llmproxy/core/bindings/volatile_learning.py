@@ -21,13 +21,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
-from llmproxy.core.bindings.leaf_pairs import pair_bodies
+from llmproxy.core.bindings.leaf_pairs import VolatileFieldReader, pair_bodies
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_request_members
-from llmproxy.core.bindings.pair_volatile_values import VolatileFieldReader
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
@@ -79,11 +79,8 @@ def list_anchor_words(before: str) -> list[str]:
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return an unused name; `called` is the JSON member of the value, empty in a text."""
     base = _name_for_tool(called or _name_after_preceding_text(before.rpartition("\n")[2], kind), tool)
-    name, n = base, 1
-    while name in taken:
-        n += 1
-        name = f"{base}_{n}"
-    return name
+    names = (base if n == 1 else f"{base}_{n}" for n in count(1))
+    return next(name for name in names if name not in taken)
 
 
 def _name_after_preceding_text(before: str, kind: str) -> str:

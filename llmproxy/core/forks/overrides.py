@@ -144,8 +144,7 @@ def parse_json_overrides(value: Json) -> Overrides:
 
 
 def _parse_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
-    rows = value.get(name)
-    rows = [] if rows is None else rows
+    rows = [] if value.get(name) is None else value[name]
     if not isinstance(rows, list):
         raise OverrideError(f"llmproxy: overrides.{name} is {format_given(rows)}, not a list.")
     for row in rows:
@@ -188,11 +187,8 @@ def parse_answer(value: Json) -> Message:
 
 
 def _parse_call(value: Json, hint: str) -> ToolCall:
-    if (
-        not isinstance(value, dict)
-        or set(value) - {"name", "arguments", "id"}
-        or not isinstance(value.get("name"), str)
-    ):
+    known = isinstance(value, dict) and set(value) <= {"name", "arguments", "id"}
+    if not known or not isinstance(value.get("name"), str):
         raise OverrideError(f"llmproxy: a tool call of an overridden answer is {format_given(value)}.", hint=hint)
     arguments = value.get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -69,18 +69,24 @@ def is_rpc_message(tree: object) -> bool:
 
 def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcpRequest | None:
     """Return the parts of a request that count; None if it is not MCP. `method` is the HTTP method."""
-    kept = tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))
     if isinstance(tree, dict) and is_rpc_message(tree):
         said = tree.get("method")
-        params = tree.get("params")
-        counted = _canonicalize_request(said, params) if isinstance(said, str) else _canonicalize_answer(tree)
-        return CountedMcpRequest(name_operation(tree), {**counted, **_find_unknown_members(tree)}, kept)
-    if not any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers):
-        return None
-    if method == "GET" and "text/event-stream" in (header(headers, "accept") or ""):
+        operation = name_operation(tree)
+        counted = (
+            _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
+        )
+        return CountedMcpRequest(
+            operation, {**counted, **_find_unknown_members(tree)}, _drop_transport_headers(headers)
+        )
+    streams = "text/event-stream" in (header(headers, "accept") or "")
+    if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
-        return CountedMcpRequest(STREAM, {"lastEventId": last} if last else None, kept)
-    return CountedMcpRequest(END, None, kept) if method == "DELETE" else None
+        return CountedMcpRequest(STREAM, {"lastEventId": last} if last else None, _drop_transport_headers(headers))
+    return (
+        CountedMcpRequest(END, None, _drop_transport_headers(headers))
+        if method == "DELETE" and _has_mcp_headers(headers)
+        else None
+    )
 
 
 def name_operation(message: dict[str, Any]) -> str:
@@ -120,3 +126,11 @@ def _find_unknown_members(tree: dict[str, Any]) -> dict[str, Any]:
         id_ = "absent" if "id" not in tree else "null" if tree["id"] is None else "given"
         odd |= {"id": id_} if id_ != usual else {}
     return {"odd": odd} if odd else {}
+
+
+def _has_mcp_headers(headers: Headers) -> bool:
+    return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
+
+
+def _drop_transport_headers(headers: Headers) -> Headers:
+    return tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))

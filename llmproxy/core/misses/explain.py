@@ -132,10 +132,9 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
     if context.last_user:
         asked += f', last user text "{clip(context.last_user, width)}"'
     cause = why.cause(miss) if callable(why.cause) else why.cause
-    first = f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}."
     places = [item.path for item in miss.nearest.differences[:shown]] if miss.nearest else []
     return [
-        first,
+        f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}.",
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[get_channel(context.provider, context.operation)]}.",
         asked,
         *(_describe_nearest(miss.nearest, shown, width) if miss.nearest else ()),
