@@ -67,7 +67,7 @@ def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]
     A conversation with a user is not started by a tool call, and its agent has the tools of the first one: a summary
     that an agent requests looks like a conversation, too.
     """
-    roots: dict[str, frozenset[str]] = {}
+    roots: dict[str, frozenset[str]] = {}  # the tools that a conversation's first request declares
     others: set[str] = set()
     turns: dict[str, list[SuiteTurn]] = {}
     for span in spans:
@@ -79,19 +79,15 @@ def read_suite_turns(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]
         if name not in turns:
             continue
         if span.kind is SpanKind.LLM_REQUEST:
-            roots.setdefault(name, frozenset(_list_declared_tools(span)))
+            found = span.metadata.get("gen_ai.tool.definitions") or span.metadata.get("llmproxy.tools") or ()
+            names = (str(each.get("name") if isinstance(each, Mapping) else each) for each in found)
+            roots.setdefault(name, frozenset(names))
         _add_span(span, name, turns[name])
     first = next(iter(roots.values()), frozenset())
     kept = [name for name in turns if turns[name] and roots.get(name, frozenset()) == first]
     left = len([name for name in turns if turns[name]]) - len(kept) + len(others)
     notes = [f"{left} more conversations (sub-agents, summaries) are recorded, in which no user speaks"] if left else []
     return sorted((turn for name in kept for turn in turns[name]), key=lambda turn: turn.at), notes
-
-
-def _list_declared_tools(span: Span) -> list[str]:
-    """Return the names of the tools that a request declares."""
-    found = span.metadata.get("gen_ai.tool.definitions") or span.metadata.get("llmproxy.tools") or ()
-    return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]
 
 
 def _add_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
@@ -114,7 +110,7 @@ def _add_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
 
 
 def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
-    several = len({turn.conversation for turn in turns}) > 1
+    first = " ".join(turns[0].text.replace("$", "").split())
     numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
     lines = [
         SCHEMA_COMMENT,
@@ -126,12 +122,12 @@ def _write_suite(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mappin
         else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
         "scenarios:",
         f"  - id: {_quote_text(slug)}",
-        f"    name: {_quote_text('Recorded: ' + _shorten_line(turns[0].text, 50))}",
+        f"    name: {_quote_text('Recorded: ' + (first if len(first) <= 50 else first[:49] + '…'))}",
         "    steps:",
     ]
     for n, turn in enumerate(turns):
         lines.append(f"      - chat: {_quote_text(turn.text.replace('$', '$$'))}")
-        if several:
+        if len(numbers) > 1:
             lines.append(f"        conversation: {numbers[turn.conversation]}")
         elif n:
             lines.append("        continueConversation: true")
@@ -174,11 +170,6 @@ def _shorten_answer(answer: str) -> str:
     if len(first) <= _HEAD:
         return first
     return first[:_HEAD].rpartition(" ")[0] or first[:_HEAD]
-
-
-def _shorten_line(text: str, most: int) -> str:
-    flat = " ".join(text.replace("$", "").split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def _quote_text(text: str) -> str:

@@ -131,7 +131,8 @@ def record_failed(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> No
         file.write(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n")
 
 
-_WORD = re.compile(r"\s*(?:(\()|(\))|([^\s()]+))")
+_WORD = re.compile(r"[()]|[^\s()]+")
+_KEYWORDS = ("(", ")", "and", "or", "not")
 Holds = Callable[[Collection[str]], bool]
 
 
@@ -160,7 +161,7 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
         if holds(case.scenario.tags)
         and set(wanted.tag) <= set(case.scenario.tags)
         and (not wanted.ids or any(_has_case_id(case, name) for name in wanted.ids))
-        and (not wanted.grep or _matches_text(case, wanted.grep))
+        and any(wanted.grep.casefold() in text.casefold() for text in (case.id, case.title, case.description))
         and (wanted.only is None or case.id in wanted.only)
     ]
     return _keep_labelled(found, wanted.label) if wanted.label else found
@@ -168,10 +169,6 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
 
 def _has_case_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
-
-
-def _matches_text(case: SuiteCase, text: str) -> bool:
-    return any(text.casefold() in each.casefold() for each in (case.id, case.title, case.description))
 
 
 def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
@@ -188,7 +185,7 @@ def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
 def _refuse_unknown_tags(wanted: SelectionOptions, cases: Iterable[SuiteCase]) -> None:
     """Refuse unknown tags: a misspelt one would select nothing, or with `not` everything."""
     known = {tag for case in cases for tag in case.scenario.tags}
-    for name in (*wanted.tag, *_list_expression_tags(wanted.tags)):
+    for name in (*wanted.tag, *(word for word in _WORD.findall(wanted.tags) if word not in _KEYWORDS)):
         if name not in known:
             there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."
             raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
@@ -207,24 +204,11 @@ def list_steps_until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
 
 # -- expressions -------------------------------------------------------------------------------------------------------
 
-_KEYWORDS = ("and", "or", "not")
-
-
-def _list_expression_tags(text: str) -> list[str]:
-    return [word for word in _split_words(text) if word not in ("(", ")", *_KEYWORDS)]
-
-
-def _split_words(text: str) -> list[str]:
-    return [next(part for part in match.groups() if part) for match in _WORD.finditer(text)]
-
 
 def parse_tag_expression(text: str) -> Holds:
     """Parse an expression over tags, in which ``or`` binds least, then ``and``, then ``not``. Raises SuiteError."""
     names: dict[str, str] = {}
-    source = []
-    for word in _split_words(text):
-        plain = word in ("(", ")", *_KEYWORDS)
-        source.append(word if plain else names.setdefault(word, f"tag{len(names)}"))
+    source = [word if word in _KEYWORDS else names.setdefault(word, f"tag{len(names)}") for word in _WORD.findall(text)]
     wrong = SuiteError(f"--tags {text!r} is no expression", hint='It is like "smoke and not (slow or flaky)".')
     try:
         tree = ast.parse(" ".join(source), mode="eval").body
@@ -248,16 +232,11 @@ def _evaluate_tags(node: ast.expr, there: Collection[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in there
 
 
-@dataclass(frozen=True, slots=True)
-class CostEstimate:
-    usd: Decimal
-    """Cost of the recordings."""
-    unknown: tuple[str, ...] = ()
-    """Cases without a recording, or without a known price."""
+def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> tuple[Decimal, list[str]]:
+    """Return the recorded cost of these cases in US dollars, and the cases without a recording or a known price.
 
-
-def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> CostEstimate:
-    """Return the recorded cost of these cases; each run counts as the most expensive sample."""
+    Each run counts as the first sample.
+    """
     total, unknown = Decimal(0), list[str]()
     for case in cases:
         found = _find_cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None
@@ -265,7 +244,7 @@ def estimate_cost(store: Path, cases: Sequence[SuiteCase], runs: int | None = No
             unknown.append(case.id)
         else:
             total += found * (runs or case.scenario.runs)
-    return CostEstimate(total, tuple(unknown))
+    return total, unknown
 
 
 def _find_cost(store: Path, cassette: str) -> Decimal | None:
@@ -285,15 +264,14 @@ def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteRunOption
     """Return a message about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []
-    found = estimate_cost(store, cases, options.runs)
-    if found.usd > options.max_cost:
+    usd, unknown = estimate_cost(store, cases, options.runs)
+    if usd > options.max_cost:
         raise SuiteError(
-            f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(found.usd)}; nothing was"
-            f" run.",
+            f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(usd)}; nothing was run.",
             hint="Select fewer scenarios, or allow more.",
         )
-    if not found.unknown:
+    if not unknown:
         return []
-    names = ", ".join(found.unknown[:5]) + (" ..." if len(found.unknown) > 5 else "")
+    names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
     ends = f"runs end as soon as {dollars(options.max_cost)} are spent"
     return [f"--max-cost: nothing is known about the cost of {names}; {ends}"]

@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with more in it than should travel."""
     monkeypatch.chdir(tmp_path)
     files = {
-        "agent.py": "", "t.suite.yaml": SUITE, ".env": "KEY=1", "notes.txt": "", "lib/x.py": "", ".llmproxy/llmproxy.db": "",
+        "agent.py": "", "t.suite.yaml": SUITE, "t.suite.snapshots.json": "{}", ".env": "KEY=1", "notes.txt": "", "lib/x.py": "", ".llmproxy/llmproxy.db": "",
         "tests/cassettes/t/a.yaml": "llmproxy-cassette: 1\ncassette: t/a\n", "tests/cassettes/t/b.yaml": "llmproxy-cassette: 1\ncassette: t/b\n",
     }  # fmt: skip
     for name, text in files.items():
@@ -46,16 +46,16 @@ def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = 
 
 
 def test_only_what_is_named_travels(project: Path) -> None:
-    """The suite, the agent's file, the selected scenario's cassette; of the environment what the suite names, and no key."""
+    """The suite, its snapshots, the agent's file, the selected scenario's cassette; of the environment what the suite names, and no key."""
     made = packed("replay", PLACE="Oslo", OPENAI_API_KEY="sk-secret", HOME="/home")
-    assert list(made.files) == ["agent.py", "t.suite.yaml"]
+    assert list(made.files) == ["agent.py", "t.suite.snapshots.json", "t.suite.yaml"]
     assert list(made.cassettes) == ["t/a.yaml"]
     assert made.env == {"OPENAI_API_KEY": "none", "PLACE": "Oslo"}
     assert describe_parcel(made, "ray", "--send FILE").startswith(
-        "to ray: agent.py, t.suite.yaml, 1 cassette; variables: OPENAI_API_KEY, PLACE "
+        "to ray: agent.py, t.suite.snapshots.json, t.suite.yaml, 1 cassette; variables: OPENAI_API_KEY, PLACE "
     )
     live = packed("record", ("lib/*.py",), ("OPENAI_API_KEY",), OPENAI_API_KEY="sk-1", ANTHROPIC_API_KEY="sk-2")
-    assert list(live.files) == ["agent.py", "lib/x.py", "t.suite.yaml"]
+    assert list(live.files) == ["agent.py", "lib/x.py", "t.suite.snapshots.json", "t.suite.yaml"]
     assert live.env == {"OPENAI_API_KEY": "sk-1"}
     with pytest.raises(SettingsError, match="--send-env NONE: it is not set"):
         packed("replay", variables=("NONE",))

@@ -14,7 +14,7 @@ from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.suite.matchers.apply import assertion, build_unclear, check_paths, check_value
-from llmproxy.suite.matchers.compare import strip_fence
+from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.project_settings import SuiteRunOptions
@@ -24,6 +24,11 @@ from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
 
 FORMAT = 1
+
+
+def locate_snapshots(suite: Path) -> Path:
+    """Return the path of the snapshots of a suite file, which may not exist."""
+    return suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
 
 
 def refuse_in_ci(env: Mapping[str, str]) -> None:
@@ -45,7 +50,7 @@ class ResponseSnapshots:
     @classmethod
     def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
         """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
-        path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
+        path = locate_snapshots(suite)
         try:
             tree = json.loads(read_bounded_text(path))
         except FileNotFoundError:
@@ -58,10 +63,6 @@ class ResponseSnapshots:
                 hint="`--update` writes them anew once it is removed.",
             )
         return cls(path, update, tree["scenarios"])
-
-    def stored_value(self, scenario: str, step: str, what: str) -> object:
-        """Return the stored value, None without one."""
-        return self.values.get(scenario, {}).get(step, {}).get(what)
 
     def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
@@ -98,12 +99,6 @@ class CheckedStep(Protocol):
         """Observed traffic of the agent with models and servers."""
 
 
-def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> Assertion:
-    """Compare an answer with its snapshot, ignoring white space at the ends of lines."""
-    seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
-    return _compare_with_snapshot(context, step, "response", "response.snapshot", seen)
-
-
 def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
     """Compare the tool calls of a step with their snapshot, in order: names only, or with arguments."""
     if measured.unreadable:
@@ -119,7 +114,7 @@ def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentS
 def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
     snapshots, scenario = context.snapshots, context.case.id
     key = step.label or str(context.index + 1)
-    known = snapshots.stored_value(scenario, key, what)
+    known = snapshots.values.get(scenario, {}).get(key, {}).get(what)
     if snapshots.update:
         snapshots.store_value(scenario, key, what, seen)
         known = seen
@@ -136,7 +131,10 @@ def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name
 def check_response(context: CheckedStep, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
     """Check all assertions about an answer, except those for a judge."""
     made = check_text(wanted, answer, context.scope)
-    return [*made, check_response_snapshot(context, step, answer)] if wanted.snapshot else made
+    if wanted.snapshot:
+        seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
+        made.append(_compare_with_snapshot(context, step, "response", "response.snapshot", seen))
+    return made
 
 
 def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
@@ -145,19 +143,14 @@ def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Asse
     if wanted.matcher:
         made += check_value("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
-        made += _check_json(wanted.json_, answer, scope)
-    return [_append_answer_text(each, answer) for each in made]
-
-
-def _check_json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[Assertion]:
-    try:
-        value = json.loads(strip_fence(answer))
-    except (ValueError, RecursionError) as error:
-        return [assertion("response.json", f"the answer is no JSON ({error})", expected=dict(wanted), actual=answer)]
-    return check_paths("response.json", value, wanted, scope)
-
-
-def _append_answer_text(assertion: Assertion, answer: str) -> Assertion:
-    if assertion.status is Status.PASSED or quote(answer, 60)[:40] in assertion.message:
-        return assertion
-    return replace(assertion, message=f"{assertion.message}; the agent answered: {quote(answer, 300)}")
+        try:
+            made += check_paths("response.json", parse_json(answer), wanted.json_, scope)
+        except ValueError as error:
+            message = f"the answer is no JSON ({error})"
+            made.append(assertion("response.json", message, expected=dict(wanted.json_), actual=answer))
+    return [
+        each
+        if each.status is Status.PASSED or quote(answer, 60)[:40] in each.message
+        else replace(each, message=f"{each.message}; the agent answered: {quote(answer, 300)}")
+        for each in made
+    ]

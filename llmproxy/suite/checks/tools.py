@@ -6,7 +6,7 @@ message names the expected and the observed value and the place, so that it can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from llmproxy.report.events import Assertion, Status
@@ -54,29 +54,23 @@ def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
     return made
 
 
-def check_called_after(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
-    """Check that every call of a tool has an earlier call of another one."""
+def _check_order(key: str, name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
+    """Check a tool's calls (`uses`) against those of another one, which must be called too.
+
+    `after`: each has an earlier call of it. `before`: all of them come before every call of it.
+    """
     others = [call for call in calls if call.name == other]
-    wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
-    return _check_order(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
-
-
-def check_called_before(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
-    """Check that all calls of a tool come before every call of another one, which must be called too."""
-    others = [call for call in calls if call.name == other]
-    wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
-    return _check_order(f"tools.{name}.before", f"{name} was not called before {other}", other, wrong, others, calls)
-
-
-def _check_order(
-    name: str, what: str, other: str, wrong: Sequence[ToolUse], others: Sequence[ToolUse], calls: Sequence[ToolUse]
-) -> Assertion:
-    made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].label if others else "")
+    if key == "after":
+        wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
+        what = f"{name} was called before {other}"
+    else:
+        wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
+        what = f"{name} was not called before {other}"
     if not others:
-        return replace(made, status=Status.FAILED, message=f"{other} was never called; {_format_calls(calls)}")
-    if wrong:
-        return replace(made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=wrong[0].label)
-    return made
+        wrong, what = [], f"{other} was never called"
+    message = f"{what}; {_format_calls(calls)}"
+    holds = bool(others) and not wrong
+    return assertion(f"tools.{name}.{key}", message, holds=holds, expected=other, where=_get_label(wrong or others))
 
 
 def _format_calls(calls: Sequence[ToolUse]) -> str:
@@ -152,7 +146,13 @@ def check_mcp_tools(
         calls = _select_uses(name, tools, step, hosted=True)
         found = _CallCheck(name, wanted, calls, step, scope, "its server's answer did not come whole").check_all()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
-    return [*made, _compare_asked_with_served(asked, served)] if as_asked else made
+    if as_asked and asked.unreadable:
+        made.append(_build_unread_answer_error(_AS_ASKED, asked))
+    elif as_asked:
+        differences = find_mismatches(asked.tools, served)
+        message = "; ".join(differences[:_SHOWN])
+        made.append(assertion(_AS_ASKED, message, holds=not differences, where=_get_label(served.tools)))
+    return made
 
 
 def _check_listed_by_server(name: str, served: ServedTools, *, offered: bool) -> Assertion:
@@ -161,13 +161,6 @@ def _check_listed_by_server(name: str, served: ServedTools, *, offered: bool) ->
         return build_unclear(key, "no server listed its tools in this run")
     message = f"the servers listed {', '.join(sorted(served.listed))}"
     return assertion(key, message, holds=there is offered, expected=offered, actual=there)
-
-
-def _compare_asked_with_served(asked: AgentStep, served: ServedTools) -> Assertion:
-    if asked.unreadable:
-        return _build_unread_answer_error(_AS_ASKED, asked)
-    differences = find_mismatches(asked.tools, served)
-    return assertion(_AS_ASKED, "; ".join(differences[:_SHOWN]), holds=not differences, where=_get_label(served.tools))
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
@@ -237,15 +230,14 @@ class _CallCheck:
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._build_never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._combine_calls("output", self._check_output))
-        for key, rule in (("before", check_called_before), ("after", check_called_after)):
-            other = getattr(wanted, key)
+            made.append(self._combine_calls("output"))
+        for key, other in (("before", wanted.before), ("after", wanted.after)):
             if other is not None and self.calls:
-                made.append(rule(self.name, other, self.calls, self.step.tools))
+                made.append(_check_order(key, self.name, other, self.calls, self.step.tools))
             elif other is not None and wanted.count is not None and not self.none:
                 made.append(replace(self._build_never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._combine_calls("error", self._check_error))
+            made.append(self._combine_calls("error"))
         return made
 
     def _check_count(self, suffix: str) -> list[Assertion]:
@@ -354,26 +346,24 @@ class _CallCheck:
             return [assertion(name, message, expected=to_json(dict(wanted)), actual=use.raw, where=use.label)]
         return check_paths(name, use.arguments, wanted, self.scope, where=use.label)
 
-    def _check_output(self, use: ToolUse, wanted: object) -> list[Assertion]:
-        return check_value(f"tools.{self.name}.output", use.output, wanted, self.scope, where=use.label)
-
-    def _check_error(self, use: ToolUse, wanted: object) -> list[Assertion]:
-        name = f"tools.{self.name}.error"
-        if use.errored and not isinstance(wanted, bool):
+    def _check_result(self, key: str, use: ToolUse, wanted: object) -> list[Assertion]:
+        """Check a call's result, as its `output` or its `error`."""
+        name = f"tools.{self.name}.{key}"
+        if key == "output" or (use.errored and not isinstance(wanted, bool)):
             return check_value(name, use.output, wanted, self.scope, where=use.label)
         what = "answered with an error" if use.errored else "did not answer with an error"
         message = f"{what}: {quote(use.output, 120)}"
         holds = use.errored is wanted
         return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.label)]
 
-    def _combine_calls(self, key: str, judge: Callable[[ToolUse, object], list[Assertion]]) -> Assertion:
+    def _combine_calls(self, key: str) -> Assertion:
         """Combine the findings of all calls: all must hold, or one if so specified; an unobserved one is an error."""
         name, wanted = f"tools.{self.name}.{key}", getattr(self.wanted, key)
         if not self.calls:
             return replace(self._build_never_called(), name=name)
         expected = to_json(wanted)
         unseen = [use for use in self.calls if use.output is None]
-        judged = [(use, judge(use, wanted)) for use in self.calls if use.output is not None]
+        judged = [(use, self._check_result(key, use, wanted)) for use in self.calls if use.output is not None]
         right = [use for use, found in judged if all_hold(found)]
         wrong = [found for _, found in judged if not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):

@@ -173,61 +173,46 @@ def check_processing(wanted: MessageProcessing, found: HistoryEditFindings, scop
     )
     for name, part, finding in parts:
         if part is not None:
-            made += _ProcessorCheck(
-                f"messageProcessing.{name}", name, part, finding, wanted.min_evidence, scope
-            ).check_processor()
+            made += _ProcessorCheck(name, part, finding, wanted.min_evidence, scope).check_processor()
     return made
 
 
+@dataclass(frozen=True, slots=True)
 class _ProcessorCheck:
-    def __init__(
-        self, path: str, name: str, wanted: Processor, finding: HistoryEditFinding, least: str, scope: VariableScope
-    ) -> None:
-        self.path, self.name, self.wanted, self.finding = path, name, wanted, finding
-        self.least, self.scope = least, scope
+    name: str
+    wanted: Processor
+    finding: HistoryEditFinding
+    least: str
+    """Least evidence required."""
+    scope: VariableScope
+
+    @property
+    def path(self) -> str:
+        return f"messageProcessing.{self.name}"
 
     def check_processor(self) -> list[Assertion]:
         """Check whether it was active, then its effects."""
         wanted = self.wanted.activated
-        made = [self._check_activated(wanted is not False)] if wanted is not None or self._list_details() else []
+        details = {key: value for key, value in self.wanted.given_values.items() if key != "activated"}
+        made = [self._check_activated(wanted is not False)] if wanted is not None or details else []
         if self.finding.activated is True and made and made[0].status is not Status.ENVIRONMENT_ERROR:
-            for key, matcher in self._list_details().items():
-                made += self._check_detail(key, matcher)
-        elif self._list_details():
-            reason = self.finding.reason or f"the {self.name} was not at work in this step"
-            status = Status.FAILED if self.finding.activated is False else Status.ENVIRONMENT_ERROR
-            made += [
-                Assertion(name=f"{self.path}.{key}", status=status, message=reason) for key in self._list_details()
-            ]
-        return made
-
-    def _list_details(self) -> dict[str, object]:
-        fields = type(self.wanted).model_fields
-        return {
-            field.alias or name: getattr(self.wanted, name)
-            for name, field in fields.items()
-            if (field.alias or name) in self.wanted.given - {"activated"}
-        }
+            return made + [each for key, matcher in details.items() for each in self._check_detail(key, matcher)]
+        reason = self.finding.reason or f"the {self.name} was not at work in this step"
+        status = Status.FAILED if self.finding.activated is False else Status.ENVIRONMENT_ERROR
+        return made + [Assertion(name=f"{self.path}.{key}", status=status, message=reason) for key in details]
 
     def _check_activated(self, wanted: bool) -> Assertion:  # noqa: FBT001 - what is expected
         finding = self.finding
-        made = Assertion(
-            name=f"{self.path}.activated",
-            status=Status.PASSED,
-            expected=wanted,
-            actual=finding.activated,
-            where=finding.where,
-            evidence=finding.evidence,
-        )
+        name, about = f"{self.path}.activated", dict[str, Any](expected=wanted, actual=finding.activated)
+        about |= {"where": finding.where, "evidence": finding.evidence}
         if finding.activated is None:
-            return replace(made, status=Status.ENVIRONMENT_ERROR, message=finding.reason)
+            return build_unclear(name, finding.reason, **about)
         if finding.activated and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
             hint = f"it is only {finding.evidence}, and minEvidence is {self.least}"
-            return replace(made, status=Status.ENVIRONMENT_ERROR, message=f"{finding.reason}; {hint}")
-        if finding.activated is wanted:
-            return made
+            return build_unclear(name, f"{finding.reason}; {hint}", **about)
         was = "was not at work" if wanted else "was at work"
-        return replace(made, status=Status.FAILED, message=f"the {self.name} {was} in this step: {finding.reason}")
+        message = f"the {self.name} {was} in this step: {finding.reason}"
+        return assertion(name, message, holds=finding.activated is wanted, **about)
 
     def _check_detail(self, key: str, matcher: object) -> list[Assertion]:
         name, finding = f"{self.path}.{key}", self.finding
@@ -244,8 +229,8 @@ class _ProcessorCheck:
         finding = self.finding
         about: dict[str, Any] = {"expected": word, "where": finding.where, "evidence": finding.evidence}
         if not finding.summaries:
-            reason = "the summary is encrypted, nobody can read it"
-            reason = reason if finding.summaries is None else "no summary was seen"
+            unread = finding.summaries is None
+            reason = "the summary is encrypted, nobody can read it" if unread else "no summary was seen"
             return build_unclear(name, f"{reason}: {finding.reason}", **about | {"evidence": "unobservable"})
         if not word:
             return build_unclear(name, "an empty text is in every text", **about)
@@ -289,17 +274,20 @@ def evaluate_traffic(
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
-        return build_unseen(_list_traffic_assertions(step), reason), measured
+        names = [f"tools.{name}" for name in step.tools or ()]
+        names += [f"serverTools.{name}" for name in step.server_tools or ()]
+        names += [key for key in step.wire_keys if key not in ("tools", "serverTools")]
+        return build_unseen(names, reason), measured
     made: list[Assertion] = []
     toolless = explain_text_only_answers(step, measured)
     if toolless:
         made += build_unseen(_list_tool_assertions(step), toolless)
     elif step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
-        names = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unreadable else []
+        named = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unreadable else []
         # What is said of a name that was meant otherwise says nothing.
-        wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
-        made += [each for each in tools if not _is_name_under_any(each.name, wrong)] + names
+        wrong = tuple(f"{each.name}." for each in named if each.status is Status.ENVIRONMENT_ERROR)
+        made += [each for each in tools if not f"{each.name}.".startswith(wrong)] + named
     if step.tool_order is not None and not toolless:
         made.append(check_tool_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
@@ -327,16 +315,6 @@ def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
         return []
     named = {} if step.total_tool_calls is not None else step.tools or {}
     return sorted({use.name for use in measured.tools if not use.is_run_by_agent and use.name not in named})
-
-
-def _is_name_under_any(name: str, wrong: Sequence[str]) -> bool:
-    return any(name == each or name.startswith(f"{each}.") for each in wrong)
-
-
-def _list_traffic_assertions(step: Talk) -> list[str]:
-    names = [f"tools.{name}" for name in step.tools or ()]
-    names += [f"serverTools.{name}" for name in step.server_tools or ()]
-    return names + [key for key in step.wire_keys if key not in ("tools", "serverTools")]
 
 
 _ABOUT_TOOLS = ("onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -30,7 +31,6 @@ from llmproxy.suite.matchers.match import (
     Match,
     MatchOutcome,
     SeenValue,
-    choose_implied_matcher,
     match,
     match_by_name,
 )
@@ -79,25 +79,13 @@ def check_value(
         scope: Values of names.
         where: Source of the value, for the report.
     """
-    if not isinstance(matcher, Mapping):
-        return [
-            _build_assertion(
-                name,
-                matcher,
-                actual,
-                match_by_name(choose_implied_matcher(matcher, scope), matcher, SeenValue(actual, scope)),
-                scope,
-                where,
-            )
-        ]
-    beside = {key: value for key, value in matcher.items() if key in MODIFIERS}
-    seen = SeenValue(actual, scope, beside)
-    keys = [key for key in matcher if key not in MODIFIERS]
-    if not keys:
-        return [_build_assertion(name, matcher, actual, match(matcher, seen), scope, where)]
+    if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
+        return [_build_assertion(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]
+    seen = SeenValue(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
     return [
-        _build_assertion(f"{name}.{key}", matcher[key], actual, match_by_name(key, matcher[key], seen), scope, where)
-        for key in keys
+        _build_assertion(f"{name}.{key}", operand, actual, match_by_name(key, operand, seen), scope, where)
+        for key, operand in matcher.items()
+        if key not in MODIFIERS
     ]
 
 
@@ -199,9 +187,7 @@ def _validate_modifier(
         problems.add(at, f"`{key}` changes nothing here", f"it stands beside {', '.join(serves)}")
     elif schema["type"] == "boolean" and not isinstance(matcher[key], bool):
         problems.add(at, f"`{key}` takes true or false, not {quote(matcher[key])}")
-    elif schema["type"] == "string" and not (
-        isinstance(matcher[key], str) and matcher[key] and set(matcher[key]) <= set("imsx")
-    ):
+    elif schema["type"] == "string" and not (isinstance(matcher[key], str) and re.fullmatch("[imsx]+", matcher[key])):
         problems.add(at, f"`{key}` takes letters of i, m, s, x, not {quote(matcher[key])}")
 
 

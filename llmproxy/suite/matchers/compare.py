@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from numbers import Number
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from llmproxy.suite.matchers.json_values import (
     ABSENT,
     are_equal,
     is_mistyped,
+    is_number,
     name_kind,
     parse_time,
     quote,
@@ -129,8 +129,7 @@ _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def _explain_bad_limit(operand: object) -> str:
-    number = isinstance(operand, Number) and not isinstance(operand, bool)
-    if number or is_reference(operand) or parse_time(operand) is not None:
+    if is_number(operand) or is_reference(operand) or parse_time(operand) is not None:
         return ""
     return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {quote(operand)}"
 
@@ -146,10 +145,9 @@ def _register_order_matcher(name: str) -> None:
             return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
             return Match.of(holds(*moments), f"expected {words} {quote(operand)}, found {quote(actual)}")
-        numbers = [isinstance(each, Number) and not isinstance(each, bool) for each in (actual, operand)]
-        if all(numbers):
+        if is_number(actual) and is_number(operand):
             return Match.of(holds(actual, operand), f"expected {words} {quote(operand)}, found {quote(actual)}")
-        wanted = "a number" if numbers[1] else "a date"
+        wanted = "a number" if is_number(operand) else "a date"
         return Match(
             MatchOutcome.UNFIT,
             f"expected {wanted}, {words} {quote(operand)}; found {name_kind(actual)} {quote(actual)}",

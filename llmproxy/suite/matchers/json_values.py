@@ -45,9 +45,7 @@ class Unknown:
     """Reason: ``the provider does not report it``."""
 
 
-_DAY = r"\d{4}-\d{2}-\d{2}"
-_DATE = re.compile(_DAY)
-_INSTANT = re.compile(rf"{_DAY}([T ]\d{{2}}:\d{{2}}(:\d{{2}}([.,]\d+)?)?\s?(Z|z|[+-]\d{{2}}:?\d{{2}})?)?")
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|z|[+-]\d{2}:?\d{2})?)?")
 _INDEX = re.compile(r"\[(\d+)\]")
 _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 """JSONPath syntax that our paths lack: search, every item, filters, items from the end, quoted names."""
@@ -70,7 +68,7 @@ def are_equal(left: object, right: object) -> bool:
         texts = isinstance(left, (str, UUID)) and isinstance(right, (str, UUID))
         return texts and str(left).lower() == str(right).lower()
     if isinstance(left, Decimal) or isinstance(right, Decimal):
-        return _is_number(left) and _is_number(right) and _to_decimal(left) == _to_decimal(right)
+        return is_number(left) and is_number(right) and _to_decimal(left) == _to_decimal(right)
     left, right = to_json(left), to_json(right)
     left, right = (None if left is ABSENT else left), (None if right is ABSENT else right)
     if isinstance(left, bool) or isinstance(right, bool):
@@ -81,9 +79,7 @@ def are_equal(left: object, right: object) -> bool:
         return len(left) == len(right) and all(map(are_equal, left, right))
     if isinstance(left, str) and isinstance(right, str):
         return to_nfc(left) == to_nfc(right)
-    return (
-        type(left) is type(right) and left == right if not (_is_number(left) and _is_number(right)) else left == right
-    )
+    return left == right and (type(left) is type(right) or (is_number(left) and is_number(right)))
 
 
 def to_nfc(text: str) -> str:
@@ -106,7 +102,7 @@ def _list_spellings(value: object) -> set[str]:
     return {value.strip().casefold()} if isinstance(value, str) else set()
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, Number) and not isinstance(value, bool)
 
 
@@ -120,7 +116,7 @@ def parse_time(value: object) -> datetime | None:
         return value if value.tzinfo else value.replace(tzinfo=UTC)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
-    if not isinstance(value, str) or not (_DATE.fullmatch(value) or _INSTANT.fullmatch(value)):
+    if not isinstance(value, str) or not _TIME.fullmatch(value):
         return None
     try:
         made = datetime.fromisoformat(value.replace(",", ".").replace(" +", "+").replace(" Z", "Z"))

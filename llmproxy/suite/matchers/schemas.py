@@ -143,19 +143,18 @@ class _PatternPropertyExpander:
             return [self.expand(each) for each in schema]
         if not isinstance(schema, Mapping):
             return schema
-        return {key: self._expand_keyword(key, value) for key, value in schema.items()}
-
-    def _expand_keyword(self, key: str, value: object) -> object:
-        if key in _NAMED and isinstance(value, Mapping):
-            within = key == "patternProperties"
-            return {
-                self._build_names_regex(name) if within else name: self.expand(each) for name, each in value.items()
-            }
-        return value if key in _DATA else self.expand(value)
+        made: dict[str, object] = {}
+        for key, value in schema.items():
+            if key in _NAMED and isinstance(value, Mapping):
+                rename = self._build_names_regex if key == "patternProperties" else str
+                made[key] = {rename(name): self.expand(each) for name, each in value.items()}
+            else:
+                made[key] = value if key in _DATA else self.expand(value)
+        return made
 
     def _build_names_regex(self, pattern: str) -> str:
         found = "|".join(re.escape(name) for name in self.names if search_pattern(pattern, name))
-        made = rf"(?#{len(self.written)})\A(?:{found})\Z" if found else f"(?#{len(self.written)})(?!)"
+        made = f"(?#{len(self.written)})" + (rf"\A(?:{found})\Z" if found else "(?!)")
         self.written[made] = pattern
         return made
 
@@ -204,8 +203,7 @@ def _build_format_checker() -> Any:
         return lambda value: not isinstance(value, str) or (rule(value), True)[1]
 
     made = jsonschema.FormatChecker(formats=())
-    for name, rule in _FORMATS.items():
-        made.checkers = {**made.checkers, name: (check(rule), (ValueError, StepError))}
+    made.checkers = {name: (check(rule), (ValueError, StepError)) for name, rule in _FORMATS.items()}
     return made
 
 

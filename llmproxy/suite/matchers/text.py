@@ -76,19 +76,16 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
     return ""
 
 
-def _has_no_value(seen: SeenValue) -> bool:
-    return seen.actual is None or seen.actual is ABSENT
-
-
 def _describe_missing_value(seen: SeenValue) -> str:
-    return "null" if seen.actual is None else "no value"
+    """Say that there is no value; empty if there is one."""
+    return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
 def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
     """Search for words in a value; a missing value contains none."""
-    if _has_no_value(seen):
+    if missing_value := _describe_missing_value(seen):
         which = "one of " if name == "containsAny" else ""
-        message = f"expected {which}{quote(operand)} in it, and there is {_describe_missing_value(seen)}"
+        message = f"expected {which}{quote(operand)} in it, and there is {missing_value}"
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
@@ -180,8 +177,10 @@ def _explain_bad_pattern(operand: object) -> str:
                 "after it"
             )
         if all(pattern.search(text) for text in _ANYTHING):
-            said = "is found in every text, so it asserts nothing ({exists: true} says that there is one)"
-            return f": {each!r:.60} {said}"
+            return (
+                f": {each!r:.60} is found in every text, so it asserts nothing ({{exists: true}} says that there is "
+                "one)"
+            )
     return ""
 
 
@@ -195,15 +194,12 @@ def _explain_bad_pattern(operand: object) -> str:
 def match_regex(operand: object, seen: SeenValue) -> Match:
     """Find all patterns; numbers are treated as text."""
     actual = to_json(seen.actual)
-    if _has_no_value(seen):
-        return Match(
-            MatchOutcome.FAILS,
-            f"expected a text that matches {quote(operand)}, and there is {_describe_missing_value(seen)}",
-        )
+    if missing_value := _describe_missing_value(seen):
+        message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"
+        return Match(MatchOutcome.FAILS, message)
     if isinstance(actual, (bool, list, Mapping)):
-        return Match(
-            MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {name_kind(actual)}: {quote(actual)}"
-        )
+        message = f"`regex` looks into a text, and the value is {name_kind(actual)}: {quote(actual)}"
+        return Match(MatchOutcome.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not search_pattern(pattern, text, flags)]

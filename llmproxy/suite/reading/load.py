@@ -146,7 +146,8 @@ def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
     loader = SuiteLoader()
     for path in find_files(paths, loader.problems):
         loader.load_file(path)
-    return loader.finish_loading()
+    loader.problems.raise_if_any()
+    return LoadedSuites(tuple(loader.suites), tuple(loader.cases), tuple(loader.files), tuple(loader.doubts))
 
 
 @dataclass(slots=True)
@@ -159,11 +160,6 @@ class SuiteLoader:
     cases: list[SuiteCase] = field(default_factory=list)
     files: dict[Path, None] = field(default_factory=dict)
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
-
-    def finish_loading(self) -> LoadedSuites:
-        """Return the result; raises SuiteError if there were problems."""
-        self.problems.raise_if_any()
-        return LoadedSuites(tuple(self.suites), tuple(self.cases), tuple(self.files), tuple(self.doubts))
 
     def load_file(self, path: Path) -> None:
         """Read a file named by the user: suites and bare scenarios."""
@@ -179,12 +175,9 @@ class SuiteLoader:
                 made.put(key, value, bare[0].place, bare[0].place)
             self.load_suite(made, path)
 
-    def record_file(self, path: Path) -> None:
-        self.files[path] = None
-
     def read_documents(self, path: Path) -> Iterator[Map]:
         """Yield the documents of a file that are suites or scenarios."""
-        self.record_file(path)
+        self.files[path] = None
         for value, place in read_file(path, self.problems, show_path(path), self.doubts, empty_hint=_EMPTY):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
@@ -199,7 +192,7 @@ class SuiteLoader:
                 yield value
 
     def load_suite(self, document: Map, path: Path) -> None:
-        whole = include_parts(document, path, self.problems, self.record_file)
+        whole = include_parts(document, path, self.problems, self.files)
         defaults, variables = self.validate_defaults(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
@@ -219,7 +212,7 @@ class SuiteLoader:
                 before = len(self.problems)
                 raw, data = inline_params(given, where, variables, self.problems, self.doubts)
                 if data is not None:
-                    self.record_file(data)
+                    self.files[data] = None
                 warn_of_axes(raw, variables, self.doubts)
                 expanded = expand_matrix(raw, self.problems)
                 known = expanded is not None and len(self.problems) == before
@@ -304,9 +297,8 @@ class SuiteLoader:
         suffixes = name_sets(sets) if sets else []
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
-            at = scenario.at("parametrize", i) if sets else scenario.at("id")
             if sets:
-                self.require_unique_id(name, at)
+                self.require_unique_id(name, scenario.at("parametrize", i))
             values = {**base, **drop_id(parameters)}
             title, about = (_format_title(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:

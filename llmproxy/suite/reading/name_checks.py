@@ -5,7 +5,7 @@ They read the YAML as written, step by step in the order of execution, and so fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from llmproxy.did_you_mean import suggest_name
@@ -149,17 +149,16 @@ class KnownNames:
         if name in self.lacking and not (found.is_malformed or valued):
             at = self.lacking[name] or at
         known = [*self.captured, *self.later, *self.values, *BUILT_IN]
-        near = suggest_name(name, known, listing=False)
         if not (
             found.is_malformed or name in known or name in self.unread or name in self.lacking or sure or self.of_data
         ):
             said = f"{found.text} is sent as it is: nothing is called ${name}"
-            self.doubts.add(at, said, near or "$$ is a dollar sign")
-        elif objection := self._explain_bad_reference(found, near):
+            self.doubts.add(at, said, suggest_name(name, known, listing=False) or "$$ is a dollar sign")
+        elif objection := self._explain_bad_reference(found, known):
             self.problems.add(at, *objection)
 
-    def _explain_bad_reference(self, found: Reference, near: str) -> tuple[str, str] | None:
-        """Return the problem of an intended reference, and a hint."""
+    def _explain_bad_reference(self, found: Reference, known: list[str]) -> tuple[str, str] | None:
+        """Return the problem of an intended reference, and a hint; `known` are the names."""
         name = found.name
         if found.is_malformed:
             return f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
@@ -176,8 +175,8 @@ class KnownNames:
         if name in self.lacking:
             message = f"this case has no `{name}`, and others have one, for {found.text}"
             return message, "give it one; null says that there is none"
-        more = "" if found.is_explicit or near else "; $$ is a dollar sign"
-        known = [*self.captured, *self.later, *self.values, *BUILT_IN]
+        clear = found.is_explicit or suggest_name(name, known, listing=False)
+        more = "" if clear else "; $$ is a dollar sign"
         return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
     def _explain_bad_variable_path(self, found: Reference) -> tuple[str, str] | None:
@@ -213,21 +212,15 @@ _TALKS = ("chat", "simulate")
 
 def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
     """Return the names captured by a scenario's items with `as`, with the place of the first."""
+    items = only_mappings(scenario.get("setup"))
+    for step in only_mappings(scenario.get("steps")):
+        for several in (step.get("setup"), step.get("created"), [step.get("verify")]):
+            items += only_mappings(several)
     found: dict[str, YamlPlace | None] = {}
-    for item in _list_capturing_items(scenario):
-        name = item.get("as")
-        if isinstance(name, str):
+    for item in items:
+        if isinstance(name := item.get("as"), str):
             found.setdefault(strip_dollar(name), place_of(item, "as"))
     return found
-
-
-def _list_capturing_items(scenario: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    yield from only_mappings(scenario.get("setup"))
-    for step in only_mappings(scenario.get("steps")):
-        yield from only_mappings(step.get("setup"))
-        yield from only_mappings(step.get("created"))
-        if isinstance(step.get("verify"), Mapping):
-            yield step["verify"]
 
 
 def only_mappings(value: object) -> list[Mapping[str, Any]]:
@@ -306,11 +299,8 @@ class ScenarioNameChecker:
         if step.get("observe", observe) == "none":
             for key in ABOUT_WIRE:
                 if key in step:
-                    hint = "remove it, or `observe: none`"
-                    at = place_of(step, key, key=True)
-                    self.problems.add(
-                        at, f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen", hint
-                    )
+                    said = f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen"
+                    self.problems.add(place_of(step, key, key=True), said, "remove it, or `observe: none`")
         for key in ("tools", "serverTools", "toolOrder"):
             self.names.require_literal_tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
@@ -350,6 +340,7 @@ class ScenarioNameChecker:
         self.names.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
         self.names.answers = True
         self.names.check_fields(response.get("json"))
-        for key, value in {key: value for key, value in response.items() if key not in {"json", "judge"}}.items():
-            self.names.check_matcher({key: value}, place_of(response, key))
+        for key, value in response.items():
+            if key not in {"json", "judge"}:
+                self.names.check_matcher({key: value}, place_of(response, key))
         self.names.answers = False

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, DataRow, RowError, name_sets, read_rows
+from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, RowError, name_sets, read_rows
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
@@ -55,14 +55,8 @@ def expand_matrix(raw: Map, problems: Problems) -> Map | None:
     at = place_of(raw, "matrix", key=True) or raw.place
     axes = _read_axes(matrix, problems)
     sets = raw.get("parametrize")
-    known = (
-        [Map(at)]
-        if sets is None
-        else [each for each in sets if isinstance(each, Map)]
-        if isinstance(sets, list)
-        else []
-    )
-    if not axes or not known or (sets is not None and len(known) < len(sets)):
+    known = [Map(at)] if sets is None else sets
+    if not axes or not isinstance(known, list) or not known or not all(isinstance(each, Map) for each in known):
         return None  # the schema says why
     names = [name_axis_values(values) for _, values in axes]
     own = name_sets(known, format_short_value) if sets else [""]
@@ -139,8 +133,11 @@ def inline_params(
         problems.add(place, error.problem if error.line else f"{said}: {error.problem}", error.hint)
         return made, file
     for each in found:
-        row = _row_to_map(each, file)
-        rows.put(row, row.place)
+        line = YamlPlace(show_path(file), each.line, 1)
+        row = Map(line)
+        for name, value in each.values.items():
+            row.put(name, value, line, line)
+        rows.put(row, line)
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
     columns = dict.fromkeys((name for name in found[0].values if name != ID), YamlPlace(show_path(file), 1, 1))
     _doubt_unused(made, columns, "column", variables, doubts)
@@ -152,18 +149,8 @@ def pick_by_shape(sets: list[Map]) -> list[Map]:
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
-        found.setdefault(
-            number if "$" in text else tuple((name, _get_shape(value)) for name, value in each.items()), each
-        )
+        found.setdefault(number if "$" in text else _get_shape(each), each)
     return list(found.values())
-
-
-def _row_to_map(row: DataRow, file: Path) -> Map:
-    place = YamlPlace(show_path(file), row.line, 1)
-    made = Map(place)
-    for name, value in row.values.items():
-        made.put(name, value, place, place)
-    return made
 
 
 def warn_of_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
@@ -180,9 +167,10 @@ def _doubt_unused(
     """Doubt names, each with its place, that no step and no variable refers to."""
     text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
     used = {*_NAMED.findall(text + repr(variables))}
-    for name in (each for each in names if each not in used):
-        said = f"no step of `{scenario.get('id')}` uses the {what} `{name}`"
-        doubts.add(names[name], said, f"write ${name} where it is wanted")
+    for name, place in names.items():
+        if name not in used:
+            said = f"no step of `{scenario.get('id')}` uses the {what} `{name}`"
+            doubts.add(place, said, f"write ${name} where it is wanted")
 
 
 def _get_shape(value: object) -> object:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -95,7 +94,7 @@ _TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
 
 
 def include_parts(
-    suite: Map, path: Path, problems: Problems, files: Callable[[Path], None], chain: tuple[Path, ...] = ()
+    suite: Map, path: Path, problems: Problems, files: dict[Path, None], chain: tuple[Path, ...] = ()
 ) -> Map:
     """Return the suite with its included parts; its own content takes precedence, then the last included file.
 
@@ -118,7 +117,7 @@ def include_parts(
             continue
         if (part := _read_part(other, at, problems)) is None:
             continue
-        files(other)
+        files[other] = None
         _merge_part(made, include_parts(part, other, problems, files, (*chain, path)))
     return made
 
@@ -153,15 +152,11 @@ def _merge_part(suite: Map, part: Map) -> None:
             both = Map(mine.place)
             for source in (value, mine):  # what is included comes first, so that variables may build on it
                 for name in source:
-                    if (
-                        key == "hooks"
-                        and name in both
-                        and isinstance(both[name], List)
-                        and isinstance(source[name], List)
-                    ):
-                        both[name] = _join_lists(both[name], source[name])
+                    first, second = both.get(name), source[name]
+                    if key == "hooks" and isinstance(first, List) and isinstance(second, List):
+                        both[name] = _join_lists(first, second)
                     else:
-                        both.put(name, source[name], source.keys_at[name], source.values_at[name])
+                        both.put(name, second, source.keys_at[name], source.values_at[name])
             suite[key] = both
         elif key == "defaultTags" and isinstance(mine, List) and isinstance(value, List):
             suite[key] = _join_lists(value, mine)
@@ -178,7 +173,6 @@ def _join_lists(first: List, second: List) -> List:
 def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     """Return a scenario with the suite's defaults applied; `defaults` must be valid."""
     made = scenario.copy_with_places()
-    given: Mapping[str, Any] = defaults or {}
     for key in _SCENARIO:
         _fill_default_key(made, key, defaults, key)
     if isinstance(tags, (list, str)) and tags:
@@ -186,7 +180,7 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
         if isinstance(mine, (list, str)):
             both = [*([mine] if isinstance(mine, str) else mine), *([tags] if isinstance(tags, str) else tags)]
             made["tags"] = list(dict.fromkeys(both)) if all(isinstance(each, str) for each in both) else both
-    if isinstance(made.get("steps"), List) and given:
+    if isinstance(made.get("steps"), List) and defaults:
         steps = List(made["steps"].place)
         for i, step in enumerate(made["steps"]):
             steps.put(_fill_step_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])

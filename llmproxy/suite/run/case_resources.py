@@ -22,6 +22,7 @@ from typing import Any
 from llmproxy.core.forks.mock_parsing import parse_mocks
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.run_session import RunSession, finish_in_thread
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.running.participants import gather_agent_run_variables
@@ -133,7 +134,7 @@ class CaseResources:
         self.user = append_sample(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
         self.context: StepContext | None = None
-        self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
+        self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
 
     def require_context(self) -> StepContext:
@@ -148,9 +149,9 @@ class CaseResources:
             return self._build_rejudge_request(run_context.recorded)
         mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
         faults = parse_faults(case.scenario.faults, case.folder)
-        if not run_context.proxy and faults is not None:
-            raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
         if not run_context.proxy:
+            if faults is not None:
+                raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
             return None
         how = self._proxy_options() | {"faults": run_context.faults or faults, "mocks": mocks}
         return SessionRequest(
@@ -197,7 +198,9 @@ class CaseResources:
             sleep=run_context.sleep, cleaner=cleaner, alone=self.alone, beside=run_context.users - {self.user},
         )  # fmt: skip
         deterministic = made is not None and made[1].ids == "deterministic"
-        agent = _fix_agent_clock_and_seed(run_context.agent_for(case), case, self.sample)
+        agent = run_context.agent_for(case)
+        if isinstance(agent, CommandAgent):  # with a fixed time and seed, unless its description sets others
+            agent.env = {**build_clock_env(case.id, self.sample), **agent.env}
         if session is not None and (declared := gather_agent_run_variables(agent)):
             await session.declare_run_variables(declared)
         names = run_context.list_entities(case)
@@ -209,7 +212,7 @@ class CaseResources:
             for hook in hooks.before_each:
                 await run_hook(hook, case.folder, context.hook_environment(), "beforeEach")
         self._back.append(("teardown", lambda: _run_teardown(context, looking)))
-        self._back.append(("the agent", lambda: _await_and_note_nothing(agent.close())))
+        self._back.append(("the agent", agent.close))
         await agent.open(session)
         self.context = context
 
@@ -228,12 +231,7 @@ class CaseResources:
         self.context = context
 
     def _make_context(
-        self,
-        session: RunSession | None,
-        caller: Caller,
-        agent: AgentAdapter,
-        looking: RunRows,
-        **rows: Any,
+        self, session: RunSession | None, caller: Caller, agent: AgentAdapter, looking: RunRows, **rows: Any
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(
@@ -242,7 +240,8 @@ class CaseResources:
             agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
             emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
         )  # fmt: skip
-        fresh = run_context.recorded is None and _may_remember_earlier_runs(agent)
+        # An agent that lives longer than a run may remember earlier conversations.
+        fresh = run_context.recorded is None and not agent.in_process and not isinstance(agent, CommandAgent)
         context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context
 
@@ -256,7 +255,7 @@ class CaseResources:
         while self._back:
             what, give = self._back.pop()
             try:
-                notes += await give()
+                notes += await give() or []
             except Exception as error:  # noqa: BLE001 - the rest has to be given back too
                 notes.append(f"{what} could not be closed: {describe_error(error)}")
         return notes
@@ -275,27 +274,6 @@ def _drop_unknown_names(store: StoreAdapter, names: list[str], own: list[str]) -
     return found
 
 
-def _fix_agent_clock_and_seed(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
-    """Set a fixed time and seed for a spawned agent, unless its description sets others."""
-    from llmproxy.scenario.agents.command import CommandAgent
-
-    if isinstance(agent, CommandAgent):
-        agent.env = {**build_clock_env(case.id, sample), **agent.env}
-    return agent
-
-
-def _may_remember_earlier_runs(agent: AgentAdapter) -> bool:
-    """Return whether an agent lives longer than a run, so that it may remember earlier conversations."""
-    from llmproxy.scenario.agents.command import CommandAgent
-
-    return not agent.in_process and not isinstance(agent, CommandAgent)
-
-
-async def _await_and_note_nothing(pending: Awaitable[object]) -> list[str]:
-    await pending
-    return []
-
-
 async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
     notes: list[str] = []
     for hook in hooks:
@@ -307,23 +285,22 @@ async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]
 
 
 async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
+    def delete_rows(item: Teardown, entity: str) -> None:
+        store = looking.store
+        info = store.describe(entity)
+        if item.id is not None:
+            store.delete(info.name, context.scope.resolve_value(item.id))
+        if item.filters is not None:
+            for row in select_rows(store, info, item.filters, context.scope, looking.user):
+                store.delete(info.name, row[info.key])
+
     notes: list[str] = []
     for item in context.case.scenario.teardown:
         try:
             if item.delete:
-                await finish_in_thread(_delete_teardown_rows, item, context, looking)
+                await finish_in_thread(delete_rows, item, item.delete)
             else:
                 await run_hook(item, context.case.folder, context.hook_environment(), "teardown")
         except LLMProxyError as error:
             notes.append(f"teardown: {error}")
     return notes
-
-
-def _delete_teardown_rows(item: Teardown, context: StepContext, looking: RunRows) -> None:
-    store: StoreAdapter = looking.store
-    info = store.describe(item.delete or "")
-    if item.id is not None:
-        store.delete(info.name, context.scope.resolve_value(item.id))
-    if item.filters is not None:
-        for row in select_rows(store, info, item.filters, context.scope, looking.user):
-            store.delete(info.name, row[info.key])

@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import chain
 
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
@@ -34,8 +35,8 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult, decide_step_status
-from llmproxy.suite.run.steps import insert_setup_rows, perform_step
-from llmproxy.suite.schema.steps import StepBase, Talk
+from llmproxy.suite.run.steps import KINDS, insert_setup_rows
+from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
 from llmproxy.trace.observing.agent_activity import find_first_recorded_time, sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
@@ -47,11 +48,9 @@ def needs_traffic(context: StepContext) -> bool:
     if scenario.usage is not None:
         return True
     for step in scenario.steps:
-        response = getattr(step, "response", None)
-        judged = response is not None and response.judge is not None
-        if step.kind == "judge" or judged or getattr(step, "wire_keys", None):
+        if isinstance(step, JudgeStep) or (isinstance(step, SimulateStep) and step.simulate.criteria):
             return True
-        if step.kind == "simulate" and getattr(getattr(step, "simulate", None), "criteria", None):
+        if isinstance(step, Talk) and (step.wire_keys or (step.response and step.response.judge)):
             return True
     return False
 
@@ -172,8 +171,8 @@ class _CaseRun:
             return
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
-        again, flag = self.emitter.about.rerun, self.run_context.options.mode_flag
-        raise not_recorded_error(self.case.id, again, self.emitter.about.sample, self.emitter.about.runs, flag=flag)
+        about, flag = self.emitter.about, self.run_context.options.mode_flag
+        raise not_recorded_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
 
     # -- steps
 
@@ -206,20 +205,22 @@ class _CaseRun:
     async def _execute_step(self, context: StepContext, index: int, step: StepBase) -> bool:
         """Execute a step; returns whether the run may continue."""
         since = self.run_context.clock()
-        told_as = self._build_step_event(index, step)
+
+        def describe_step() -> Step:
+            return replace(self._build_step_event(index, step), ms=(self.run_context.clock() - since) * 1000)
+
         try:
-            done = await perform_step(context, step)
+            done = await KINDS[step.kind](context, step)
         except LLMProxyError as error:
             failed = StepResult(message=describe_error(error), status=classify_run_error(error, None))
-            self._pending.append((replace(told_as, ms=self._elapsed_ms(since)), failed))
+            self._pending.append((describe_step(), failed))
             if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
             raise
-        told_as = replace(told_as, ms=self._elapsed_ms(since))
         if self._pending or (done.again is not None and done.wire):
-            self._pending.append((told_as, done))
+            self._pending.append((describe_step(), done))
         else:
-            self._emit_step(told_as, done)
+            self._emit_step(describe_step(), done)
         return all_hold(done.assertions)
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
@@ -255,9 +256,6 @@ class _CaseRun:
                 recordings=tuple(done.recordings),
             )
         )
-
-    def _elapsed_ms(self, since: float) -> float:
-        return (self.run_context.clock() - since) * 1000
 
     def _check_total_usage(self, context: StepContext) -> None:
         """Check the scenario's assertions about the usage of all its steps."""
@@ -309,12 +307,8 @@ class _CaseRun:
         report = None if context is None else lifecycle.report
         labels: list[str] = []
         if context is not None:
-            labels += [
-                *context.labels,
-                *AdapterAttributes.of_adapter(context.agent).notes,
-                *(said for each in context.remarks for said in each),
-            ]
-            labels += [*lifecycle.problems, *lifecycle.late]
+            labels += [*context.labels, *AdapterAttributes.of_adapter(context.agent).notes]
+            labels += [*chain.from_iterable(context.remarks), *lifecycle.problems, *lifecycle.late]
         self.emitter.emit_end(
             status=result.status, reasoning=result.reasoning, xfail=result.xfail,
             total_seconds=self.run_context.clock() - self.since,
@@ -340,8 +334,7 @@ class _CaseRun:
 
     def _build_result(self, status: Status, error: BaseException | None = None) -> CaseResult:
         status, reason = self._apply_xfail(status)
-        reasons = [reason, *self._reasons] if reason else self._reasons
-        return CaseResult(status, error, "\n".join(reasons), xfail=bool(reason))
+        return CaseResult(status, error, "\n".join(filter(None, [reason, *self._reasons])), xfail=bool(reason))
 
     def _apply_xfail(self, status: Status) -> tuple[Status, str]:
         """Invert the outcome of a scenario with `xfail`; an error stays one."""

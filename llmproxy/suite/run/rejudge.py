@@ -111,8 +111,9 @@ class ReportedRuns:
             for talk in run.talks.values()
             for names in (*(t.recordings for t in talk.turns), talk.late)
             for name in names
+            if name
         }
-        if not wanted - {""}:
+        if not wanted:
             return {}
         control.close_session(
             control.open_session(run.cassette, sample=run.sample, mode="replay").name
@@ -121,7 +122,7 @@ class ReportedRuns:
             make_recording_fingerprint(line): _parse_call(line)
             for line in read_interactions_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
-        if gone := wanted - {""} - found.keys():
+        if gone := wanted - found.keys():
             raise Unjudgeable(
                 f"{run.case}: {len(gone)} of {len(wanted)} recordings of {self.path} are not in {self.store}:"
                 " it was recorded anew since, or lies elsewhere.",
@@ -186,16 +187,8 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
 def _parse_call(line: Mapping[str, Any]) -> Call:
     recorded = line["recorded"]
     given = {name: line.get(name, recorded.get(name)) for name in Call._fields}
-    return Call.from_json(
-        given
-        | {
-            "decision": Decision.REPLAY.value,
-            "status": line["status"],
-            "interaction": recorded["id"],
-            "miss": False,
-            "recording": line,
-        }
-    )
+    given |= {"decision": Decision.REPLAY.value, "status": line["status"], "interaction": recorded["id"]}
+    return Call.from_json(given | {"miss": False, "recording": line})
 
 
 class RecordedCallsSession(RunSession):

@@ -19,7 +19,7 @@ from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import ReportedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
-from llmproxy.suite.schema.suite import Scenario, Suite
+from llmproxy.suite.schema.suite import Scenario
 from llmproxy.suite.schema.values import WaitFor
 from llmproxy.suite.stores import ResetPolicy, StoreAdapter, build_store, parse_reset_policy
 from llmproxy.yaml_reader import YamlPlace
@@ -89,7 +89,7 @@ class RunContext:
     _stores: dict[int, tuple[StoreAdapter, ResetPolicy] | None] = field(default_factory=dict)
     _snapshots: dict[Path, ResponseSnapshots] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
-    """Entities by suite."""
+    """Entities named by a suite."""
 
     def emit_event(self, event: Event) -> None:
         """Pass an event to every handler; failing ones are isolated."""
@@ -112,7 +112,7 @@ class RunContext:
         """Return an agent for one run. Raises SuiteError: none, or an invalid one."""
         known = self._agents.get(id(case.suite))
         if known is None:
-            mapping, folder = self._choose_agent_or_store("agent", self.agent, case.suite, case.folder)
+            mapping, folder = self._choose_agent_or_store("agent", case)
             if mapping is None:
                 raise SuiteError(
                     f"{case.path}: no agent is described, so there is nothing to test.",
@@ -127,7 +127,7 @@ class RunContext:
     def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
         """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
-            mapping, folder = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
+            mapping, folder = self._choose_agent_or_store("store", case)
             with add_error_place(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (build_store(mapping, folder), parse_reset_policy(mapping))
             self._stores[id(case.suite)] = made
@@ -137,33 +137,28 @@ class RunContext:
         """Return all entities of store and suite, once each: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []
-        mapping, _ = self._choose_agent_or_store("store", self.store, case.suite, case.folder)
+        mapping, _ = self._choose_agent_or_store("store", case)
         if mapping is None:
             return named_entities(case.scenario)
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
         found |= dict.fromkeys(named_entities(case.scenario))
-        return list(found | dict.fromkeys(self._list_suite_entities(case.suite)))
-
-    def _list_suite_entities(self, suite: Suite) -> list[str]:
-        """Return the entities named by a suite, cached."""
-        if id(suite) not in self._entities:
-            scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
-            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in named_entities(each)))
-        return self._entities[id(suite)]
+        if id(case.suite) not in self._entities:
+            scenarios = [each for each in case.suite.scenarios if not isinstance(each, str)]
+            self._entities[id(case.suite)] = [name for each in scenarios for name in named_entities(each)]
+        return list(found | dict.fromkeys(self._entities[id(case.suite)]))
 
     def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:
         if case.path not in self._snapshots:
             self._snapshots[case.path] = ResponseSnapshots.load_for_suite(case.path, update=self.options.update)
         return self._snapshots[case.path]
 
-    def _choose_agent_or_store(
-        self, key: str, given: Mapping[str, Any] | None, suite: Suite, folder: Path
-    ) -> tuple[Mapping[str, Any] | None, Path]:
-        if given is not None:
+    def _choose_agent_or_store(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
+        """Return what describes a case's `agent` or `store`, with the base of its paths."""
+        if (given := getattr(self, key)) is not None:
             return given, self.folder
-        said = getattr(suite, key)
-        return (said, folder) if said is not None else (self.defaults.get(key), self.defaults_folder)
+        said = getattr(case.suite, key)
+        return (said, case.folder) if said is not None else (self.defaults.get(key), self.defaults_folder)
 
     def save_snapshots(self) -> list[Path]:
         return [each.path for each in self._snapshots.values() if each.save_changes()]

@@ -37,6 +37,7 @@ from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetu
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import Loaded
+from llmproxy.suite.checks.answer_checks import locate_snapshots
 from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
@@ -93,7 +94,8 @@ def pack_suites(
     agents = agent_files(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
-    packed = pack_files([*suites, *agents, *_find_snapshots(cases), *glob_files(files, root)], root)
+    snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
+    packed = pack_files([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = collect_variables(variables, env, live=live, flag="--send-env")
     server = find_store_server(settings.settings.store)
@@ -113,13 +115,6 @@ def pack_suites(
 def _make_relative(path: str | Path, root: Path) -> str:
     found = Path(path)
     return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
-
-
-def _find_snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
-    for path in dict.fromkeys(case.path for case in cases):
-        beside = path.with_name(f"{path.name.removesuffix('.yaml').removesuffix('.suite')}.snapshots.json")
-        if beside.is_file():
-            yield beside
 
 
 @contextmanager
@@ -148,21 +143,15 @@ class RemoteSuites:
             back: NodeReply[CaseResult] = await self.runner.run(
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
-        except LLMProxyError as error:
-            return _emit_failed(run_context, case, sample, runs, error)
+        except LLMProxyError as error:  # no node could execute it
+            rerun = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
+            emitter = build_emitter(run_context, case, sample, runs, rerun=rerun)
+            emitter.emit_start(mode=run_context.options.mode or "")
+            emitter.emit_end(status=Status.ENVIRONMENT_ERROR, error=describe_error(error))
+            return CaseResult(Status.ENVIRONMENT_ERROR, error, spent=Decimal(0))
         for event in self.told(back.events):
             run_context.emit_event(event)
         return back.ended
-
-
-def _emit_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> CaseResult:
-    """Emit a run that no node could execute."""
-    again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
-    emitter = build_emitter(run_context, case, sample, runs, rerun=again)
-    emitter.emit_start(mode=run_context.options.mode or "")
-    status = Status.ENVIRONMENT_ERROR
-    emitter.emit_end(status=status, error=describe_error(error))
-    return CaseResult(status, error, spent=Decimal(0))
 
 
 class _SuiteNode(WorkerNode):

@@ -13,7 +13,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
@@ -27,7 +27,8 @@ from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
 from llmproxy.proxy_calls import find_violated_option
-from llmproxy.report.events import Completed, Selected, Status
+from llmproxy.report.event_handlers import to_handlers
+from llmproxy.report.events import Completed, Event, Selected, Status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.suite.checks.entities.row_selection import append_sample
@@ -35,7 +36,7 @@ from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.scheduler import CaseSchedule, TentativeEvents, plan_parallel_cases
+from llmproxy.suite.run.scheduler import CaseSchedule, plan_parallel_cases
 from llmproxy.suite.run.verdicts import build_row, choose_exit_code, list_axes
 from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import NothingRecorded, add_runs_option, advise_recording
@@ -64,6 +65,11 @@ class _CaseJob:
     sample: int
     runs: int
 
+    @property
+    def user(self) -> str:
+        """Owner of its rows."""
+        return append_sample(self.case.scenario.user_id or USER, self.sample)
+
 
 async def run_cases(
     run_context: RunContext,
@@ -76,18 +82,13 @@ async def run_cases(
     jobs = [
         _CaseJob(case, n + 1, runs) for case in cases for runs in [run_context.count_samples(case)] for n in range(runs)
     ]
-    title = run_context.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
+    asked = run_context.options
+    title = asked.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
+    mode, at = asked.mode or "", run_context.now()
     run_context.emit_event(
-        Selected(
-            title=title,
-            scenarios=len(cases),
-            runs=len(jobs),
-            mode=run_context.options.mode or "",
-            at=run_context.now(),
-            shard=run_context.options.shard,
-        )
+        Selected(title=title, scenarios=len(cases), runs=len(jobs), mode=mode, at=at, shard=asked.shard)
     )
-    run_context.users = frozenset(append_sample(job.case.scenario.user_id or USER, job.sample) for job in jobs)
+    run_context.users = frozenset(job.user for job in jobs)
     batch = _CaseBatch(run_context, jobs)
     batch.notes += notes
     interrupted = False
@@ -110,7 +111,7 @@ async def run_cases(
         if unfiled := unfiled_cassettes(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
-        totals, asked = sum_reports(each.wire for each in every if each.wire), run_context.options
+        totals = sum_reports(each.wire for each in every if each.wire)
         forbidden = find_violated_option(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             code, reason = forbidden
@@ -216,43 +217,37 @@ class _CaseBatch:
 
     # -- one at a time, or not
 
-    def _choose_lock(self, job: _CaseJob, lanes: CaseSchedule) -> asyncio.Lock | None:
-        if not self.run_context.list_entities(job.case):
-            return None
-        name = append_sample(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
-        return self._lanes.setdefault(name, asyncio.Lock())
-
     async def _run_job(self, job: _CaseJob, lanes: CaseSchedule) -> None:
-        async with AsyncExitStack() as stack:
-            lane = self._choose_lock(job, lanes)
-            if lane is not None:
-                await stack.enter_async_context(lane)
-            await stack.enter_async_context(self._together)
+        lane: AbstractAsyncContextManager[object] = nullcontext()
+        if checks_rows := bool(self.run_context.list_entities(job.case)):
+            lane = self._lanes.setdefault(job.user if lanes.users else "", asyncio.Lock())
+        async with lane, self._together:
             if job.case.id in lanes.bound:
                 await self._run_or_repeat_later(job)
             else:
-                self._record_result(
-                    job, await self._run_case(job, self.run_context, alone=lane is not None and not lanes.users)
-                )
+                alone = checks_rows and not lanes.users
+                self._record_result(job, await self._run_case(job, self.run_context, alone=alone))
 
     async def _run_or_repeat_later(self, job: _CaseJob) -> None:
         """Run concurrently with runs that advance the key counter; after a miss the run is repeated, not reported."""
-        held = TentativeEvents(self.run_context)
+        held: list[Event] = []
+        again = False
         try:
-            ran = await self._run_case(job, replace(self.run_context, handlers=[held]), alone=False)
-        except BaseException:
-            held.release_events()
-            raise
-        if isinstance(ran.error, MissError) and not isinstance(ran.error, NothingRecorded):
+            tentative = replace(self.run_context, handlers=to_handlers([held.append]))
+            ran = await self._run_case(job, tentative, alone=False)
+            again = isinstance(ran.error, MissError) and not isinstance(ran.error, NothingRecorded)
+        finally:
+            for event in [] if again else held:
+                self.run_context.emit_event(event)
+        if again:
             self._again.append(job)
-            return
-        held.release_events()
-        self._record_result(job, ran)
+        else:
+            self._record_result(job, ran)
 
     async def _rerun_alone(self, lanes: CaseSchedule) -> None:
         """Repeat runs with misses one at a time, from the original counters."""
-        if lanes.bound:
-            await lanes.rewind_key_counters()
+        for store, known in lanes.counters:
+            await asyncio.to_thread(store.rewind, known)
         if self._again:
             named = list(dict.fromkeys(job.case.id for job in self._again))
             more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
@@ -271,7 +266,11 @@ class _CaseBatch:
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._explain_over_limit(limit)):
-            return self._skip_unaffordable(job, f"--max-cost {limit}: {why}")
+            reason = f"--max-cost {limit}: {why}"
+            if not self.trouble:
+                self.notes.append(f"not all was run: {reason}")
+            self.trouble = True  # the test is incomplete
+            return self._skip_job(job, reason)
         since = self.run_context.clock()
         execute = run_context.execute or run_case_once
         ran = await execute(run_context, job.case, job.sample, job.runs, alone=alone)
@@ -287,13 +286,6 @@ class _CaseBatch:
         if self._unpriced:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
-
-    def _skip_unaffordable(self, job: _CaseJob, reason: str) -> CaseResult:
-        """Skip a run for its cost; the test is then incomplete."""
-        if not self.trouble:
-            self.notes.append(f"not all was run: {reason}")
-        self.trouble = True
-        return self._skip_job(job, reason)
 
     def _skip_job(self, job: _CaseJob, reason: str) -> CaseResult:
         emitter = build_emitter(self.run_context, job.case, job.sample, job.runs)
@@ -347,24 +339,16 @@ async def sweep_case(
 
 
 async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[SweepRun, CaseResult]:
+    """Run a case; also in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
-    (ran,) = tested.runs[case.id]
-    return to_sweep_run(ran, time.monotonic() - since), ran
-
-
-def to_sweep_run(ran: CaseResult, seconds: float) -> SweepRun:
-    """Return a run in the form of a sweep: a crashed agent gave up, a failed scenario is wrong though it ended."""
+    (ran,), seconds = tested.runs[case.id], time.monotonic() - since
+    failed, wrong, crashed, error = "", "", False, ran.error
     if ran.status is Status.FAILED:
-        return SweepRun(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
-    failed, crashed = ("", False) if ran.status is Status.PASSED else _describe_run_error(ran)
-    return SweepRun(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
-
-
-def _describe_run_error(ran: CaseResult) -> tuple[str, bool]:
-    """Return the error of a run that neither passed nor failed, and whether its command had an uncaught error."""
-    error = ran.error
-    if isinstance(error, LLMProxyError) and error.stderr:
-        return find_failure_message("", error.stderr, 1)
-    said = ran.reasoning if error is None else describe_error(error)
-    return said.partition("\n")[0] or ran.status.value, False
+        wrong = ran.reasoning.partition("\n")[0]
+    elif ran.status is not Status.PASSED and isinstance(error, LLMProxyError) and error.stderr:
+        failed, crashed = find_failure_message("", error.stderr, 1)
+    elif ran.status is not Status.PASSED:
+        said = ran.reasoning if error is None else describe_error(error)
+        failed = said.partition("\n")[0] or ran.status.value
+    return SweepRun(calls=ran.calls, seconds=seconds, failed=failed, wrong=wrong, crashed=crashed), ran

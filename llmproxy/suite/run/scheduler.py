@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import OFFLINE
-from llmproxy.report.events import Event
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.schema.steps import Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.values import WaitFor
-from llmproxy.suite.stores import ResetPolicy, StoreAdapter
 from llmproxy.suite.stores.protocol import Restorable
 
 _WHOLE = ("truncate", "copy", "hook", "http")
@@ -41,11 +39,6 @@ class CaseSchedule:
     counters: Sequence[tuple[Restorable, Mapping[str, tuple[int, bool]]]] = ()
     """Key counters at the start."""
 
-    async def rewind_key_counters(self) -> None:
-        """Restore counters, never below a key in use."""
-        for store, known in self.counters:
-            await asyncio.to_thread(store.rewind, known)
-
 
 async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> CaseSchedule:
     """Return the schedule; queries the stores."""
@@ -59,19 +52,13 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
         why, counted = await asyncio.to_thread(_explain_conflict, run_context, case, names)
         if why:
             return CaseSchedule(why_not=why)
-        if counted:
+        if counted and (made := run_context.store_for(case)) is not None:
             bound.add(case.id)
-            if (store := _find_restorable(run_context.store_for(case))) is not None:
+            store, policy = made
+            if isinstance(store, Restorable) and (policy.reset, policy.counters) == ("delete", "restore"):
                 stores.setdefault(id(store), (store, []))[1].extend(names)
     counters = [(store, await asyncio.to_thread(store.counters, names)) for store, names in stores.values()]
     return CaseSchedule(users=True, bound=frozenset(bound), counters=counters)
-
-
-def _find_restorable(made: tuple[StoreAdapter, ResetPolicy] | None) -> Restorable | None:
-    """Return a store whose counters must be restored."""
-    if made is None or not isinstance(made[0], Restorable):
-        return None
-    return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
 def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
@@ -119,22 +106,3 @@ def _find_entity_of_other_owner(case: SuiteCase, owners: Mapping[str, str | None
 
 _OWN = ("$userId", "${userId}")
 """A run's own user, as written in suites."""
-
-
-@dataclass(slots=True)
-class TentativeEvents:
-    """Holds back a run's events until it is known whether it counts."""
-
-    run_context: RunContext
-    events: list[Event] = field(default_factory=list)
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def release_events(self) -> None:
-        events, self.events = self.events, []
-        for event in events:
-            self.run_context.emit_event(event)

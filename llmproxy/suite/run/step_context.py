@@ -157,9 +157,7 @@ class StepConversations:
         return self.last if name is None else self._named.get(name)
 
     def _make_conversation(self, name: str, key: str) -> SuiteConversation:
-        return self._make(
-            name, derive_thread_id() if self._fresh else derive_thread_id(self._cassette or "suite", self._sample, key)
-        )
+        return self._make(name, derive_thread_id("" if self._fresh else self._cassette or "suite", self._sample, key))
 
 
 _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
@@ -177,20 +175,38 @@ class SuiteAgentCaller:
         """Call an adapter; simulated users and judges have no time limit."""
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
-        self._said = get_text(given.messages[-1])
-        return await _call_agent(agent, given, self.limit)
+        self._said, name = get_text(given.messages[-1]), _name_agent(agent)
+
+        def too_long(limit: float) -> AgentError:
+            more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
+            hint = "\n".join(filter(None, [AdapterAttributes.of_adapter(agent).silence_hint, more]))
+            return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
+
+        try:
+            return await call_adapter_in_time(agent, given, self.limit, too_long, name=name, hint=_ANSWERS)
+        except TimeoutError as error:
+            raise AgentError(f"{name} raised TimeoutError: {error}") from error
+        except (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            raise AgentError(f"{name} crashed: {type(error).__name__}: {error}") from error
 
     def read_answer(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
         """Check an answer. Raises AgentError if it is invalid."""
-        if agent.role is not AgentRole.AGENT:
-            return (
-                returned
-                if isinstance(returned, ScenarioResult)
-                else list_messages(returned, agent.role, _name_agent(agent))
-            )
-        messages = _read_messages(returned, agent)
-        if not _last_message_text(messages):
-            raise AgentError(f"{_name_agent(agent)} gave an empty answer to {self._said!r}.")
+        name = _name_agent(agent)
+        if isinstance(returned, ScenarioResult):
+            if agent.role is not AgentRole.AGENT:
+                return returned
+            raise AgentError(f"{name} returned a ScenarioResult; in a suite an agent answers with a text or messages.")
+        try:
+            messages = list_messages(returned, agent.role, name)
+        except ValueError as error:
+            if agent.role is not AgentRole.AGENT:
+                raise
+            what = type(returned).__name__
+            raise AgentError(f"{name} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
+        if agent.role is AgentRole.AGENT and not _last_message_text(messages):
+            raise AgentError(f"{name} gave an empty answer to {self._said!r}.")
         return messages
 
 
@@ -199,42 +215,10 @@ def _last_message_text(messages: list[Message]) -> str:
     return next(filter(None, spoken), "")
 
 
-async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | None) -> object:
-    name = _name_agent(agent)
-
-    def too_long(limit: float) -> AgentError:
-        more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
-        hint = "\n".join(filter(None, [AdapterAttributes.of_adapter(agent).silence_hint, more]))
-        return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
-
-    try:
-        return await call_adapter_in_time(agent, given, limit, too_long, name=name, hint=_ANSWERS)
-    except TimeoutError as error:
-        raise AgentError(f"{name} raised TimeoutError: {error}") from error
-    except (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise AgentError(f"{name} crashed: {type(error).__name__}: {error}") from error
-
-
-def _read_messages(returned: object, agent: AgentAdapter) -> list[Message]:
-    if isinstance(returned, ScenarioResult):
-        raise AgentError(
-            f"{_name_agent(agent)} returned a ScenarioResult; in a suite an agent answers with a text or messages."
-        )
-    try:
-        return list_messages(returned, AgentRole.AGENT, _name_agent(agent))
-    except ValueError as error:
-        what = type(returned).__name__
-        raise AgentError(f"{_name_agent(agent)} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
-
-
 def _name_agent(agent: AgentAdapter) -> str:
     return AdapterAttributes.of_adapter(agent).who or type(agent).__name__
 
 
-STEP_TIMEOUT = 120_000.0
-"""Default time limit of an agent's answer in milliseconds."""
 _QUIET = 0.02
 """Seconds between two checks whether the traffic is quiet."""
 
@@ -317,11 +301,8 @@ class StepContext:
 
     def __post_init__(self) -> None:
         """Create the suite's caller, and observe every call."""
-        self.caller.ask, self.caller.read, self.caller.explain = (
-            self.asking.call_adapter,
-            self.asking.read_answer,
-            self._advise_on_miss,
-        )
+        self.caller.ask, self.caller.read = self.asking.call_adapter, self.asking.read_answer
+        self.caller.explain = self._advise_on_miss
         self.traffic.on_calls = self._record_faults
 
     # -- the wire
@@ -349,11 +330,10 @@ class StepContext:
 
     async def _advise_on_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
         """Return a miss with advice; a simulated user's is unchanged."""
-        if agent.role is AgentRole.AGENT:
-            return MissError(await self._explain_miss(error.message))
         if agent.role is AgentRole.USER or not self.rerun:
             return error
-        return MissError(await self._explain_miss(error.message, who="the judge"))
+        who = "the agent" if agent.role is AgentRole.AGENT else "the judge"
+        return MissError(await self._explain_miss(error.message, who))
 
     async def declare_new_ids(self) -> None:
         """Declare new row ids to the proxy: they differ in every run of a store that numbers keys."""
@@ -378,18 +358,10 @@ class StepContext:
             if await self.read_new_calls():
                 until = self.clock() + pause
 
-    async def count_strays(self) -> int:
-        """Return the number of this process's calls outside any turn."""
-        return 0 if self.session is None else await self.session.count_unattributed()
-
     # -- the agent
 
     def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
         return SuiteConversation(name, thread, self.agent, self.caller, player=RunUser(self.user), listener=self)
-
-    def limit_answer_time(self, within: float | None) -> None:
-        """Set the time limit of the agent's answers in milliseconds."""
-        self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
     def on_user_message(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         self.turn += 1

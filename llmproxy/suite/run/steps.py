@@ -33,6 +33,7 @@ from llmproxy.suite.schema.steps import (
     WaitStep,
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem
+from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.tool_calls import find_mismatches, find_misreadings
 
 _DONE = re.compile(
@@ -40,12 +41,10 @@ _DONE = re.compile(
     re.IGNORECASE,
 )
 """Words of agents that claim to have done something."""
+_ANSWER_TIMEOUT = 120_000.0
+"""Default time limit of an agent's answer in milliseconds."""
 _FAST = 20.0
 """Milliseconds between two checks of a fast wait."""
-
-
-async def perform_step(context: StepContext, step: StepBase) -> StepResult:
-    return await KINDS[step.kind](context, step)
 
 
 # -- talking -----------------------------------------------------------------------------------------------------------
@@ -80,36 +79,23 @@ async def _run_conversation(
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
     window = TrafficWindow(context.traffic.seen, continues=conversation.has_begun, index=context.index)
     done = StepResult()
-    context.limit_answer_time(step.timeout)
+    context.asking.limit = (_ANSWER_TIMEOUT if step.timeout is None else step.timeout) / 1000
     async with inject_step_faults(context, step.faults if context.recorded is None else None, done):
         answer, judged = await send(conversation)
     context.scope.record_answer(answer)
     if conversation.name:
         context.scope.record_conversation(conversation.name, conversation.thread_id)
-    strays = (
-        await context.count_strays()
-        if step.wire_keys and not context.wire.build_step(window.after).request_count
-        else 0
-    )
+    measured, strays = context.wire.build_step(window.after), 0
+    if step.wire_keys and not measured.request_count and context.session is not None:
+        strays = await context.session.count_unattributed()  # calls of this process outside any turn
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*judged, *done.rest]
     done.recheck_traffic()
+    labels = _describe_traffic(context, step, window, measured)
     if _DONE.search(answer) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
-        said = "the answer says that something was done, and an expected tool was not called"
-        context.labels.append(f"step {context.index + 1}: {said}")
-    if step.tools:
-        for name in find_never_offered_tools(step.tools, context.wire.build_step(window.after), context.wire.calls):
-            context.labels.append(
-                f"step {context.index + 1}: no model is offered {name}, so that it was not called proves little"
-            )
-    if uncounted := find_uncounted_hosted_tools(step, context.wire.build_step(window.after)):
-        context.labels.append(
-            f"step {context.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
-            " (`includeHosted: true` counts it)"
-        )
-    if step.observe != "none" and (differing := _describe_wire_mismatches(context, window)):
-        context.labels.append(f"step {context.index + 1}: {'; '.join(differing)}")
+        labels.insert(0, "the answer says that something was done, and an expected tool was not called")
+    context.labels += [f"step {context.index + 1}: {label}" for label in labels]
     if step.response is not None:
         done.rest += check_response(context, step, step.response, answer)
         if step.response.judge is not None:
@@ -123,17 +109,24 @@ async def _run_conversation(
     return done
 
 
-def _describe_wire_mismatches(context: StepContext, window: TrafficWindow) -> list[str]:
-    """Describe differences between models' calls and servers' received ones, or results read and returned."""
-    served = context.wire.read_served_calls(window.after)
-    if served.unknown_reason or (measured := context.wire.build_step(window.after)).unreadable:
-        return []
-    asked = measured.tools
-    return [*find_mismatches(asked, served)[:_TOLD], *find_misreadings(asked, served)[:_TOLD]]
-
-
 _TOLD = 3
 """Maximum differences listed in a label."""
+
+
+def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindow, measured: AgentStep) -> list[str]:
+    """Describe what is remarkable about a step's tools, whatever it asserts."""
+    made = [
+        f"no model is offered {name}, so that it was not called proves little"
+        for name in find_never_offered_tools(step.tools or {}, measured, context.wire.calls)
+    ]
+    if uncounted := ", ".join(find_uncounted_hosted_tools(step, measured)):
+        made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
+    if step.observe != "none" and not measured.unreadable:
+        served, asked = context.wire.read_served_calls(window.after), measured.tools
+        if not served.unknown_reason:  # models' calls and servers' received ones, results read and returned
+            differing = [*find_mismatches(asked, served)[:_TOLD], *find_misreadings(asked, served)[:_TOLD]]
+            made += ["; ".join(differing)] if differing else []
+    return made
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -98,11 +98,15 @@ class Node(BaseModel):
         return locate_path(self._source, path) if self._source is not None else None
 
     @property
+    def given_values(self) -> dict[str, Any]:
+        """Values given in the file, by its keys."""
+        fields = type(self).model_fields.items()
+        return {field.alias or name: getattr(self, name) for name, field in fields if name in self.model_fields_set}
+
+    @property
     def given(self) -> frozenset[str]:
         """Keys given in the file, in its spelling."""
-        return frozenset(
-            field.alias or name for name, field in type(self).model_fields.items() if name in self.model_fields_set
-        )
+        return frozenset(self.given_values)
 
 
 def describe_value(value: object) -> str:

@@ -187,8 +187,8 @@ class Response(Asserting):
     @property
     def matcher(self) -> dict[str, Any]:
         """Matcher for the text of the answer; empty if there is none."""
-        source = {field.alias: getattr(self, name) for name, field in type(self).model_fields.items()}
-        made = {key: source[key] for key in _TEXT_MATCHERS if key in self.given}
+        given = self.given_values
+        made = {key: given[key] for key in _TEXT_MATCHERS if key in given}
         made = {key: list(value) if isinstance(value, tuple) else value for key, value in made.items()}
         if made and self.ignore_case:
             made["ignoreCase"] = True
@@ -270,12 +270,7 @@ class Usage(Asserting):
     @property
     def numbers(self) -> dict[str, Any]:
         """Assertions by the names of the file, without anyOf, allOf and estimate."""
-        quiet = {"anyOf", "allOf", "estimate"}
-        return {
-            field.alias or name: getattr(self, name)
-            for name, field in type(self).model_fields.items()
-            if field.alias in self.given - quiet
-        }
+        return {key: value for key, value in self.given_values.items() if key not in {"anyOf", "allOf", "estimate"}}
 
 
 class Processor(Asserting):

@@ -21,7 +21,6 @@ from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, pick_value
 from llmproxy.suite.stores.http_mapping import HttpEntity, HttpTemplate
 from llmproxy.suite.stores.protocol import (
-    Column,
     EntityInfo,
     Id,
     Row,
@@ -113,16 +112,12 @@ def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterat
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
         if more or (folded in _NEXT and _is_page_pointer(found) and here and not over):
             yield f"{path} is {found!r:.80}"
-        elif _is_number(found) and ((folded in _TOTAL and found > so_far) or (folded in _PAGES and found > pages)):
+        elif type(found) is int and ((folded in _TOTAL and found > so_far) or (folded in _PAGES and found > pages)):
             yield f"{path} is {found}"
     ends = over or any(folded in (*_NEXT, *_TOTAL, *_PAGES) for _, folded, _ in members)
     for path, folded, found in members if not ends else ():
-        if folded in _SIZE and _is_number(found) and here and found == here:
+        if folded in _SIZE and type(found) is int and here and found == here:
             yield f"{path} is {found}, and as many rows are on the page"
-
-
-def _is_number(found: object) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool)
 
 
 def _is_page_pointer(found: object) -> bool:
@@ -173,11 +168,7 @@ class HttpStore(StoreBase):
     # -- what is there
 
     def describe(self, entity: str) -> EntityInfo:
-        shape = self._find_entity(entity).shape
-        names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
-        names |= {} if shape.columns else self._seen.get(entity, {})
-        columns = {name: Column(name) for name in names}
-        return EntityInfo(entity, shape.key, shape.user, columns, closed=bool(shape.columns), reuses=shape.reuses)
+        return self._find_entity(entity).shape.describe(entity, self._seen.get(entity, ()))
 
     def _find_entity(self, name: str) -> HttpEntity:
         if name not in self._entities:

@@ -80,8 +80,11 @@ def read_http_entity(name: str, given: object) -> HttpEntity:
     listing = _read_template(given, at, "list", f"GET {base}", ("user",))
     if listing is None:
         raise SuiteError(f"{at}.list: rows must be listed somehow")
+    reuses = given.get("reuses", True)
+    if not isinstance(reuses, bool):
+        raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
     return HttpEntity(
-        _read_http_entity_shape(given, at),
+        replace(read_entity_shape(given, at), reuses=reuses),
         listing,
         _read_template(given, at, "get", f"GET {base}/$id", ("id",)),
         _read_template(given, at, "create", f"POST {base}", ()),
@@ -113,10 +116,3 @@ def _read_template(
 
 def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
-
-
-def _read_http_entity_shape(given: Mapping[str, Any], at: str) -> EntityShape:
-    reuses = given.get("reuses", True)
-    if not isinstance(reuses, bool):
-        raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
-    return replace(read_entity_shape(given, at), reuses=reuses)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,12 @@ class EntityShape:
     """All of its columns; empty: any."""
     reuses: bool = False
     """Whether a deleted row's number may be reused."""
+
+    def describe(self, entity: str, seen: Iterable[str]) -> EntityInfo:
+        """Describe an entity of this shape; `seen` are the columns of its rows so far."""
+        names = dict.fromkeys((self.key, *([self.user] if self.user else []), *(self.columns or seen)))
+        columns = {name: Column(name) for name in names}
+        return EntityInfo(entity, self.key, self.user, columns, closed=bool(self.columns), reuses=self.reuses)
 
 
 def read_entity_shape(given: Mapping[str, Any], at: str) -> EntityShape:
@@ -68,14 +74,8 @@ class MemoryStore(StoreBase):
     def describe(self, entity: str) -> EntityInfo:
         if not self._open and entity not in self._shapes:
             raise unknown_entity(entity, self._shapes, f"Declare it: store.entities.{entity}")
-        shape = self._shapes.get(entity, EntityShape())
         table = self._tables.get(entity)
-        names = dict.fromkeys((shape.key, *([shape.user] if shape.user else []), *shape.columns))
-        if not shape.columns and table:
-            names |= table.seen
-        return EntityInfo(
-            entity, shape.key, shape.user, {name: Column(name) for name in names}, closed=bool(shape.columns)
-        )
+        return self._shapes.get(entity, EntityShape()).describe(entity, table.seen if table else ())
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
         """Add a row; its key is the next number if none is given."""

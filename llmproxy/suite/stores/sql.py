@@ -39,8 +39,8 @@ from llmproxy.suite.stores.protocol import (
     sort_rows,
 )
 from llmproxy.suite.stores.sql_engine import BUSY_SECONDS, mask_url, open_engine, sqlite_file, translate_errors, url_for
-from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, build_untyped_parameter, map_entity, parse_key
-from llmproxy.suite.stores.value_conversion import from_plain, to_plain
+from llmproxy.suite.stores.sql_mapping import MappedEntity, TableMap, build_untyped_parameter, map_entity
+from llmproxy.suite.stores.value_conversion import from_plain, parse_key, to_plain
 
 
 def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bool] | None:
@@ -158,7 +158,6 @@ class SqlStore(StoreBase):
         where = self._build_conditions(mapped, filters or {})
         if where is None:
             return []
-
         key = mapped.table.c[mapped.source_column(mapped.info.key)]
         return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(key).limit(limit))
 
@@ -187,12 +186,12 @@ class SqlStore(StoreBase):
 
     def _read_rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
         found = self.run_read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
-        return [self._read_row(mapped, row) for row in found]
-
-    def _read_row(self, mapped: MappedEntity, values: Sequence[Any]) -> Row:
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
-        return {c.name: to_plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
+        return [
+            {c.name: to_plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
+            for values in found
+        ]
 
     def _build_conditions(self, mapped: MappedEntity, filters: Mapping[str, Any]) -> Conditions | None:
         """Return the conditions; None if a value cannot be in its column (a text in a numeric column)."""
@@ -246,7 +245,6 @@ class SqlStore(StoreBase):
         return row
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
-
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, {mapped.info.key: id})
         if where is None:

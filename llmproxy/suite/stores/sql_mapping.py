@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import ColumnElement, TableClause, column, literal, table, text, types
+from sqlalchemy.engine.reflection import Inspector
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.protocol import Column, EntityInfo, Kind, unknown_column, unknown_entity
-
-if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, TableClause
-    from sqlalchemy.engine.reflection import Inspector
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
@@ -68,9 +67,9 @@ def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, 
             raise SuiteError(f"{at}.columns: expected `name in the suite: name in the database`, got {columns!r}")
         renamed = {**{k: v for k, v in given.items() if k not in RESERVED}, **columns}
         texts = {**renamed, **{k: given[k] for k in ("table", "schema", "id") if given.get(k) is not None}}
-        for key, text in texts.items():
-            if not isinstance(text, str) or not text:
-                raise SuiteError(f"{at}.{key}: expected a name, got {text!r}{did_you_mean(key, RESERVED)}")
+        for key, said in texts.items():
+            if not isinstance(said, str) or not said:
+                raise SuiteError(f"{at}.{key}: expected a name, got {said!r}{did_you_mean(key, RESERVED)}")
         reuses = given.get("reuses")
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
@@ -104,14 +103,19 @@ def map_entity(
     back = _rename_columns(name, mapping, reflected)
     columns = {back[each]: Column(back[each], get_column_kind(spec["type"]), each) for each, spec in reflected.items()}
     key = _find_key(inspector, name, mapping, back, columns)
-    owner = _find_user_column(name, mapping, back, columns)
+    if mapping.user is None:
+        owner = next((back[each] for each in USER_COLUMNS if each in back), None)
+    else:
+        owner = _find_column(mapping.user, back, EntityInfo(name, columns=columns), "user") if mapping.user else None
     serial = _find_serial_column(columns[key], reflected)
     info = EntityInfo(
         name, key, owner, columns, closed=True, counted=serial is not None,
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
     )  # fmt: skip
     zones = frozenset(each for each, spec in reflected.items() if getattr(spec["type"], "timezone", False))
-    return MappedEntity(info, _build_untyped_table(mapping, list(reflected)), zones, serial)
+    # Without types values come as the driver returns them; `value_conversion` interprets them.
+    untyped = table(mapping.table, *map(column, reflected), schema=mapping.schema)
+    return MappedEntity(info, untyped, zones, serial)
 
 
 def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
@@ -129,16 +133,14 @@ def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) 
 
 
 def get_column_kind(type_: Any) -> Kind:
-    from sqlalchemy import types
-
     if type(type_).__name__ == "TINYINT" and getattr(type_, "display_width", None) == 1:
         return Kind.BOOLEAN  # as MySQL spells it
-    table = (
+    kinds = (
         (types.Boolean, Kind.BOOLEAN), (types.Integer, Kind.INTEGER), (types.Numeric, Kind.NUMBER),
         (types.DateTime, Kind.DATETIME), (types.Date, Kind.DATE), (types.Time, Kind.TIME), (types.Uuid, Kind.UUID),
         (types.LargeBinary, Kind.BYTES), (types.JSON, Kind.JSON), (types.String, Kind.TEXT),
     )  # fmt: skip
-    return next((kind for class_, kind in table if isinstance(type_, class_)), Kind.UNKNOWN)
+    return next((kind for class_, kind in kinds if isinstance(type_, class_)), Kind.UNKNOWN)
 
 
 def _find_key(
@@ -156,14 +158,6 @@ def _find_key(
         f"{name}: the table {mapping.table} has {what}",
         hint=f"Name a column that tells rows apart: store.entities.{name}.id",
     )
-
-
-def _find_user_column(
-    name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
-) -> str | None:
-    if mapping.user is None:
-        return next((back[each] for each in USER_COLUMNS if each in back), None)
-    return _find_column(mapping.user, back, EntityInfo(name, columns=columns), "user") if mapping.user else None
 
 
 def _find_column(said: str, back: Mapping[str, str], info: EntityInfo, key: str) -> str:
@@ -185,34 +179,12 @@ def _has_reused_keys(inspector: Inspector, mapping: TableMap, key: Column) -> bo
     """Return whether numbers may be reused: SQLite does, unless the table has AUTOINCREMENT."""
     if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
         return False
-    from sqlalchemy import text
-
     query = text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
     bind: Any = inspector.bind
     found = bind.execute(query, {"name": mapping.table}).scalar()
     return found is not None and "AUTOINCREMENT" not in str(found).upper()
 
 
-def _build_untyped_table(mapping: TableMap, names: list[str]) -> TableClause:
-    """Build a table without types: values come as the driver returns them, `value_conversion` interprets them."""
-    from sqlalchemy import column, table
-
-    return table(mapping.table, *(column(name) for name in names), schema=mapping.schema)
-
-
 def build_untyped_parameter(value: Any) -> ColumnElement[Any]:
     """Build a parameter without a type: PostgreSQL then parses a text by its column."""
-    from sqlalchemy import literal
-    from sqlalchemy.types import NullType
-
-    return literal(value, NullType())
-
-
-def parse_key(value: Any, kind: Kind) -> Any:
-    """Convert a key to its column's type: keys are often texts after passing through a prompt or a URL."""
-    if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if kind is Kind.INTEGER and isinstance(value, str):
-        text = value.strip()
-        return int(text) if text.removeprefix("-").isdecimal() else value
-    return value
+    return literal(value, types.NullType())

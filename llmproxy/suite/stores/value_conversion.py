@@ -11,6 +11,7 @@ import binascii
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -30,7 +31,11 @@ def to_plain(value: Any, kind: Kind = Kind.UNKNOWN, *, parse_json: bool = False)
     if kind is Kind.BOOLEAN and isinstance(value, int | float) and value in {0, 1}:
         return bool(value)
     if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
-        return _normalize_date(value, kind)
+        try:
+            is_day = kind is Kind.DATE
+            return date.fromisoformat(value).isoformat() if is_day else _format_utc(datetime.fromisoformat(value))
+        except ValueError:
+            return value
     if kind is Kind.JSON and parse_json and isinstance(value, str | bytes):
         try:
             return json.loads(value)
@@ -46,7 +51,12 @@ def _convert_by_python_type(value: Any, kind: Kind) -> Any:
         case float():
             return value if math.isfinite(value) else str(value)
         case Decimal():
-            return _convert_decimal_to_json(value)
+            if not value.is_finite():
+                return str(value)
+            if value == value.to_integral_value():
+                return int(value)
+            near = float(value)
+            return near if Decimal(repr(near)) == value else format(value, "f")  # the digits, if a float changes them
         case datetime():
             return _format_utc(value)
         case date() | time():
@@ -56,7 +66,10 @@ def _convert_by_python_type(value: Any, kind: Kind) -> Any:
         case UUID():
             return str(value)
         case bytes() | bytearray() | memoryview():
-            return _convert_bytes(bytes(value), kind)
+            if kind is Kind.TEXT:
+                with suppress(UnicodeDecodeError):
+                    return bytes(value).decode()
+            return BASE64 + base64.b64encode(value).decode()
         case Enum():
             return to_plain(value.value)
         case Mapping():
@@ -72,7 +85,10 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
     if value is None:
         return None
     if kind is Kind.BYTES and isinstance(value, str):
-        return _to_bytes(value)
+        try:
+            return base64.b64decode(value[len(BASE64) :], validate=True) if value.startswith(BASE64) else value.encode()
+        except binascii.Error as error:
+            raise ValueError(f"{value!r} is not base64: {error}") from None
     if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
         return _to_date(value, kind, zone=zone)
     if kind is Kind.BOOLEAN and not isinstance(value, bool) and value not in (0, 1):
@@ -89,55 +105,25 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
     return value
 
 
+def parse_key(value: Any, kind: Kind) -> Any:
+    """Convert a key to its column's type: keys are often texts after passing through a prompt or a URL."""
+    if kind is Kind.TEXT and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if kind is Kind.INTEGER and isinstance(value, str):
+        text = value.strip()
+        return int(text) if text.removeprefix("-").isdecimal() else value
+    return value
+
+
 def equal_plain(one: object, other: object) -> bool:
     """Compare plain values: 1 equals 1.0, but not true, and not a text."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
-
-
-def _convert_decimal_to_json(value: Decimal) -> int | float | str:
-    """Return the number, or its digits if a float would change them."""
-    if not value.is_finite():
-        return str(value)
-    if value == value.to_integral_value():
-        return int(value)
-    near = float(value)
-    return near if Decimal(repr(near)) == value else format(value, "f")
 
 
 def _format_utc(value: datetime) -> str:
     """Return ISO-8601 in UTC with a Z; a time without a zone is taken as UTC."""
     moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def _normalize_date(value: str, kind: Kind) -> str:
-    """Normalise a date stored as text; other texts are unchanged."""
-    try:
-        return (
-            _format_utc(datetime.fromisoformat(value))
-            if kind is Kind.DATETIME
-            else date.fromisoformat(value).isoformat()
-        )
-    except ValueError:
-        return value
-
-
-def _convert_bytes(value: bytes, kind: Kind) -> str:
-    if kind is Kind.TEXT:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
-    return BASE64 + base64.b64encode(value).decode()
-
-
-def _to_bytes(value: str) -> bytes:
-    if not value.startswith(BASE64):
-        return value.encode()
-    try:
-        return base64.b64decode(value.removeprefix(BASE64), validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"{value!r} is not base64: {error}") from None
 
 
 def _to_date(value: str, kind: Kind, *, zone: bool) -> datetime | date:

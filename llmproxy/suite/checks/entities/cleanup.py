@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.suite.stores.config import ResetPolicy, load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
@@ -83,10 +84,9 @@ class RowCleaner:
     def clean_up(self) -> list[str]:
         """Clean up; returns failures, one sentence each."""
         try:
-            if self._policy.reset in {"truncate", "copy", "http", "hook"}:
-                self._reset_store()
-                return []
-            if self._policy.reset == "none":
+            if self._policy.reset != "delete":
+                if self._policy.reset != "none":
+                    self._reset_store()
                 return []
             if self._before is not None:
                 for entity, rows in self._store.changes(self._before).items():
@@ -111,7 +111,7 @@ class RowCleaner:
                 if rows:
                     key = self._store.describe(entity).key
                     shown = ", ".join(repr(row[key]) for row in rows[:_SHOWN]) + (" ..." if len(rows) > _SHOWN else "")
-                    which = f"{len(rows)} row{'s' if len(rows) > 1 else ''} of {entity}"
+                    which = f"{format_count(len(rows), 'row')} of {entity}"
                     self.remarks.append(
                         f"{which} appeared and stay{'' if len(rows) > 1 else 's'} ({key} {shown}); see `store.reset`"
                     )

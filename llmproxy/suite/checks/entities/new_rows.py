@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.row_selection import (
@@ -99,11 +100,8 @@ def find_rows_with_reused_keys(run: RunRows, info: EntityInfo, before: StoreBase
         return []
     now = {row[info.key]: row for row in _list_all_rows(run, info)}
     found: list[ReusedKeyRow] = []
-    for key in sorted(
-        (each for each in old if _parse_key_number(each) is not None),
-        key=lambda each: _parse_key_number(each) or 0,
-        reverse=True,
-    ):
+    numbers = {key: number for key in old if (number := _parse_key_number(key)) is not None}
+    for key in sorted(numbers, key=numbers.__getitem__, reverse=True):
         if key in now and now[key] == old[key]:
             break
         if key in now:
@@ -111,7 +109,7 @@ def find_rows_with_reused_keys(run: RunRows, info: EntityInfo, before: StoreBase
     return found
 
 
-_BIRTH = {
+_BIRTH = (
     "created",
     "createdat",
     "createdon",
@@ -120,7 +118,7 @@ _BIRTH = {
     "creationtime",
     "datecreated",
     "insertedat",
-}
+)
 """Names of creation time columns, without underscores."""
 
 
@@ -268,8 +266,10 @@ def _check_new_rows(
     """Check the new rows; `none` is the text for no new rows."""
     matching = [each for each in judged if each.all_match]
     if item.count is not None:
+        rows = "; ".join(show_row(each.row) for each in judged[:3])
+        said = f"{format_count(len(judged), 'new row')} of {info.name}, {len(matching)} as wanted: {rows}"
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
-        return [append_message(each, _describe_rows(info, judged) or none) for each in checked]
+        return [append_message(each, said if judged else none) for each in checked]
     if matching:
         there = name_row(info, matching[0].row)
         fields = check_row(f"{name}.fields", info, matching[0], item.fields, run.scope)
@@ -280,19 +280,7 @@ def _check_new_rows(
         message = f"{which} as wanted; the nearest is {show_row(near.row)}"
         fields = check_row(f"{name}.fields", info, near, item.fields, run.scope)
         return [assertion(name, message, actual=0), *fields]
-    message = f"{none}{_describe_older_row(run, info, item)}"
-    return [assertion(name, message, expected=dict(item.fields), actual=0)]
-
-
-def _describe_older_row(run: RunRows, info: EntityInfo, item: Created) -> str:
-    """Describe a matching older row, if any: the usual reason of a wrong expectation."""
+    # A matching older row is the usual reason of a wrong expectation.
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []
-    return f"; {name_row(info, older[0])} has these fields, but was there before" if older else ""
-
-
-def _describe_rows(info: EntityInfo, judged: list[JudgedRow]) -> str:
-    if not judged:
-        return ""
-    rows = "; ".join(show_row(each.row) for each in judged[:3])
-    new = f"{len(judged)} new row{'s' if len(judged) > 1 else ''} of {info.name}"
-    return f"{new}, {sum(each.all_match for each in judged)} as wanted: {rows}"
+    message = f"{none}; {name_row(info, older[0])} has these fields, but was there before" if older else none
+    return [assertion(name, message, expected=dict(item.fields), actual=0)]

@@ -72,11 +72,6 @@ class JudgedRow:
         outcomes = {each.outcome for each in self.found.values()}
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
-    @property
-    def matching_column_count(self) -> int:
-        """Number of matching columns."""
-        return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
-
 
 def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
     return [
@@ -87,7 +82,7 @@ def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Variabl
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
     """Return the row with most matching columns, the first of equals."""
-    return max(judged, key=lambda each: each.matching_column_count)
+    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchOutcome.HOLDS))
 
 
 def require_known_columns(
@@ -118,10 +113,14 @@ def select_rows(
     }
     if info.user is not None and user is not None and info.user not in filters:
         exact[info.user] = user
+    spellings: list[Iterable[str | int]] = [  # databases distinguish two forms of accented letters
+        dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value))) if isinstance(value, str) else (value,)
+        for value in exact.values()
+    ]
     found = {
         str(row.get(info.key)): row
-        for form in _list_unicode_variants(exact)
-        for row in store.list(info.name, form, MOST_ROWS + 1)
+        for values in product(*spellings)
+        for row in store.list(info.name, dict(zip(exact, values, strict=True)), MOST_ROWS + 1)
     }
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
@@ -140,15 +139,6 @@ def apply_filters(
             name, found = next((n, f) for n, f in each.found.items() if f.outcome in _UNCLEAR)
             raise StepError(f"filters.{name} of {info.name} cannot be judged: {found.message}")
     return [each.row for each in judged if each.all_match]
-
-
-def _list_unicode_variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
-    """Return possible stored spellings: databases distinguish two forms of accented letters."""
-    ways: list[Iterable[str | int]] = [
-        dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value))) if isinstance(value, str) else (value,)
-        for value in exact.values()
-    ]
-    return (dict(zip(exact, each, strict=True)) for each in product(*ways))
 
 
 def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:

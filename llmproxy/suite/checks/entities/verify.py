@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -35,8 +34,7 @@ from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
-from llmproxy.suite.stores.sql_mapping import parse_key
-from llmproxy.suite.stores.value_conversion import from_plain
+from llmproxy.suite.stores.value_conversion import from_plain, parse_key
 
 _SHOWN = 3
 """Maximum rows of other users named."""
@@ -44,21 +42,14 @@ _FAILING_ROWS = 5
 """Maximum failing rows whose fields are shown one by one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RowCheck:
-    info: EntityInfo
-    rows: list[Row]
-    assertions: list[Assertion]
-
-
 def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
     try:
-        look = _check_rows(run, name, wanted)
+        info, rows, made = _check_rows(run, name, wanted)
     except LLMProxyError as error:
         return [build_unclear(name, error)]
-    if wanted.as_ and all_hold(look.assertions):
-        return look.assertions + capture_row(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
-    return look.assertions
+    if wanted.as_ and all_hold(made):
+        made += capture_row(run, name, info, rows, wanted.as_, overwrite=wanted.overwrite)
+    return made
 
 
 def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
@@ -70,20 +61,17 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
     ends = start + wanted.timeout / 1000
     last: Row | None = None
     while True:
-        look: _RowCheck | None = None
         try:
-            look = _check_rows(run, name, verify)
-            assertions = look.assertions
-            last = look.rows[0] if look.rows else last
-        except StoreError as error:
-            assertions = [build_unclear(name, error)]
+            _, rows, assertions = _check_rows(run, name, verify)
+            last = rows[0] if rows else last
         except LLMProxyError as error:
-            # A service may leave a member out until it has a value; a table has all of its columns.
-            if not isinstance(error, UnknownColumn) or run.store.describe(wanted.entity).closed:
-                return [build_unclear(name, error)]
             assertions = [build_unclear(name, error)]
+            # A service may leave a member out until it has a value; a table has all of its columns.
+            late = isinstance(error, UnknownColumn) and not run.store.describe(wanted.entity).closed
+            if not late and not isinstance(error, StoreError):
+                return assertions
         now = run.clock()
-        if look is not None and all_hold(assertions):
+        if all_hold(assertions):
             return assertions
         if now >= ends:
             seen = f"; last seen: {show_row(last)}" if last else ""
@@ -91,7 +79,8 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
 
-def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
+def _check_rows(run: RunRows, name: str, wanted: Verify) -> tuple[EntityInfo, list[Row], list[Assertion]]:
+    """Return the entity's description, the selected rows, and the result."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
     rows, said = _select_rows(run, info, wanted.id, wanted.filters)
@@ -111,7 +100,7 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
         made = [_check_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_hold(made):
         _describe_other_users(run, name, info, wanted, len(rows))
-    return _RowCheck(info, rows, made)
+    return info, rows, made
 
 
 def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
@@ -124,20 +113,15 @@ def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Ver
             for row in select_rows(run.store, info, wanted.filters, run.scope, None)
             if run.is_user_of_no_run(row.get(info.user))
         ]
-        if not others or _count_would_pass(run, wanted, mine + len(others)):
-            return
+        number = mine + len(others)
+        counts = wanted.count is None or all_hold(check_number("", number, wanted.count, run.scope))
+        if not others or (counts and not (wanted.exists is False and number)):
+            return  # it would hold for them, too
         names = ", ".join(f"{name_row(info, row)} ({info.user}={row.get(info.user)!r})" for row in others[:_SHOWN])
         many = format_count(len(others), "row")
         said = f"{name} held without {many} of other users, which it does not look at: {names}"
         if said not in run.remarks:
             run.remarks.append(said)
-
-
-def _count_would_pass(run: RunRows, wanted: Verify, number: int) -> bool:
-    """Return whether the count assertion would hold for this number of rows."""
-    if wanted.count is not None and not all_hold(check_number("", number, wanted.count, run.scope)):
-        return False
-    return wanted.exists is not False or not number
 
 
 def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> Assertion:
