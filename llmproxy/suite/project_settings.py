@@ -58,6 +58,10 @@ class SuiteRunOptions:
     shard: Mapping[str, Any] | None = None
     """Shard of the test (`report.sharding`); None for a whole one."""
 
+    def build_rerun_command(self, case: str) -> str:
+        """Return the command that runs only this case."""
+        return f"{self.command} {self.only} {shlex.quote(case)}" if self.only else self.command
+
 
 KEYS = ("agent", "store")
 TABLE = "[tool.llmproxy.suite]"

@@ -190,11 +190,8 @@ def write_flow_value(value: Any) -> str:
 
 
 def _write_key(name: str) -> str:
-    return (
-        name
-        if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")
-        else _quote_text(name)
-    )
+    is_plain = re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")
+    return name if is_plain else _quote_text(name)
 
 
 _STEPS = """\

@@ -44,11 +44,8 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
             continue
         known = before | called
         if name not in known and (meant := find_near_name(name, known, spelling_only=wanted.offered is False)):
-            made.append(
-                build_unclear(
-                    f"tools.{name}", f"no tool is called {name!r}: {_describe_tools(known)}; did you mean {meant!r}?"
-                )
-            )
+            message = f"no tool is called {name!r}: {_describe_tools(known)}; did you mean {meant!r}?"
+            made.append(build_unclear(f"tools.{name}", message))
             continue
         if wanted.offered is not None:
             made.append(_check_tool_offered(name, now, called, offered=wanted.offered))

@@ -7,7 +7,7 @@ message names the expected and the observed value and the place, so that it can 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.misspelt_tools import find_near_name
@@ -179,26 +179,23 @@ def _build_unread_answer_error(name: str, step: AgentStep) -> Assertion:
     return build_unclear(name, told, where=first.label)
 
 
+@dataclass
 class _CallCheck:
     """The calls of one tool, and the expectation."""
 
-    def __init__(
-        self,
-        name: str,
-        wanted: ToolExpect,
-        calls: Sequence[ToolUse],
-        step: AgentStep,
-        scope: VariableScope,
-        no_result: str = "no result of it was seen in a later request",
-    ) -> None:
-        self.name, self.wanted, self.step, self.scope = name, wanted, step, scope
-        self.no_result = no_result
-        self.one_is_enough = wanted.every is False
-        self.none = _allows_zero(wanted.count, scope)
+    name: str
+    wanted: ToolExpect
+    all: list[ToolUse]
+    step: AgentStep
+    scope: VariableScope
+    no_result: str = "no result of it was seen in a later request"
+
+    def __post_init__(self) -> None:
+        self.one_is_enough = self.wanted.every is False
+        self.none = _allows_zero(self.wanted.count, self.scope)
         """Whether no call may match the rest."""
-        self.all = list(calls)
-        self.with_status = [use for use in calls if _reached_status(use, wanted.status) is True]
-        self.unknown = [use for use in calls if _reached_status(use, wanted.status) is None]
+        self.with_status = [use for use in self.all if _reached_status(use, self.wanted.status) is True]
+        self.unknown = [use for use in self.all if _reached_status(use, self.wanted.status) is None]
         self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
     def check_all(self) -> list[Assertion]:
@@ -264,23 +261,16 @@ class _CallCheck:
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
         if wrong and not (self.one_is_enough and self.unknown):
-            what = (
-                "was not executed" if wanted == "executed" else f"answered without an error: {_format_results(wrong)}"
-            )
-            return replace(
-                made,
-                status=Status.FAILED,
-                where=_get_label(wrong),
-                message=f"{self.name} {what}; the calls: {_format_uses(wrong)}",
-            )
+            results = ", ".join("no result" if use.output is None else quote(use.output, 120) for use in wrong[:_SHOWN])
+            what = "was not executed" if wanted == "executed" else f"answered without an error: {results}"
+            message = f"{self.name} {what}; the calls: {_format_uses(wrong)}"
+            return replace(made, status=Status.FAILED, where=_get_label(wrong), message=message)
         return self._build_no_result(".status", self.unknown)
 
     def _build_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         """Return the error of assertions about unobserved results."""
-        message = (
-            f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
-            f"returned: {_format_uses(uses)}"
-        )
+        unknown = f"whether it was executed, and what it returned: {_format_uses(uses)}"
+        message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
         return build_unclear(f"tools.{self.name}{suffix}", message, where=_get_label(uses))
 
     def _describe_count(self, message: str) -> str:
@@ -316,9 +306,8 @@ class _CallCheck:
                 if not _has_readable_arguments(use, wanted) or self._has_other_type(use, wanted)
             ]
         if fitting or (none and not unclear):
-            message = (
-                f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
-            )
+            has = f"{len(fitting)} has it: {_format_uses(fitting)}"
+            message = f"no call of {self.name} should have this input, and {has}"
             return assertion(name, message, holds=not (fitting and none), expected=expected, where=_get_label(fitting))
         if unclear:
             return replace(unclear[0], name=name)
@@ -326,11 +315,9 @@ class _CallCheck:
             return replace(self._build_never_called(), name=name, expected=expected, actual=None)
         use, found = max(judged, key=lambda each: sum(one.status is Status.PASSED for one in each[1]))
         wrong = "; ".join(f"{each.name.removeprefix(f'{name}.')}: {each.message}" for each in found if each.message)
-        few, it = (
-            (f"the call of {self.name} does not have", "It")
-            if len(judged) == 1
-            else (f"none of {len(judged)} calls of {self.name} has", "The nearest")
-        )
+        few, it = f"none of {len(judged)} calls of {self.name} has", "The nearest"
+        if len(judged) == 1:
+            few, it = f"the call of {self.name} does not have", "It"
         message = f"{few} this input: {wrong}. {it} was {_format_use(use)}"
         return assertion(name, message, expected=expected, actual=to_json(use.arguments), where=use.label)
 
@@ -418,10 +405,6 @@ def _format_use(use: ToolUse) -> str:
 def _format_uses(uses: Sequence[ToolUse]) -> str:
     more = f" and {len(uses) - _SHOWN} more" if len(uses) > _SHOWN else ""
     return ", ".join(map(_format_use, uses[:_SHOWN])) + more
-
-
-def _format_results(uses: Sequence[ToolUse]) -> str:
-    return ", ".join("no result" if use.output is None else quote(use.output, 120) for use in uses[:_SHOWN]) or "none"
 
 
 def _get_label(uses: Sequence[ToolUse]) -> str:

@@ -31,7 +31,8 @@ def check_usage(
     wanted: Usage, step: AgentStep, scope: VariableScope, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; an unknown value is an error, unless the known part decides."""
-    where = where or _describe_interactions(step)
+    if ids := step.interactions:
+        where = where or InteractionLabel(*dict.fromkeys((ids[0], ids[-1])))
     made: list[Assertion] = []
     for key, matcher in wanted.numbers.items():
         made += _check_usage_number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
@@ -93,11 +94,6 @@ def _combine_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: s
 
 def _to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
-
-
-def _describe_interactions(step: AgentStep) -> str:
-    ids = step.interactions
-    return InteractionLabel(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
 
 
 _NAMES = tuple(each.name for each in fields(HistoryEditFindings))

@@ -25,15 +25,7 @@ from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, quote, to_json
-from llmproxy.suite.matchers.match import (
-    MODIFIERS,
-    REGISTRY,
-    Match,
-    MatchOutcome,
-    SeenValue,
-    match,
-    match_by_name,
-)
+from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY, Match, MatchOutcome, SeenValue, match, match_by_name
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -205,10 +197,8 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
                 place = place_of(wanted, key, key=True) or at
                 problems.add(place, f"unknown key `{key}`", suggest_name(str(key), COMPARISONS))
             elif not _is_possible_count(value, whole_number=False):
-                problems.add(
-                    place_of(wanted, key) or at,
-                    f"`{key}` takes a number that is not negative, not {name_kind(value)} {quote(value)}",
-                )
+                message = f"`{key}` takes a number that is not negative, not {name_kind(value)} {quote(value)}"
+                problems.add(place_of(wanted, key) or at, message)
     elif not _is_possible_count(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
         said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {name_kind(wanted)} {quote(wanted)}"

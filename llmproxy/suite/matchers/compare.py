@@ -92,15 +92,10 @@ def match_reference(operand: object, seen: SeenValue) -> Match:
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
-        return Match(
-            MatchOutcome.HOLDS,
-            note=f"equal as text only: {name_kind(seen.actual)} {quote(seen.actual)} and "
-            f"{name_kind(operand)} {quote(operand)}",
-        )
-    return Match(
-        MatchOutcome.FAILS,
-        f"expected {quote(operand)}, found {quote(seen.actual)}{_describe_near_miss(operand, seen.actual)}",
-    )
+        kinds = f"{name_kind(seen.actual)} {quote(seen.actual)} and {name_kind(operand)} {quote(operand)}"
+        return Match(MatchOutcome.HOLDS, note=f"equal as text only: {kinds}")
+    near = _describe_near_miss(operand, seen.actual)
+    return Match(MatchOutcome.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
 @matcher(
@@ -148,10 +143,8 @@ def _register_order_matcher(name: str) -> None:
         if is_number(actual) and is_number(operand):
             return Match.of(holds(actual, operand), f"expected {words} {quote(operand)}, found {quote(actual)}")
         wanted = "a number" if is_number(operand) else "a date"
-        return Match(
-            MatchOutcome.UNFIT,
-            f"expected {wanted}, {words} {quote(operand)}; found {name_kind(actual)} {quote(actual)}",
-        )
+        found = f"{name_kind(actual)} {quote(actual)}"
+        return Match(MatchOutcome.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
 for _name in _ORDER:
@@ -233,9 +226,8 @@ def match_not(operand: object, seen: SeenValue) -> Match:
     """Negate a clear finding; an unclear one stays unclear."""
     found = match(operand, seen)
     if found.outcome is MatchOutcome.HOLDS:
-        return Match(
-            MatchOutcome.FAILS, f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
-        )
+        message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
+        return Match(MatchOutcome.FAILS, message)
     if found.outcome is MatchOutcome.FAILS:
         return Match(MatchOutcome.HOLDS, note=found.note)
     return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")

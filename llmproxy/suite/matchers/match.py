@@ -66,7 +66,6 @@ Objection = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    name: str
     rule: Rule
     schema: Mapping[str, Any]
     """JSON Schema of its operand."""
@@ -99,7 +98,7 @@ def matcher(
     raw: bool = False,
 ) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
-        REGISTRY[name] = Matcher(name, rule, schema, help, objection, raw)
+        REGISTRY[name] = Matcher(rule, schema, help, objection, raw)
         return rule
 
     return register

@@ -40,10 +40,12 @@ def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
         )
     text = repr(scenario)
-    for item, at in _find_step_captures(scenario):
-        bare = strip_dollar(item)
-        if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
-            doubts.add(at, f"${bare} is captured and never used")
+    # Unused names in a setup are often for readers.
+    for item in (each for step in steps for each in [*only_mappings(step.get("created")), step.get("verify")]):
+        if isinstance(item, Mapping) and isinstance(item.get("as"), str):
+            bare = strip_dollar(item["as"])
+            if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
+                doubts.add(place_of(item, "as"), f"${bare} is captured and never used")
     for step in steps:
         for name in step["tools"] if isinstance(step.get("tools"), Map) else ():
             if name in _NOT_TOOLS:
@@ -67,14 +69,6 @@ def _has_assertions(step: Mapping[str, Any]) -> bool:
         )
     # A simulated user without criteria says in the end whether the goal was reached.
     return "simulate" in step or any(step.get(key, False) is not False for key in _ASSERTING)
-
-
-def _find_step_captures(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
-    """Yield the names captured by items after `setup`; unused names in a setup are often for readers."""
-    for step in only_mappings(scenario.get("steps")):
-        for item in [*only_mappings(step.get("created")), *only_mappings([step.get("verify")])]:
-            if isinstance(item.get("as"), str):
-                yield item["as"], place_of(item, "as")
 
 
 def _walk_maps(value: object) -> Iterator[Map]:

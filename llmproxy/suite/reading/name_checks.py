@@ -66,11 +66,8 @@ class KnownNames:
         if bare in self.values:
             self.problems.add(at, f"${bare} is a variable already", "choose another name")
         elif bare in self.captured and item.get("overwrite") is not True:
-            self.problems.add(
-                at,
-                f"${bare} is captured already, at {self.captured[bare]}",
-                "choose another name, or `overwrite: true`",
-            )
+            message = f"${bare} is captured already, at {self.captured[bare]}"
+            self.problems.add(at, message, "choose another name, or `overwrite: true`")
         self.captured.setdefault(bare, at)
 
     # -- values that may name them
@@ -112,11 +109,8 @@ class KnownNames:
         for i, name in enumerate([*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []):
             if isinstance(name, str) and parse_ref(name) is not None:
                 place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
-                self.problems.add(
-                    place or at,
-                    f"{name} stands where a tool is named, which no variable can be",
-                    "write the tool's name",
-                )
+                message = f"{name} stands where a tool is named, which no variable can be"
+                self.problems.add(place or at, message, "write the tool's name")
         for wanted in given.values() if isinstance(given, Mapping) else ():
             if isinstance(wanted, Mapping):
                 others = {key: wanted[key] for key in ("before", "after") if key in wanted}
@@ -237,9 +231,8 @@ class ScenarioNameChecker:
 
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
         self.names.later = list_capture_names(scenario)
-        self.names.check_text(
-            scenario.get("mock"), place_of(scenario, "mock"), sure=True
-        )  # it counts before anything is captured
+        # `mock` counts before anything is captured.
+        self.names.check_text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)
         self.names.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
         for item in only_mappings(scenario.get("setup")):
             self.check_setup_item(item)
@@ -247,9 +240,8 @@ class ScenarioNameChecker:
         for step in only_mappings(scenario.get("steps")):
             label, at = step.get("label"), place_of(step, "label")
             if isinstance(label, str) and label in labels:
-                self.problems.add(
-                    at, f"the label `{label}` stands here twice, first at {labels[label]}", "labels name one step"
-                )
+                message = f"the label `{label}` stands here twice, first at {labels[label]}"
+                self.problems.add(at, message, "labels name one step")
             elif isinstance(label, str):
                 labels[label] = at
             self.check_step(step, scenario.get("observe"))
@@ -317,9 +309,8 @@ class ScenarioNameChecker:
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
         at = place_of(step, "continueConversation", key=True)
         if goes_on and not self.names.talked:
-            self.problems.add(
-                at, "there is no conversation to continue: this is the first step that talks", "remove it"
-            )
+            message = "there is no conversation to continue: this is the first step that talks"
+            self.problems.add(at, message, "remove it")
         elif goes_on and name is not None and name != self.current:
             last = f"`{self.current}`" if self.current else "one without a name"
             message = (

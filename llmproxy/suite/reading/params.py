@@ -64,34 +64,25 @@ def expand_matrix(raw: Map, problems: Problems) -> Map | None:
     if number > MOST:
         counts = " x ".join(str(len(values)) for values in names)
         sizes = f"{counts} x {len(known)} sets of parameters" if len(known) > 1 else counts
-        problems.add(
-            at,
-            f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run",
-            "take fewer values, or make several scenarios that have some of them each",
-        )
+        message = f"the matrix has {number:,} cells ({sizes}); up to {MOST:,} are run"
+        problems.add(at, message, "take fewer values, or make several scenarios that have some of them each")
         return None
     made, cells = raw.copy_with_places(), List(at)
     for name_of_set, given in zip(own, known, strict=True):
         if clash := next((name for name, _ in axes if name in given), None):
-            problems.add(
-                at, f"`{clash}` is an axis of the matrix and a parameter as well", "name one of them otherwise"
-            )
+            message = f"`{clash}` is an axis of the matrix and a parameter as well"
+            problems.add(at, message, "name one of them otherwise")
             return None
         for chosen in itertools.product(*(range(len(values)) for values in names)):
-            cells.put(_build_cell(given, name_of_set, axes, names, chosen), given.place)
+            cell = given.copy_with_places()
+            for (name, values), place in zip(axes, chosen, strict=True):
+                value_at = place_of(values, place) or given.place
+                cell.put(name, values[place], value_at, value_at)
+            words = [of[place] for of, place in zip(names, chosen, strict=True)]
+            cell.put("id", ",".join([name_of_set, *words] if name_of_set else words), given.place, given.place)
+            cells.put(cell, given.place)
     made.put("parametrize", cells, at, at)
     return made
-
-
-def _build_cell(
-    given: Map, own: str, axes: Sequence[tuple[str, List]], names: Sequence[Sequence[str]], chosen: Sequence[int]
-) -> Map:
-    cell = given.copy_with_places()
-    for (name, values), place in zip(axes, chosen, strict=True):
-        cell.put(name, values[place], place_of(values, place) or given.place, place_of(values, place) or given.place)
-    words = [of[place] for of, place in zip(names, chosen, strict=True)]
-    cell.put("id", ",".join([own, *words] if own else words), given.place, given.place)
-    return cell
 
 
 def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:

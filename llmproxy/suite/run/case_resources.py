@@ -35,6 +35,7 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
 from llmproxy.suite.run.run_context import RunContext, named_entities
+from llmproxy.suite.run.simulate_and_judge import model_upstreams
 from llmproxy.suite.run.step_context import StepContext, StepConversations, parse_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
 from llmproxy.suite.stores import StoreAdapter
@@ -63,7 +64,9 @@ async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], 
     found: Any = load_attribute(target, folder, name)
     if not callable(found):
         raise SuiteError(f"{name}: {target} is no function.")
-    given = (dict(env),) if _takes_argument(found) else ()
+    given: tuple[dict[str, str], ...] = ()
+    with suppress(TypeError, ValueError):  # a callable without a known signature gets nothing
+        given = (dict(env),) if inspect.signature(found).parameters else ()
     try:
         value = found(*given) if inspect.iscoroutinefunction(found) else await asyncio.to_thread(found, *given)
         if inspect.isawaitable(value):
@@ -74,12 +77,6 @@ async def _run_hook_function(target: str, folder: Path, env: Mapping[str, str], 
         raise MachineError(f"{name}: {describe_sys_exit(target, error)}.") from error
     except Exception as error:
         raise MachineError(f"{name}: {target} failed: {type(error).__name__}: {error}") from error
-
-
-def _takes_argument(function: Any) -> bool:
-    with suppress(TypeError, ValueError):
-        return bool(inspect.signature(function).parameters)
-    return False
 
 
 async def _run_hook_command(command: str | tuple[str, ...], folder: Path, env: Mapping[str, str], name: str) -> None:
@@ -145,33 +142,24 @@ class CaseResources:
         """Return the session that the run wants. Raises SuiteError for what takes a proxy where there is none."""
         run_context, case = self.run_context, self.case
         self.scope = scope = case.scope(run=self.sample, user=self.user)
-        if run_context.recorded is not None:
-            return self._build_rejudge_request(run_context.recorded)
+        mode, token = run_context.options.mode, run_context.token
+        upstreams = model_upstreams(case) if run_context.proxy else {}
+        how: dict[str, Any] = {"mode": mode, "token": token, "upstreams": upstreams}
+        if run_context.recorded is not None:  # judged again, with a session for judges
+            run_context.recorded.find_run(case.id, self.sample)
+            if not run_context.proxy:
+                raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
+            cassette = f"{self.cassette}.rejudge"
+            return SessionRequest(run_context.proxy, cassette, self.sample, how, kind=RecordedCallsSession)
         mocks = resolve_mocks(case, scope, proxy=bool(run_context.proxy))
         faults = parse_faults(case.scenario.faults, case.folder)
         if not run_context.proxy:
             if faults is not None:
                 raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
             return None
-        how = self._proxy_options() | {"faults": run_context.faults or faults, "mocks": mocks}
+        how |= {"faults": run_context.faults or faults, "mocks": mocks}
         return SessionRequest(
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
-        )
-
-    def _proxy_options(self) -> dict[str, Any]:
-        from llmproxy.suite.run.simulate_and_judge import model_upstreams
-
-        run_context = self.run_context
-        return {"mode": run_context.options.mode, "token": run_context.token, "upstreams": model_upstreams(self.case)}
-
-    def _build_rejudge_request(self, recorded: ReportedRuns) -> SessionRequest:
-        """Return the session of a recorded run that is judged again: for judges."""
-        recorded.find_run(self.case.id, self.sample)
-        if not self.run_context.proxy:
-            raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
-        cassette = f"{self.cassette}.rejudge"
-        return SessionRequest(
-            self.run_context.proxy, cassette, self.sample, self._proxy_options(), kind=RecordedCallsSession
         )
 
     async def open_case(self, session: RunSession | None, caller: Caller) -> None:

@@ -11,7 +11,6 @@ the agent is to blame.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -35,7 +34,7 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult, decide_step_status
-from llmproxy.suite.run.steps import KINDS, insert_setup_rows
+from llmproxy.suite.run.steps import execute_step, insert_setup_rows
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
 from llmproxy.trace.observing.agent_activity import find_first_recorded_time, sum_recorded_latency
@@ -88,8 +87,7 @@ async def run_case_once(
     run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True
 ) -> CaseResult:
     """Run a case once; `alone`: no other run uses the store meanwhile. Raises only on cancellation."""
-    only = [only, shlex.quote(case.id)] if (only := run_context.options.only) else []
-    rerun = " ".join([run_context.options.command, *only])
+    rerun = run_context.options.build_rerun_command(case.id)
     emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=format_place(case.scenario.place))
     emitter.emit_start(mode=run_context.options.mode or "")
     return await _CaseRun(run_context, case, emitter, alone=alone).lifecycle.run()
@@ -210,7 +208,7 @@ class _CaseRun:
             return replace(self._build_step_event(index, step), ms=(self.run_context.clock() - since) * 1000)
 
         try:
-            done = await KINDS[step.kind](context, step)
+            done = await execute_step(context, step)
         except LLMProxyError as error:
             failed = StepResult(message=describe_error(error), status=classify_run_error(error, None))
             self._pending.append((describe_step(), failed))

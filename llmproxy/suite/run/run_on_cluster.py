@@ -5,7 +5,7 @@
     open_suite_cluster     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
     OrderedEvents          reports in the order of the suites, whatever ends first
 
-`runner.run_cases` is unaware of it: selection, hooks, the scheduler, verdicts and exit codes work as on one machine.
+`runner.run_cases` is unaware of it: selection, hooks, the schedule, verdicts and exit codes work as on one machine.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class RemoteSuites:
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:  # no node could execute it
-            rerun = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
+            rerun = run_context.options.build_rerun_command(case.id)
             emitter = build_emitter(run_context, case, sample, runs, rerun=rerun)
             emitter.emit_start(mode=run_context.options.mode or "")
             emitter.emit_end(status=Status.ENVIRONMENT_ERROR, error=describe_error(error))
@@ -194,17 +194,12 @@ class OrderedEvents:
         if isinstance(event, Selected):
             self._emit_events([event])
         elif isinstance(event, Completed):
-            for place in [*self._order[self._next :], *(each for each in self._runs if each not in self._order)]:
-                self._emit_events(self._runs.pop(place, []))
+            for left in [*self._order[self._next :], *(each for each in self._runs if each not in self._order)]:
+                self._emit_events(self._runs.pop(left, []))
             self._emit_events([event])
-        else:
-            self._take_event(event)
-
-    def _take_event(self, event: Event) -> None:
-        if isinstance(event, Started):
+        elif isinstance(event, Started):
             self._place[event.run_id] = (event.scenario, event.sample)
-        place = self._place.get(getattr(event, "run_id", ""))
-        if place is None:
+        if (place := self._place.get(getattr(event, "run_id", ""))) is None:
             return
         self._runs.setdefault(place, []).append(event)
         if isinstance(event, Finished):

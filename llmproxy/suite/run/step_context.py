@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.client.session_reports import find_unused_faults
+from llmproxy.core.faults import BadFaults, parse_session_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
@@ -415,8 +416,6 @@ def parse_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     """Return `faults:` in the form of a session; a file is relative to the suite. Raises SuiteError."""
     if value is None:
         return None
-    from llmproxy.core.faults import BadFaults, parse_session_faults
-
     try:
         return parse_session_faults(value, folder if isinstance(value, str) else None).to_json()
     except BadFaults as error:

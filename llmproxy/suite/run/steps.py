@@ -1,4 +1,4 @@
-"""The steps of a run: one function a kind, in one table. Each executes the step and evaluates all its assertions.
+"""The steps of a run: each is executed, and all its assertions are evaluated.
 
     snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows; none of them skips
     another -> capture
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import cast
 
 from llmproxy.report.events import Assertion
 from llmproxy.scenario.run_session import finish_in_thread
@@ -21,6 +20,7 @@ from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
 from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_hosted_tools
 from llmproxy.suite.run.rejudge import build_unjudged
+from llmproxy.suite.run.simulate_and_judge import replay_simulation, run_judge, simulate_user
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
     ChatStep,
@@ -32,7 +32,7 @@ from llmproxy.suite.schema.steps import (
     VerifyStep,
     WaitStep,
 )
-from llmproxy.suite.schema.values import PauseFor, SetupItem
+from llmproxy.suite.schema.values import PauseFor, SetupItem, WaitFor
 from llmproxy.trace.observing.agent_activity import AgentStep
 from llmproxy.trace.observing.tool_calls import find_mismatches, find_misreadings
 
@@ -47,25 +47,40 @@ _FAST = 20.0
 """Milliseconds between two checks of a fast wait."""
 
 
-# -- talking -----------------------------------------------------------------------------------------------------------
+async def execute_step(context: StepContext, step: StepBase) -> StepResult:
+    """Execute a step, and evaluate all its assertions; if a recorded run is judged again, without agent and store."""
+    judges_again, rows = context.recorded is not None, context.entities.run
+    match step:
+        case ChatStep():
+            text = context.scope.interpolate_text(step.chat)
 
+            async def send(conversation: SuiteConversation) -> tuple[str, list[Assertion]]:
+                return await conversation.send_user_message(text), []
 
-async def _run_chat(context: StepContext, step: StepBase) -> StepResult:
-    chat = cast("ChatStep", step)
-    text = context.scope.interpolate_text(chat.chat)
-
-    async def send(conversation: SuiteConversation) -> tuple[str, list[Assertion]]:
-        return await conversation.send_user_message(text), []
-
-    return await _run_conversation(context, chat, send)
-
-
-async def _run_simulation(context: StepContext, step: StepBase) -> StepResult:
-    from llmproxy.suite.run.simulate_and_judge import replay_simulation, simulate_user
-
-    simulated = cast("SimulateStep", step)
-    how = simulate_user if context.recorded is None else replay_simulation
-    return await _run_conversation(context, simulated, lambda conversation: how(context, conversation, simulated))
+            return await _run_conversation(context, step, send)
+        case SimulateStep() as simulated:
+            talk = replay_simulation if judges_again else simulate_user
+            return await _run_conversation(context, step, lambda conversation: talk(context, conversation, simulated))
+        case JudgeStep():
+            conversation = context.conversations.find_conversation(step.conversation)
+            return StepResult(rest=await run_judge(context, conversation, step.judge, "judge"))
+        case WaitStep(wait=PauseFor() as pause):
+            if not judges_again:
+                await asyncio.sleep(pause.milliseconds / 1000)
+        case VerifyStep() | WaitStep() if judges_again:
+            return StepResult(rest=[build_unjudged(step.kind)])
+        case VerifyStep():
+            return StepResult(rest=await asyncio.to_thread(check_verify, rows, "verify", step.verify))
+        case WaitStep(wait=WaitFor() as wanted):
+            if context.options.fast_waits:
+                wanted = wanted.model_copy(update={"poll_interval": _FAST})
+            return StepResult(rest=await asyncio.to_thread(check_wait, rows, "wait", wanted))
+        case SetupStep():
+            if not judges_again:
+                await insert_setup_rows(context, step.setup)
+        case _:
+            raise AssertionError(f"nothing executes a step of the kind {step.kind}")
+    return StepResult()
 
 
 async def _run_conversation(
@@ -99,8 +114,6 @@ async def _run_conversation(
     if step.response is not None:
         done.rest += check_response(context, step, step.response, answer)
         if step.response.judge is not None:
-            from llmproxy.suite.run.simulate_and_judge import run_judge
-
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
         done.rest += [build_unjudged(f"created[{number}]") for number, _ in enumerate(step.created or ())]
@@ -129,59 +142,9 @@ def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindow, m
     return made
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
-
-
-async def _run_verify(context: StepContext, step: StepBase) -> StepResult:
-    if context.recorded is not None:
-        return StepResult(rest=[build_unjudged("verify")])
-    said = cast("VerifyStep", step).verify
-    return StepResult(rest=await asyncio.to_thread(check_verify, context.entities.run, "verify", said))
-
-
-async def _run_wait(context: StepContext, step: StepBase) -> StepResult:
-    said = cast("WaitStep", step).wait
-    if context.recorded is not None:
-        return StepResult(rest=[] if isinstance(said, PauseFor) else [build_unjudged("wait")])
-    if isinstance(said, PauseFor):
-        await asyncio.sleep(said.milliseconds / 1000)
-        return StepResult()
-    wanted = said.model_copy(update={"poll_interval": _FAST}) if context.options.fast_waits else said
-    return StepResult(rest=await asyncio.to_thread(check_wait, context.entities.run, "wait", wanted))
-
-
-async def _run_setup(context: StepContext, step: StepBase) -> StepResult:
-    if context.recorded is None:
-        await insert_setup_rows(context, cast("SetupStep", step).setup)
-    return StepResult()
-
-
 async def insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
     """Insert rows in order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
         await finish_in_thread(
             context.entities.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
         )
-
-
-# -- judges ------------------------------------------------------------------------------------------------------------
-
-
-async def _run_judge(context: StepContext, step: StepBase) -> StepResult:
-    from llmproxy.suite.run.simulate_and_judge import run_judge
-
-    said = cast("JudgeStep", step)
-    return StepResult(
-        rest=await run_judge(context, context.conversations.find_conversation(said.conversation), said.judge, "judge")
-    )
-
-
-KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[StepResult]]] = {
-    "chat": _run_chat,
-    "simulate": _run_simulation,
-    "judge": _run_judge,
-    "verify": _run_verify,
-    "wait": _run_wait,
-    "setup": _run_setup,
-}
-"""Kind of a step -> the function that executes it."""

@@ -125,7 +125,8 @@ def add_refusals(error: ValidationError, root: object, problems: Problems, at: Y
 
 
 def _describe_refusal(error: ErrorDetails) -> tuple[str, str]:
-    where = _quote_last_key(error["loc"])
+    names = [str(step) for step in error["loc"] if isinstance(step, str) and not step.startswith("(")]
+    where = f"`{names[-1]}`" if names else ""
     context = error.get("ctx") or {}
     if error["type"] in ("suite", "suite_kind"):
         named = where and error["type"] == "suite_kind"
@@ -144,8 +145,3 @@ def _describe_refusal(error: ErrorDetails) -> tuple[str, str]:
         given = "an empty list" if error["type"] == "too_short" else describe_value(error["input"])
         return f"{where} takes {wanted}, not {given}", "begin each item with `- `" if wanted == "a list" else ""
     return f"{where}: {error['msg']}", ""
-
-
-def _quote_last_key(path: tuple[int | str, ...]) -> str:
-    names = [str(step) for step in path if isinstance(step, str) and not step.startswith("(")]
-    return f"`{names[-1]}`" if names else ""

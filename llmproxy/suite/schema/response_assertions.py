@@ -71,13 +71,8 @@ class Judging(Node):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {
-            "anyOf": [
-                handler(schema),
-                {"type": "string"},
-                {"type": "array", "minItems": 1, "items": {"type": "string"}},
-            ]
-        }
+        texts = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+        return {"anyOf": [handler(schema), {"type": "string"}, texts]}
 
 
 class ToolExpect(Asserting):
@@ -91,13 +86,11 @@ class ToolExpect(Asserting):
     @model_validator(mode="after")
     def _require_more_than_status(self, info: ValidationInfo) -> ToolExpect:
         if self.given == {"status"} and self.status == "requested":
-            add_problem(
-                info, self.place, "nothing is asserted here", "every call is requested; write a count: {gte: 1}"
-            )
+            hint = "every call is requested; write a count: {gte: 1}"
+            add_problem(info, self.place, "nothing is asserted here", hint)
         if isinstance(self.every, bool) and self.given <= {"every", "status"}:
-            add_problem(
-                info, self.at("every"), "`every` says of how many calls something must hold, and nothing else is said"
-            )
+            message = "`every` says of how many calls something must hold, and nothing else is said"
+            add_problem(info, self.at("every"), message)
         return self
 
     count: Count | None = None
@@ -125,18 +118,14 @@ class ToolExpect(Asserting):
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
         """Accept a number or comparisons as the count."""
-        plain = not isinstance(data, Mapping)
-        if plain and not isinstance(data, (str, list, type(None))):
+        if is_reference(data) or not isinstance(data, (Mapping, str, list, type(None))):
             return {"count": data}
-        if is_reference(data) or (isinstance(data, Mapping) and data and data.keys() <= set(COMPARISONS)):
+        if isinstance(data, Mapping) and data and data.keys() <= set(COMPARISONS):
             return {"count": data}
-        if plain:
-            raise bad_kind(
-                f"takes how often the tool is called, or {{count, input, ...}}; not {quote(data, 60)}",
-                "mind the quotes"
-                if isinstance(data, str) and data.isdecimal()
-                else "write 1, or {gte: 1}, or {input: {...}}",
-            )
+        if not isinstance(data, Mapping):
+            quoted = isinstance(data, str) and data.isdecimal()
+            hint = "mind the quotes" if quoted else "write 1, or {gte: 1}, or {input: {...}}"
+            raise bad_kind(f"takes how often the tool is called, or {{count, input, ...}}; not {quote(data, 60)}", hint)
         return super().prepare_value(data, info)
 
     @classmethod
@@ -151,9 +140,7 @@ class Response(Asserting):
     """Assertions about the agent's answer. All keys must hold."""
 
     quiet = frozenset({"ignoreCase", "flags"})
-    nullable = frozenset(
-        {"contains", "containsAny", "notContains", "regex", "eq", "not"}
-    )  # the matchers say what they take
+    nullable = frozenset({"contains", "containsAny", "notContains", "regex", "eq", "not"})
 
     contains: Matcher | None = None
     """A text in the answer, or a list of texts that are all in it."""
@@ -200,10 +187,9 @@ class Response(Asserting):
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
         """Let the matchers check their operands."""
         if isinstance(data, Map):
-            found, part = Problems(), Map(data.place)
-            for key in data:
-                if key in _TEXT_MATCHERS or key in MODIFIERS:
-                    part.put(key, data[key], data.keys_at[key], data.values_at[key])
+            found, part = Problems(), data.copy_with_places()
+            for key in data.keys() - {*_TEXT_MATCHERS, *MODIFIERS}:
+                del part[key]
             if part:
                 validate_matcher(part, found, data.place)
             for problem in found:

@@ -81,9 +81,8 @@ class Teardown(OwnAction):
         if len(self.given & {"delete", "command", "python"}) != 1:
             add_problem(info, self.place, "an item of `teardown` has one of `delete`, `command` and `python`")
         elif self.delete and not self.given & {"id", "filters"}:
-            add_problem(
-                info, self.place, "`delete` needs `id` or `filters`", "all rows: `filters: {id: {exists: true}}`"
-            )
+            hint = "all rows: `filters: {id: {exists: true}}`"
+            add_problem(info, self.place, "`delete` needs `id` or `filters`", hint)
         return self
 
 
@@ -180,12 +179,8 @@ class Scenario(Node):
     @model_validator(mode="after")
     def _check_id(self, info: ValidationInfo) -> Scenario:
         if "$" in self.id:
-            add_problem(
-                info,
-                self.at("id"),
-                "an id is a plain text without $names",
-                "parametrize adds what tells its sets apart",
-            )
+            hint = "parametrize adds what tells its sets apart"
+            add_problem(info, self.at("id"), "an id is a plain text without $names", hint)
         return self
 
     @property
@@ -244,9 +239,6 @@ class Suite(Part):
     @model_validator(mode="after")
     def _check_version(self, info: ValidationInfo) -> Suite:
         if self.version != VERSION:
-            add_problem(
-                info,
-                self.at("version"),
-                f"this is version {self.version} of the format, and version {VERSION} is known",
-            )
+            message = f"this is version {self.version} of the format, and version {VERSION} is known"
+            add_problem(info, self.at("version"), message)
         return self

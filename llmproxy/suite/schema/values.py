@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
+from llmproxy.core.forks.mock_parsing import InvalidMock, parse_mocks
 from llmproxy.suite.matchers.apply import WRONG_KIND, allows_zero, validate_matcher, validate_number
 from llmproxy.suite.matchers.json_values import explain_bad_path, quote
 from llmproxy.suite.matchers.variables import BUILT_IN, strip_dollar
@@ -43,9 +44,8 @@ def _read_reason(value: object) -> object:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
-        raise bad_kind(
-            f"takes true, false or a reason, not {quote(value)}", "only true and false are booleans in YAML 1.2"
-        )
+        hint = "only true and false are booleans in YAML 1.2"
+        raise bad_kind(f"takes true, false or a reason, not {quote(value)}", hint)
     return _read_text(value)
 
 
@@ -72,9 +72,8 @@ def _build_time_reader(least: float) -> Callable[[object], object]:
             made = float(value)
         if made is None or not least <= made <= _LONGEST:
             more = "more than 0" if least else "0 or more"
-            raise bad_kind(
-                f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {describe_value(value)}'
-            )
+            wanted = f'milliseconds ({more}) or a text such as "30s", "500ms", "2m"'
+            raise bad_kind(f"takes {wanted}; not {describe_value(value)}")
         return made
 
     return read
@@ -117,9 +116,8 @@ def _check_paths(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping):
         for path in value:
             if objection := explain_bad_path(str(path)):
-                add_problem(
-                    info, place_of(value, path, key=True), objection, "it is like task.tags[0].name; $ is the whole"
-                )
+                at = place_of(value, path, key=True)
+                add_problem(info, at, objection, "it is like task.tags[0].name; $ is the whole")
     return _require_fields(value)
 
 
@@ -148,8 +146,6 @@ def _read_faults(value: object) -> object:
 
 def _read_mock(value: object) -> object:
     """Parse tool mocks; a result may still contain references."""
-    from llmproxy.core.forks.mock_parsing import InvalidMock, parse_mocks
-
     try:
         parse_mocks(value)
     except InvalidMock as error:
@@ -258,16 +254,12 @@ class Verify(RowSelection):
         if not self.given & {"id", "filters", "count", "exists"}:
             add_problem(info, self.place, "`verify` selects nothing", "it needs `id`, `filters`, `count` or `exists`")
         if self.fields and self.count is not None and allows_zero(self.count):
-            add_problem(
-                info,
-                self.at("fields"),
-                "`count` may be 0, and then `fields` would hold for no row at all",
-                "select by `filters`, or let `count` be at least 1: {gte: 1, lte: 3}",
-            )
+            message = "`count` may be 0, and then `fields` would hold for no row at all"
+            hint = "select by `filters`, or let `count` be at least 1: {gte: 1, lte: 3}"
+            add_problem(info, self.at("fields"), message, hint)
         if self.exists is False and self.fields:
-            add_problem(
-                info, self.at("fields"), "`exists: false` leaves no row whose fields could be checked", "use `filters`"
-            )
+            message = "`exists: false` leaves no row whose fields could be checked"
+            add_problem(info, self.at("fields"), message, "use `filters`")
         return self
 
 

@@ -22,16 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from llmproxy.advice import install_command
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.memory import EntityShape, MemoryStore, read_entity_shape
 from llmproxy.suite.stores.protocol import StoreAdapter
-
-if TYPE_CHECKING:
-    from llmproxy.suite.stores.http_mapping import HttpTemplate
 
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
 
@@ -152,11 +149,11 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
         return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":
         from llmproxy.suite.stores.http import HttpStore
-        from llmproxy.suite.stores.http_mapping import read_http_entity
+        from llmproxy.suite.stores.http_mapping import read_http_entity, read_reset_request
 
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: read_http_entity(name, value) for name, value in entities.items()}
-        again = _read_request(policy.target) if policy.reset == "http" else None
+        again = read_reset_request(policy.target) if policy.reset == "http" else None
         return HttpStore(_require_text(given, kind), spoken, headers=headers, timeout=_read_seconds(given), reset=again)
     if kind == "python":
         return load_store_plugin(_require_text(given, kind), folder, _require_mapping(given, "options"))
@@ -243,15 +240,6 @@ def _read_seconds(given: Mapping[str, Any]) -> float:
     if not found:
         raise SuiteError(f"store.timeout: {text!r} is no time; write 10000 (ms) or 10s")
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
-
-
-def _read_request(text: str) -> HttpTemplate:
-    from llmproxy.suite.stores.http_mapping import HttpTemplate
-
-    method, _, address = text.partition(" ")
-    if not address.startswith("/"):
-        raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
-    return HttpTemplate(method.upper(), address)
 
 
 def _read_memory_shape(name: str, given: object) -> EntityShape:

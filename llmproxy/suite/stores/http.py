@@ -87,13 +87,10 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
         so_far: Rows of all pages so far.
         pages: Pages read so far.
     """
-    for name in _TOTAL_HEADERS:
-        text = headers.get(name, "")
-        if text.isdecimal() and int(text) > so_far:
-            return f"{name}: {text}"
-    for name in _PAGES_HEADERS:
-        if (text := headers.get(name, "")).isdecimal() and int(text) > pages:
-            return f"{name}: {text}"
+    for names, known in ((_TOTAL_HEADERS, so_far), (_PAGES_HEADERS, pages)):
+        for name in names:
+            if (text := headers.get(name, "")).isdecimal() and int(text) > known:
+                return f"{name}: {text}"
     for name in _NEXT_HEADERS:
         if headers.get(name, "") and here:
             return f"{name}: {headers[name]:.80}"
@@ -202,7 +199,7 @@ class HttpStore(StoreBase):
                 raise StoreError(f"the list of {entity} {why}; the next would be {url}")
             read.add(url)
             answer = self._send_request(spoken.list.method, url)
-            value = self._parse_json(self._require_success(answer))
+            value = self._parse_json(answer)
             here = self._pick_rows(entity, spoken, value, answer)
             rows += here
             for key in [row[info.key] for row in here if isinstance(row.get(info.key), str | int)]:
@@ -277,9 +274,7 @@ class HttpStore(StoreBase):
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill_address()
-        answer = self._require_success(
-            self._send_request(spoken.create.method, url, _fill_body(spoken.body, dict(data)))
-        )
+        answer = self._send_request(spoken.create.method, url, _fill_body(spoken.body, dict(data)))
         row = self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:

@@ -116,3 +116,11 @@ def _read_template(
 
 def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
+
+
+def read_reset_request(text: str) -> HttpTemplate:
+    """Read the request of `reset: {http: ...}`. Raises SuiteError."""
+    method, _, address = text.partition(" ")
+    if not address.startswith("/"):
+        raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
+    return HttpTemplate(method.upper(), address)

@@ -45,7 +45,14 @@ def url_for(text: str, folder: Path) -> URL:
     if name == "postgres":
         name = "postgresql"
     if name == "sqlite":
-        return _resolve_sqlite_path(url.set(drivername="sqlite"), folder)
+        url = url.set(drivername="sqlite")
+        if not url.database or url.database == ":memory:":
+            raise SuiteError(
+                "store.sqlalchemy: a SQLite database in memory is seen by nobody else",
+                hint="Name the file that the agent uses (sqlite:///tasks.db), or write `memory: {}`",
+            )
+        is_uri = url.database.startswith("file:")
+        return url if is_uri else url.set(database=str((folder / url.database).absolute()))
     if driver and driver not in ASYNC:
         return url.set(drivername=f"{name}+{driver}")
     for each in DRIVERS.get(name, ()):
@@ -59,17 +66,6 @@ def url_for(text: str, folder: Path) -> URL:
             f"the store is {name}, and no driver for it is installed", hint=f"pip install '{first}{extra}'"
         )
     return url
-
-
-def _resolve_sqlite_path(url: URL, folder: Path) -> URL:
-    if not url.database or url.database == ":memory:":
-        raise SuiteError(
-            "store.sqlalchemy: a SQLite database in memory is seen by nobody else",
-            hint="Name the file that the agent uses (sqlite:///tasks.db), or write `memory: {}`",
-        )
-    if url.database.startswith("file:"):
-        return url
-    return url.set(database=str((folder / url.database).absolute()))
 
 
 def sqlite_file(url: URL) -> Path | None:

@@ -107,7 +107,9 @@ def map_entity(
         owner = next((back[each] for each in USER_COLUMNS if each in back), None)
     else:
         owner = _find_column(mapping.user, back, EntityInfo(name, columns=columns), "user") if mapping.user else None
-    serial = _find_serial_column(columns[key], reflected)
+    spec = reflected[columns[key].source]
+    counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
+    serial = columns[key].source if counted or columns[key].kind is Kind.INTEGER else None
     info = EntityInfo(
         name, key, owner, columns, closed=True, counted=serial is not None,
         reuses=_has_reused_keys(inspector, mapping, columns[key]) if mapping.reuses is None else mapping.reuses,
@@ -167,12 +169,6 @@ def _find_column(said: str, back: Mapping[str, str], info: EntityInfo, key: str)
     if said not in back:
         raise unknown_column(info, said, f"store.entities.{info.name}.{key}")
     return back[said]
-
-
-def _find_serial_column(key: Column, reflected: Mapping[str, Any]) -> str | None:
-    spec = reflected[key.source]
-    counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
-    return key.source if counted or key.kind is Kind.INTEGER else None
 
 
 def _has_reused_keys(inspector: Inspector, mapping: TableMap, key: Column) -> bool:

@@ -53,6 +53,6 @@ def test_a_text_that_is_a_reference_compares_like_one() -> None:
 
 def test_a_matcher_is_one_function() -> None:
     """With its name, schema and help in the table."""
-    assert REGISTRY["contains"].name == "contains"
+    assert "contains" in REGISTRY
     assert REGISTRY["regex"].raw
     assert all(known.help and known.schema for known in REGISTRY.values())

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.scheduler import CaseSchedule, plan_parallel_cases
+from llmproxy.suite.run.runner import CaseSchedule, plan_parallel_cases
 from tests.suite import rig
 
 AUTO, UUID = "id INTEGER PRIMARY KEY AUTOINCREMENT", "id TEXT PRIMARY KEY"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,54 +29,40 @@ _SHOWN = 5
 """Maximum remaining rows whose keys are listed."""
 
 
+@dataclass(slots=True)
 class RowCleaner:
-    def __init__(
-        self,
-        store: StoreAdapter,
-        policy: ResetPolicy | None = None,
-        *,
-        user: str | None = None,
-        alone: bool = True,
-        hook: Callable[[StoreAdapter], object] | None = None,
-    ) -> None:
-        """Prepare.
-
-        Args:
-            store: The store to clean.
-            policy: How; default: `delete`.
-            user: The run's user.
-            alone: Whether no other run uses the store meanwhile; only then counters are restored.
-            hook: Hook of the policy `hook` (`load_reset_hook`).
-        """
-        self._store = store
-        self._policy = policy or ResetPolicy()
-        self._user = user
-        self._alone = alone
-        self._hook = hook
-        self._rows: dict[tuple[str, Id], None] = {}
-        self._before: Snapshot | None = None
-        self._counters: Mapping[str, tuple[int, bool]] = {}
-        self._all: Snapshot | None = None
-        self.remarks: list[str] = []
-        """New rows that remain in the store, one sentence an entity; set by `clean_up`."""
+    store: StoreAdapter
+    policy: ResetPolicy = field(default_factory=ResetPolicy)
+    user: str | None = None
+    """The run's user."""
+    alone: bool = True
+    """Whether no other run uses the store meanwhile; only then counters are restored."""
+    hook: Callable[[StoreAdapter], object] | None = None
+    """Hook of the policy `hook` (`load_reset_hook`)."""
+    remarks: list[str] = field(default_factory=list)
+    """New rows that remain in the store, one sentence an entity; set by `clean_up`."""
+    _rows: dict[tuple[str, Id], None] = field(default_factory=dict)
+    _before: Snapshot | None = None
+    _counters: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
+    _all: Snapshot | None = None
 
     def begin_run(self, entities: Sequence[str]) -> None:
         """Reset the store if requested, and remember existing rows of the entities. Raises StoreError, SuiteError."""
-        if self._policy.reset == "copy" and isinstance(self._store, Restorable):
-            self._store.mark()
-        elif self._policy.reset in {"truncate", "http", "hook"}:
+        if self.policy.reset == "copy" and isinstance(self.store, Restorable):
+            self.store.mark()
+        elif self.policy.reset in {"truncate", "http", "hook"}:
             self._reset_store()
-        if self._policy.reset != "delete":
+        if self.policy.reset != "delete":
             return
-        known = [self._store.describe(name) for name in dict.fromkeys(entities)]
-        owned = [info.name for info in known if info.user is not None] if self._user is not None else []
+        known = [self.store.describe(name) for name in dict.fromkeys(entities)]
+        owned = [info.name for info in known if info.user is not None] if self.user is not None else []
         if owned:
-            self._before = self._store.snapshot(owned, self._user)
-        if known and (owned or self._alone):
+            self._before = self.store.snapshot(owned, self.user)
+        if known and (owned or self.alone):
             with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
-                self._all = self._store.snapshot([info.name for info in known], None)
-        if self._alone and self._policy.counters == "restore" and isinstance(self._store, Restorable):
-            self._counters = self._store.counters([info.name for info in known])
+                self._all = self.store.snapshot([info.name for info in known], None)
+        if self.alone and self.policy.counters == "restore" and isinstance(self.store, Restorable):
+            self._counters = self.store.counters([info.name for info in known])
 
     def add_row(self, entity: str, id: Id) -> None:  # noqa: A002 - the word that suites use
         """Register a row for removal."""
@@ -84,32 +71,32 @@ class RowCleaner:
     def clean_up(self) -> list[str]:
         """Clean up; returns failures, one sentence each."""
         try:
-            if self._policy.reset != "delete":
-                if self._policy.reset != "none":
+            if self.policy.reset != "delete":
+                if self.policy.reset != "none":
                     self._reset_store()
                 return []
             if self._before is not None:
-                for entity, rows in self._store.changes(self._before).items():
-                    key = self._store.describe(entity).key
+                for entity, rows in self.store.changes(self._before).items():
+                    key = self.store.describe(entity).key
                     there = self._all.ids.get(entity, frozenset()) if self._all else frozenset()
                     # A row that was there before for somebody else is not the run's to delete.
                     self._rows |= {(entity, row[key]): None for row in rows if row[key] not in there}
             notes = self._delete_rows()
             self._remark_leftover_rows()
-            if self._counters and isinstance(self._store, Restorable):
-                self._store.rewind(self._counters)
+            if self._counters and isinstance(self.store, Restorable):
+                self.store.rewind(self._counters)
         except LLMProxyError as error:
             return [f"the store was not cleaned up: {error}"]
         return notes
 
     def _remark_leftover_rows(self) -> None:
         """Note new rows that remain: of other users or without one, so not known to be the run's."""
-        if self._all is None or not self._alone:
+        if self._all is None or not self.alone:
             return
         with suppress(LLMProxyError):
-            for entity, rows in self._store.changes(self._all).items():
+            for entity, rows in self.store.changes(self._all).items():
                 if rows:
-                    key = self._store.describe(entity).key
+                    key = self.store.describe(entity).key
                     shown = ", ".join(repr(row[key]) for row in rows[:_SHOWN]) + (" ..." if len(rows) > _SHOWN else "")
                     which = f"{format_count(len(rows), 'row')} of {entity}"
                     self.remarks.append(
@@ -123,7 +110,7 @@ class RowCleaner:
             errors: dict[tuple[str, Id], LLMProxyError] = {}
             for entity, id_ in left:
                 try:
-                    self._store.delete(entity, id_)
+                    self.store.delete(entity, id_)
                 except LLMProxyError as error:
                     errors[entity, id_] = error
             if len(errors) == len(left):
@@ -132,18 +119,18 @@ class RowCleaner:
         return []
 
     def _reset_store(self) -> None:
-        if self._policy.reset != "hook":
-            self._store.reset()
+        if self.policy.reset != "hook":
+            self.store.reset()
             return
-        if self._hook is None:
+        if self.hook is None:
             raise SuiteError("store.reset: hook, and no hook was loaded")
         try:
-            self._hook(self._store)
+            self.hook(self.store)
         except LLMProxyError:
             raise
         except Exception as error:
             raise SuiteError(
-                f"store.reset: the hook {self._policy.target} failed: {type(error).__name__}: {error}"
+                f"store.reset: the hook {self.policy.target} failed: {type(error).__name__}: {error}"
             ) from error
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -174,22 +175,16 @@ def _check_every_row(
     return made
 
 
+@dataclass(slots=True)
 class RunEntities:
-    def __init__(
-        self,
-        run: RunRows,
-        *,
-        scenario: str = "",
-        sample: int = 1,
-        deterministic: bool = False,
-        names: Sequence[str] = (),
-    ) -> None:
-        """Start a run with the entities `names`; `deterministic`: derive setup's ids from scenario, run and name."""
-        self.run = run
-        self._names = names
-        self._sample = (scenario, sample)
-        self._deterministic = deterministic
-        self._inserted = 0
+    run: RunRows
+    scenario: str = ""
+    sample: int = 1
+    deterministic: bool = False
+    """Whether setup's ids are derived from scenario, run and name."""
+    names: Sequence[str] = ()
+    """The run's entities."""
+    _inserted: int = 0
 
     def list_auto_key_entities(self) -> list[str]:
         """Return the entities whose keys the store numbers itself, by its description."""
@@ -197,7 +192,7 @@ class RunEntities:
         if store is None:
             return []
         with suppress(LLMProxyError):
-            return [name for name in self._names if store.describe(name).counted]
+            return [name for name in self.names if store.describe(name).counted]
         return []
 
     def insert_row(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
@@ -208,9 +203,9 @@ class RunEntities:
         values: dict[str, Any] = dict(run.scope.resolve_value(dict(data)))
         if info.user is not None and run.user is not None and info.user not in values:
             values = {info.user: run.user, **values}
-        if self._deterministic and values.get(info.key) is None:
+        if self.deterministic and values.get(info.key) is None:
             name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
-            made = derive_row_id(*self._sample, name, info.columns[info.key].kind)
+            made = derive_row_id(self.scenario, self.sample, name, info.columns[info.key].kind)
             store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
             values = {info.key: made, **values}
         row = store.insert(entity, values)
