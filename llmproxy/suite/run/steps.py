@@ -128,10 +128,8 @@ _TOLD = 3
 
 def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindow, measured: AgentStep) -> list[str]:
     """Describe what is remarkable about a step's tools, whatever it asserts."""
-    made = [
-        f"no model is offered {name}, so that it was not called proves little"
-        for name in find_never_offered_tools(step.tools or {}, measured, context.wire.calls)
-    ]
+    unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
+    made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
     if uncounted := ", ".join(find_uncounted_hosted_tools(step, measured)):
         made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
     if step.observe != "none" and not measured.unreadable:
