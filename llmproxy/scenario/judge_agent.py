@@ -164,7 +164,7 @@ class JudgeAgent(AgentAdapter):
     async def _ask_judges(self, question: Question, session: RunSession | None) -> list[Ruling]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""
         names = list_judge_party_names(len(self.configs))
-        asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
+        asked = list(zip(self.configs, names, strict=True))
         rulings: list[Ruling] = []
         if self.vote is VoteRule.CONFIRM_ON_FAIL:
             first = await question.ask_judge(*asked[0], session)

@@ -64,12 +64,15 @@ class Lookup:
 
     def format_outline(self) -> str:
         """Return the beginning of every message, with instructions for lookups."""
-        heads = [_shorten_first_line(each) for each in self.entries]
-        how = (
+        lines = []
+        for entry in self.entries:
+            first, more = entry.replace("\n", " "), len(entry) - _HEAD
+            lines.append(first if more <= 0 else f"{first[:_HEAD]} ... ({more} more characters)")
+        lines.append(
             f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. "
             f"Quote what you looked up.)"
         )
-        return "\n".join([*heads, how])
+        return "\n".join(lines)
 
     def lookup_tools(self) -> list[dict[str, Any]]:
         """Return the lookup tools in the form of OpenAI's chat completions."""
@@ -92,9 +95,10 @@ class Lookup:
             return f"The arguments of {name} are no JSON."
         if not isinstance(given, dict):
             return f"The arguments of {name} are no object."
-        return _cut_text(
-            self._expand_messages(given.get("indices")) if name == EXPAND else self._search(given.get("pattern"))
-        )
+        text = self._expand_messages(given.get("indices")) if name == EXPAND else self._search(given.get("pattern"))
+        if (more := len(text) - _LONGEST) <= 0:
+            return text
+        return f"{text[:_LONGEST]} ... ({more} more characters: ask for fewer messages, or search)"
 
     def _expand_messages(self, indices: object) -> str:
         wanted = [each for each in indices if isinstance(each, int)] if isinstance(indices, list) else []
@@ -124,16 +128,6 @@ def _find_excerpts(entry: str, words: Sequence[str]) -> list[str]:
             start, end = max(0, place - _AROUND), place + len(word) + _AROUND
             found.append(f"{number} ...{entry[start:end]}...".replace("\n", " "))
     return found
-
-
-def _shorten_first_line(entry: str) -> str:
-    first = entry.replace("\n", " ")
-    return first if len(first) <= _HEAD else f"{first[:_HEAD]} ... ({len(first) - _HEAD} more characters)"
-
-
-def _cut_text(text: str) -> str:
-    more = len(text) - _LONGEST
-    return text if more <= 0 else f"{text[:_LONGEST]} ... ({more} more characters: ask for fewer messages, or search)"
 
 
 # -- asking one judge

@@ -129,10 +129,8 @@ def _format_wire_calls(calls: Sequence[ToolUse], longest: int | None) -> list[st
     for call in calls:
         lines.append(f"    the agent calls {call.name}({_normalize_arguments(call.arguments, longest)})")
         if call.result is not None:
-            lines.append(
-                f"    {call.name} returns "
-                f"{_cut_text(call.result if isinstance(call.result, str) else _to_json_text(call.result), longest)}"
-            )
+            result = call.result if isinstance(call.result, str) else _to_json_text(call.result)
+            lines.append(f"    {call.name} returns {_cut_text(result, longest)}")
     return lines
 
 
@@ -155,12 +153,9 @@ def _format_content_part(part: object) -> str:
     if isinstance(text, str):
         return text
     kind = str(part.get("type", "part"))
-    inner = part.get(kind)
-    source = (
-        inner.get("url") or inner.get("data") or inner.get("file_data") or ""
-        if isinstance(inner, Mapping)
-        else inner or ""
-    )
+    inner, source = part.get(kind), part.get(kind)
+    if isinstance(inner, Mapping):
+        source = inner.get("url") or inner.get("data") or inner.get("file_data")
     return f"[{kind.removesuffix('_url').removeprefix('input_')}{_describe_medium(source, inner)}]"
 
 

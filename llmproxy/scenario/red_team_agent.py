@@ -21,6 +21,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -318,10 +319,12 @@ class RedTeamAgent(AgentAdapter):
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
         extra = refuse_typos("RedTeamAgent", more, _PARAMETERS)
-        self.config = _require_attacker_model(model, api_key, temperature, max_tokens, extra)
+        written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
+        require = partial(require_model, "RedTeamAgent", more=extra, api_key=api_key, written=written)
+        self.config = require(model, temperature=temperature, max_tokens=max_tokens)
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
-        self.planner = _require_attacker_model(metaprompt_model or model, api_key, planner, None, extra)
-        self.scorer = _require_attacker_model(metaprompt_model or model, api_key, 0.0, None, extra)
+        self.planner = require(metaprompt_model or model, temperature=planner, max_tokens=None)
+        self.scorer = require(metaprompt_model or model, temperature=0.0, max_tokens=None)
         self.strategy, self.target, self.total_turns = strategy, target, total_turns
         self.template, self.attack_plan = metaprompt_template, attack_plan
         self.score_responses, self.fast_refusal_detection = score_responses, fast_refusal_detection
@@ -383,10 +386,8 @@ class RedTeamAgent(AgentAdapter):
             if not any(each.role is AgentRole.JUDGE for each in getattr(state.executor, "agents", ())):
                 return await state.executor.fail(said)
             state.executor.marks.append(said)
-            decided = await state.executor.judge()
-            return (
-                decided if decided is not None else await state.executor.fail(f"{said}, and the judge did not decide")
-            )
+            undecided = f"{said}, and the judge did not decide"
+            return await state.executor.judge() or await state.executor.fail(undecided)
 
         early = [] if self.success_score is None else [check_goal]
         turns: list[ScriptStep] = []
@@ -535,14 +536,3 @@ class RedTeamAgent(AgentAdapter):
                 hint="A higher max_tokens helps where the model spends all of it on reasoning.",
             )
         return answer.text
-
-
-def _require_attacker_model(
-    model: str | ModelConfig | None,
-    api_key: str | None,
-    temperature: float,
-    max_tokens: int | None,
-    extra: Any,
-) -> ModelConfig:
-    written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
-    return require_model("RedTeamAgent", model, api_key, temperature, max_tokens, extra, written=written)

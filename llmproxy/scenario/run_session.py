@@ -86,7 +86,6 @@ NOT_FOUND = 404
 _CONNECTIONS = ConnectionPool()
 """Connections to proxies, for the control calls of all runs."""
 atexit.register(_CONNECTIONS.close)
-_PARTIES = {AgentRole.AGENT: AGENT, AgentRole.USER: "user", AgentRole.JUDGE: "judge"}
 
 
 class SessionSpeaker(Protocol):
@@ -175,10 +174,8 @@ class RunSession:
 
     async def set_unattributed_baseline(self) -> None:
         """Store the number of calls that arrived before."""
-        self._watched = {*(env_sessions(env_without_turn(), self.proxy) or (pid_session(),)), HOST.session} - {
-            self.name,
-            "",
-        }
+        watched = env_sessions(env_without_turn(), self.proxy) or (pid_session(),)
+        self._watched = {*watched, HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
     # -- who takes part
@@ -189,7 +186,7 @@ class RunSession:
 
     def llm_for_role(self, role: AgentRole) -> LLM:
         """Return access to models for an adapter of this role: with any client, its calls are its party's."""
-        party = _PARTIES[role]
+        party = role.value.lower()
         if party not in self._llms:
             self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party_name, party)))
         return self._llms[party]
@@ -215,7 +212,7 @@ class RunSession:
         if not adapter.in_process or adapter.uses_session:
             yield 0.0
             return
-        keys, party = self.llm.key_names, _PARTIES[adapter.role]
+        keys, party = self.llm.key_names, adapter.role.value.lower()
         async with process_turn(self.control, self.name, replay=self.llm.replay, key_names=keys, party=party) as waited:
             yield waited
 

@@ -165,13 +165,11 @@ class ScenarioState(BaseModel):
                 for call in message.get("tool_calls") or ():
                     if (call.get("function") or {}).get("name") == tool_name:
                         return dict(call)
-        return None if self._executor is None else self._find_last_wire_call(self._executor, tool_name)
-
-    def _find_last_wire_call(self, executor: RunningScenario, tool_name: str) -> dict[str, Any] | None:
-        for seen in reversed(executor.wire_calls or ()):
-            if seen.name == tool_name:
-                return seen.to_message()
-        self._require_seen(executor, f"whether {tool_name!r} was called")
+        if self._executor is not None:
+            for seen in reversed(self._executor.wire_calls or ()):
+                if seen.name == tool_name:
+                    return seen.to_message()
+            self._require_seen(self._executor, f"whether {tool_name!r} was called")
         return None
 
     def _require_seen(self, executor: RunningScenario, what: str) -> None:

@@ -201,7 +201,12 @@ class _UndoableSteps:
                     self._bound.append((source, holder))
                     return
                 if time.monotonic() >= deadline:
-                    raise _build_still_bound_error(source, holder, patience) from error
+                    raise MachineError(
+                        f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} "
+                        f"after {patience:.0f} s.",
+                        hint="Another process tests with it, or died in the middle. "
+                        f"POST /_llmproxy/sessions/{source}/unbind frees it.",
+                    ) from error
                 self.repeated = True
                 await asyncio.sleep(PAUSE)
             else:
@@ -239,12 +244,3 @@ class _UndoableSteps:
             if holder:
                 with suppress(ControlError):
                     self._control.bind_session_name(source, holder)
-
-
-def _build_still_bound_error(source: str, holder: str, patience: float) -> MachineError:
-    return MachineError(
-        f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after "
-        f"{patience:.0f} s.",
-        hint=f"Another process tests with it, or died in the middle. POST /_llmproxy/sessions/{source}/unbind frees "
-        f"it.",
-    )

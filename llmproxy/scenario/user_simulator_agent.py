@@ -86,13 +86,9 @@ def find_persona(said: Persona | str | Path) -> Persona:
 
 @cache
 def load_built_in_personas() -> dict[str, Persona]:
-    return {
-        each.name: each
-        for each in (
-            _build_persona(entry, "data/prompts/personas.yaml")
-            for entry in read_document(read_file("personas.yaml"), "personas.yaml")
-        )
-    }
+    entries = read_document(read_file("personas.yaml"), "personas.yaml")
+    personas = (_build_persona(entry, "data/prompts/personas.yaml") for entry in entries)
+    return {each.name: each for each in personas}
 
 
 def _read_persona_file(path: Path) -> Persona:

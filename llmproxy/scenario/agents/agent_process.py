@@ -59,9 +59,14 @@ class AgentProcess:
             )
         except (OSError, ValueError) as error:
             where = f" in {cwd}" if cwd and not cwd.is_dir() else ""
+            hint = "Is it installed, and on the PATH?"
+            if " " in words[0]:
+                hint = (
+                    'Write the command as a list of words, ["node", "agent.mjs"], or as one text that is split like a '
+                    "shell's."
+                )
             raise AgentUnreachable(
-                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}",
-                hint=_suggest_start_fix(words),
+                f"the agent `{printable(' '.join(words))}` cannot be started{where}: {error}", hint=hint
             ) from error
         self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._complaints: deque[bytes] = deque(maxlen=_KEPT)
@@ -170,11 +175,3 @@ def _read_pipe_line(pipe: IO[bytes], limit: int = LONGEST) -> bytes:
         return pipe.readline(limit)
     except (OSError, ValueError):  # closed under our feet
         return b""
-
-
-def _suggest_start_fix(words: Sequence[str]) -> str:
-    if " " in words[0]:
-        return (
-            'Write the command as a list of words, ["node", "agent.mjs"], or as one text that is split like a shell\'s.'
-        )
-    return "Is it installed, and on the PATH?"

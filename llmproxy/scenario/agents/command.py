@@ -175,18 +175,15 @@ class CommandAgent(AgentAdapter):
         except LineTooLong as error:
             child.kill_group()
             raise AgentError(f"{self.who} wrote a line that has no end.") from error
-        return self._parse_output_line(child, line, frame["id"])
-
-    def _parse_output_line(self, child: AgentProcess, line: bytes, number: int) -> dict[str, Any]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
             raise self._refuse_output(child, line, "wrote a line on standard output that is no JSON") from None
         if not isinstance(value, dict):
             raise self._refuse_output(child, line, "wrote a line on standard output that is no object")
-        if "id" in value and value["id"] != number:
+        if "id" in value and value["id"] != frame["id"]:
             raise AgentError(
-                f"{self.who} answered message {format_value(value['id'])} when it was asked message {number}."
+                f"{self.who} answered message {format_value(value['id'])} when it was asked message {frame['id']}."
             )
         return value
 

@@ -64,7 +64,15 @@ def build_agent(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
         value = mapping[kind]
         given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
     given = fill_env_variables(given, where, os.environ)
-    _check_keys(given, kind, where)
+    _refuse_unknown(given, KEYS[kind], where)
+    first = _FIRST.get(kind, kind)
+    if first not in given:
+        raise SuiteError(f"{where}: `{first}` is missing.", hint=_KINDS)
+    for key, value in given.items():
+        want = KEYS[kind][key]
+        if not _IS[want](value):
+            shown = "a table" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)
+            raise SuiteError(f"{where}.{key} is {shown}; it must be {want}.", hint=_KINDS if key == first else "")
     return _MAKERS[kind](given, folder)
 
 
@@ -79,33 +87,16 @@ def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, str], where: s
             )
 
 
-def _check_keys(given: Mapping[str, Any], kind: str, where: str) -> None:
-    _refuse_unknown(given, KEYS[kind], where)
-    first = _FIRST.get(kind, kind)
-    if first not in given:
-        raise SuiteError(f"{where}: `{first}` is missing.", hint=_KINDS)
-    for key, value in given.items():
-        want = KEYS[kind][key]
-        if not _IS[want](value):
-            shown = "a table" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)
-            raise SuiteError(f"{where}.{key} is {shown}; it must be {want}.", hint=_KINDS if key == first else "")
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(each, str) for row in value.items() for each in row)
-
-
-def _is_word_list(value: object) -> bool:
-    words = value if isinstance(value, list) else [value]
-    return bool(words) and all(isinstance(word, str) and word for word in words)
-
-
 _IS: Mapping[str, Callable[[object], bool]] = {
     _TEXT: lambda value: isinstance(value, str) and bool(value),
     _NUMBER: lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0,
     _TRUTH: lambda value: isinstance(value, bool),
-    _TABLE: _is_table,
-    _WORDS: _is_word_list,
+    _TABLE: lambda value: (
+        isinstance(value, Mapping) and all(isinstance(each, str) for row in value.items() for each in row)
+    ),
+    _WORDS: lambda value: (
+        value != [] and all(isinstance(word, str) and word for word in (value if isinstance(value, list) else [value]))
+    ),
     _ANY: lambda _value: True,
 }
 
@@ -129,14 +120,9 @@ def _build_service_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
     return ServiceAgent(_build_http_agent(given, folder), **own)
 
 
-def _build_command_agent(given: dict[str, Any], folder: Path) -> AgentAdapter:
-    cwd = folder / given.pop("cwd", ".")
-    return CommandAgent(given.pop("run"), cwd=cwd, **given)
-
-
 _MAKERS: Mapping[str, Callable[[dict[str, Any], Path], AgentAdapter]] = {
     "http": _build_http_agent,
     "url": _build_service_agent,
-    "command": _build_command_agent,
+    "command": lambda given, folder: CommandAgent(given.pop("run"), cwd=folder / given.pop("cwd", "."), **given),
     "python": lambda given, folder: FunctionAgent(given.pop("call"), folder=folder, **given),
 }

@@ -40,10 +40,7 @@ class FunctionAgent(AgentAdapter):
     """Calls a Python callable; one with a parameter `llm` is assumed to use it, and needs no turn."""
 
     def __init__(
-        self,
-        target: Callable[..., Any] | AgentAdapter | str,
-        folder: Path | None = None,
-        timeout: float | None = None,
+        self, target: Callable[..., Any] | AgentAdapter | str, folder: Path | None = None, timeout: float | None = None
     ) -> None:
         """Call `target`, or the attribute ``module:attr`` or ``path/to/file.py:attr``, relative to `folder`.
 
@@ -198,7 +195,11 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
     if path is not None and not path.is_file():
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder))
     try:
-        module = importlib.import_module(name) if path is None else _import_file(path)
+        if path is None:
+            module = importlib.import_module(name)
+        else:
+            label = _name_file_module(path)
+            module = sys.modules.get(label) or load_module_file(path, label)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise AgentUnreachable(
@@ -231,11 +232,6 @@ def _find_module_file(folder: Path | None, name: str) -> Path | None:
 
 def _name_file_module(path: Path) -> str:
     return f"_agent_{path.stem}_{abs(hash(str(path))):x}"
-
-
-def _import_file(path: Path) -> ModuleType:
-    label = _name_file_module(path)
-    return sys.modules.get(label) or load_module_file(path, label)
 
 
 def load_module_file(path: Path, label: str) -> ModuleType:

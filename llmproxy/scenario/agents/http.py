@@ -143,7 +143,12 @@ class HttpAdapter(AgentAdapter):
         except TimeoutError as error:
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
-            raise self._build_unreachable_error(error, crashed=thread in self._reached) from error
+            what = str(error) or type(error).__name__
+            if thread in self._reached:
+                raise AgentError(
+                    f"{self.who} answered before, and now nobody listens there any more: {what}"
+                ) from error
+            raise AgentUnreachable(f"{self.who} cannot be reached: {what}", hint="Is it running?") from error
         except AgentError:
             self._reached.add(thread)
             raise
@@ -156,8 +161,16 @@ class HttpAdapter(AgentAdapter):
         return answer
 
     async def _request_reply(self, method: str, body: object, headers: Mapping[str, str]) -> HttpReply:
+        import httpx
+
         if self._client is None:
-            self._client = self._new_client()
+            # Variables of this process may name our own proxy; what is on this machine is asked directly.
+            trust_env = urlsplit(self.url).hostname not in _LOCAL
+            # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked
+            # twice, so that would look like a crash.
+            limits = httpx.Limits(max_keepalive_connections=0)
+            timeout = httpx.Timeout(None, connect=CONNECT)
+            self._client = httpx.AsyncClient(timeout=timeout, trust_env=trust_env, limits=limits)
         content = bytearray()
         async with self._client.stream(method, self.url, headers=headers, json=body) as response:
             async for piece in response.aiter_bytes():
@@ -170,16 +183,6 @@ class HttpAdapter(AgentAdapter):
                 raise self._build_refusal(response.status_code, response.headers.get("location", ""), found)
         return found
 
-    def _new_client(self) -> httpx.AsyncClient:
-        import httpx
-
-        # Variables of this process may name our own proxy; what is on this machine is asked directly.
-        local = urlsplit(self.url).hostname in _LOCAL
-        timeout = httpx.Timeout(None, connect=CONNECT)
-        # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked twice,
-        # so that would look like a crash.
-        return httpx.AsyncClient(timeout=timeout, trust_env=not local, limits=httpx.Limits(max_keepalive_connections=0))
-
     def _build_refusal(self, status: int, location: str, answer: HttpReply) -> AgentError:
         if status in _REDIRECTS:
             return AgentError(
@@ -189,12 +192,6 @@ class HttpAdapter(AgentAdapter):
         title = html_title(answer.text)
         said = f"a web page ({title!r})" if title is not None else tail(answer.text) or "(nothing)"
         return AgentError(f"{self.who} answered HTTP {status}:\n{said}")
-
-    def _build_unreachable_error(self, error: Exception, *, crashed: bool) -> AgentError | AgentUnreachable:
-        what = str(error) or type(error).__name__
-        if crashed:
-            return AgentError(f"{self.who} answered before, and now nobody listens there any more: {what}")
-        return AgentUnreachable(f"{self.who} cannot be reached: {what}", hint="Is it running?")
 
 
 BODY: Mapping[str, Any] = {"message": "$message", "thread_id": "$thread_id"}
@@ -246,16 +243,14 @@ class HttpAgent(HttpAdapter):
         self.processing = None if processing is None else read_path(processing, "processing")
         self.declared_processing: Any = None
         """Value at that path in the last answer; None without any."""
-        if self.conversation is None and "conversation" in self._template_names:
+        if self.conversation is None and any(
+            "conversation" in each.names for each in (self.body, self.headers, self._address)
+        ):
             raise SuiteError(
                 "body: $conversation is the id that the agent gave, and nothing says where it stands.",
                 hint="Give its path as `conversation`, or use $thread_id, which is ours.",
             )
         self._ids: dict[str, str] = {}
-
-    @property
-    def _template_names(self) -> frozenset[str]:
-        return self.body.names | self.headers.names | self._address.names
 
     @property
     def sends_session(self) -> bool:
@@ -276,7 +271,8 @@ class HttpAgent(HttpAdapter):
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
         self.url = self._fill_url(values)
         found = await self.send_request(self.method, body, values)
-        whole = found.text if self._is_text(found) else found.json(self.who)
+        is_text = found.kind == _TEXT and found.body.strip() and (self.reply is None or not self.reply.steps)
+        whole = found.text if is_text else found.json(self.who)
         self.declared_processing = None
         if self.processing is not None:
             with suppress(LookupError):  # an answer that says nothing of it
@@ -301,10 +297,6 @@ class HttpAgent(HttpAdapter):
             return self.url
         plain = {name: quote("" if value is None else str(value), safe="") for name, value in values.items()}
         return str(self._address.fill(plain, os.environ))
-
-    def _is_text(self, found: HttpReply) -> bool:
-        """Return whether a plain text is the whole answer."""
-        return found.kind == _TEXT and bool(found.body.strip()) and (self.reply is None or not self.reply.steps)
 
     def _pick_value(self, path: Any, whole: object) -> Any:
         try:
@@ -339,9 +331,7 @@ class OpenAIAgent(HttpAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         body = {"model": self.model, "messages": input.messages, **({"stream": True} if self.stream else {})}
-        return self._read_reply(await self.send_request("POST", body, build_values(input)))
-
-    def _read_reply(self, found: HttpReply) -> Any:
+        found = await self.send_request("POST", body, build_values(input))
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):

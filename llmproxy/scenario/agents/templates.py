@@ -9,7 +9,6 @@ inserted as text. ``${name}`` if letters follow, ``$$`` for a dollar sign, ``$en
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentUnreachable, SuiteError
 from llmproxy.scenario.types import AgentInput
-from llmproxy.scenario.values.messages import join_user_texts
+from llmproxy.scenario.values.messages import join_user_texts, to_text
 
 NAMES = {
     "message": "what the user newly said, as text; null if nobody said anything",
@@ -108,11 +107,11 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
         if whole and not whole["dollar"]:
             return _look_up(_get_placeholder_name(whole), values, env)
         return _NAME.sub(
-            lambda match: "$" if match["dollar"] else _to_text(_look_up(_get_placeholder_name(match), values, env)),
+            lambda match: "$" if match["dollar"] else to_text(_look_up(_get_placeholder_name(match), values, env)),
             tree,
         )
     if isinstance(tree, Mapping):
-        return {_to_text(_fill_in(key, values, env)): _fill_in(value, values, env) for key, value in tree.items()}
+        return {to_text(_fill_in(key, values, env)): _fill_in(value, values, env) for key, value in tree.items()}
     if isinstance(tree, list):
         return [_fill_in(value, values, env) for value in tree]
     return tree
@@ -125,12 +124,6 @@ def _look_up(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     if variable not in env:
         raise AgentUnreachable(f"the variable {variable} is not set, which the agent's configuration takes by ${name}.")
     return env[variable]
-
-
-def _to_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 _ENV_IN_FILE = re.compile(r"\$\{env:(\w+)\}")

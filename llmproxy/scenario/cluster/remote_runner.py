@@ -198,17 +198,15 @@ class RemoteRunner:
                 with suppress(Exception):
                     self._ray.cancel(ref, force=False)
                 raise
-            except self._ray.exceptions.TaskCancelledError:
+            except BaseException as error:
                 self._running.discard(ref)
-                raise asyncio.CancelledError from None
-            except deaths as error:
-                self._running.discard(ref)
+                if isinstance(error, self._ray.exceptions.TaskCancelledError):
+                    raise asyncio.CancelledError from None
+                if not isinstance(error, deaths):
+                    raise
                 died = str(error).strip().partition("\n")[0] or type(error).__name__
                 self._again.append(name)
                 self._most = self._find_max_of_each_resource()
-            except BaseException:
-                self._running.discard(ref)
-                raise
             else:
                 self._running.discard(ref)
                 return back

@@ -39,8 +39,9 @@ from llmproxy.scenario.cluster.transfer_files import (
 )
 from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_picklable
 from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.running import run as running
-from llmproxy.scenario.running.run import RunEnded, RunPlan
+from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.running.run_lifecycle import PROGRAM
 from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import Loaded, load
@@ -76,44 +77,42 @@ def on(
     batch = uuid.uuid4().hex[:12]
     with open_cluster(where, batch) as (ray, _):
         runner = RemoteRunner(ray, settings.settings.rate)
-        nodes = _ClusterRunner(runner, where, batch, settings, tuple(send), tuple(send_env), resources)
-        running.REMOTE.append(nodes)
+        nodes = _ClusterRunner(runner, where, batch, settings, send, send_env, resources)
+        running.REMOTE.append(nodes.run_sample)
         try:
             yield
         finally:
-            running.REMOTE.remove(nodes)
+            running.REMOTE.remove(nodes.run_sample)
             nodes.finish_and_merge_cassettes()
 
 
+@dataclass(eq=False)
 class _ClusterRunner:
-    def __init__(
-        self,
-        runner: RemoteRunner,
-        where: str,
-        batch: str,
-        settings: Loaded,
-        send: tuple[str, ...],
-        send_env: tuple[str, ...],
-        resources: Mapping[str, float] | None,
-    ) -> None:
-        self._runner, self._where, self._batch, self._settings = runner, where, batch, settings
-        self._send, self._send_env, self._resources = send, send_env, resources
+    runner: RemoteRunner
+    where: str
+    batch: str
+    settings: Loaded
+    send: Sequence[str]
+    send_env: Sequence[str]
+    resources: Mapping[str, float] | None
+
+    def __post_init__(self) -> None:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        self._folder = cassette_folder(settings)
-        self._known = make_local_number_lookup(settings.settings.store)
+        self._folder = cassette_folder(self.settings)
+        self._known = make_local_number_lookup(self.settings.settings.store)
 
-    async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
+    async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan on a node and emit its events here. Raises on cancellation, or if it cannot be
         sent.
         """
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
         try:
-            back: NodeReply[RunEnded] = await self._runner.run(plan.name, self._resources, parcel, sent, sample, runs)
+            back: NodeReply[RunEnded] = await self.runner.run(plan.name, self.resources, parcel, sent, sample, runs)
         except LLMProxyError as error:
             result = executor.never_ran(error)
-            return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
+            return RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             notify_handlers(handlers, event)
@@ -127,41 +126,38 @@ class _ClusterRunner:
         """Return the parcel of a plan with its reference, sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
-                parcel = self._pack_plan(plan, f"{self._batch}-{len(self._sent)}")
-                sys.stderr.write(f"llmproxy: {describe_parcel(parcel, self._where, 'send=[FILE]')}\n")
-                self._sent[id(plan)] = (
-                    plan,
-                    parcel,
-                    self._runner.put_parcel(parcel),
-                )  # with the plan: else another gets its id
+                parcel = self._pack_plan(plan, f"{self.batch}-{len(self._sent)}")
+                sys.stderr.write(f"llmproxy: {describe_parcel(parcel, self.where, 'send=[FILE]')}\n")
+                # With the plan: else another gets its id.
+                self._sent[id(plan)] = plan, parcel, self.runner.put_parcel(parcel)
             return self._sent[id(plan)][1:]
 
     def _pack_plan(self, plan: RunPlan, batch: str) -> _PlanParcel:
-        root, settings = Path.cwd(), self._settings.settings
+        root, settings = Path.cwd(), self.settings.settings
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
-        files = pack_files([*_list_plan_modules(pickled, root), *glob_files(self._send, root)], root)
+        files = pack_files([*_list_plan_modules(pickled, root), *glob_files(self.send, root)], root)
         server = find_store_server(settings.store)
         name = plan.options.cassette or plan.name
-        typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]
+        typed = [(n.replace("_", "-"), v) for n, v in self.settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]
         words += [(f"--{n}" if v else f"--no-{n}") if isinstance(v, bool) else f"--{n}={v}" for n, v in typed]
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
             cassettes={} if server else load_cassettes(self._folder, [name]), proxy=words, rates=settings.rate,
-            env=collect_variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
+            env=collect_variables(self.send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
             folders=_list_import_folders(root),
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
 
     def finish_and_merge_cassettes(self) -> None:
         """Wait for cancelled runs, report deaths, and merge recordings. Raises MergeConflict."""
-        self._runner.finish_cancelled_runs()
-        for note in self._runner.list_notes():
+        self.runner.finish_cancelled_runs()
+        for note in self.runner.list_notes():
             sys.stderr.write(f"llmproxy: {note}\n")
-        if home := merge_cassettes(self._runner.recorded, self._folder):
+        if home := merge_cassettes(self.runner.recorded, self._folder):
             sys.stderr.write(f"llmproxy: {home}\n")
 
 
@@ -215,9 +211,7 @@ def _list_plan_modules(pickled: bytes, root: Path) -> list[Path]:
         found[name] = path
         waiting += [".".join(name.split(".")[:n]) for n in range(1, name.count(".") + 1)]
         for value in vars(module).values():
-            used = (
-                getattr(value, "__name__", None) if isinstance(value, type(sys)) else getattr(value, "__module__", None)
-            )
+            used = getattr(value, "__name__" if isinstance(value, type(sys)) else "__module__", None)
             if isinstance(used, str) and used in sys.modules:
                 waiting.append(used)
     return sorted(set(found.values()))

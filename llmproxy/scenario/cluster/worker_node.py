@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import llmproxy
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
@@ -108,10 +109,7 @@ class WorkerNode(ABC):
         for name in ("LLMPROXY_URL", "LLMPROXY_STORE", "LLMPROXY_CASSETTE_DIR"):
             os.environ.pop(name, None)
         own = [] if parcel.server else [f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
-        env = {
-            **os.environ,
-            **({"LLMPROXY_STORE": parcel.server} if parcel.server else {}),
-        }  # no other process may see it
+        env = {**os.environ, **({"LLMPROXY_STORE": parcel.server} if parcel.server else {})}  # seen by no other process
         if parcel.rates and take is not None:
             env[PACER_VARIABLE] = self.open.enter_context(serve_pacer(take))
             own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
@@ -152,8 +150,6 @@ _here: tuple[str, WorkerNode] | None = None
 
 def open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode]) -> WorkerNode:
     """Return this process's node of a test, created by its first run; an earlier test's ends. Raises LLMProxyError."""
-    import llmproxy
-
     global _here  # noqa: PLW0603 - what a process has once
     if llmproxy.__version__ != version:
         raise MachineError(

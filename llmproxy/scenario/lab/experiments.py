@@ -19,10 +19,11 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, Transcript
+from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
 from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.running.participants import build_adapters
-from llmproxy.scenario.running.run import RunEnded, RunPlan
+from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, message
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text, replace_file, unique_members
@@ -64,9 +64,7 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            labelled = _parse_line(line, f"line-{number}")
-            if labelled.transcript.id in found:
-                _raise_wrong(f"the id {labelled.transcript.id!r} is taken by an earlier line")
+            labelled = _parse_line(line, f"line-{number}", found)
         except (_WrongLabelLine, SettingsError) as error:
             raise SettingsError(
                 f"{path}:{number}: {error}.".replace("..", "."),
@@ -80,32 +78,31 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
     return list(found.values())
 
 
-def _parse_line(line: str, default_id: str) -> LabelledTranscript:
+def _parse_line(line: str, default_id: str, taken: Container[str]) -> LabelledTranscript:
     try:
         said = json.loads(line, object_pairs_hook=unique_members)
     except (ValueError, RecursionError) as error:
         raise _WrongLabelLine(f"this is not JSON ({error})") from error
     if not isinstance(said, dict):
-        _raise_wrong("this is no JSON object")
+        raise _WrongLabelLine("this is no JSON object")
     if unknown := sorted(set(said) - _MEMBERS):
-        _raise_wrong(f"unknown member {', '.join(unknown)}; there are {', '.join(sorted(_MEMBERS))}")
+        raise _WrongLabelLine(f"unknown member {', '.join(unknown)}; there are {', '.join(sorted(_MEMBERS))}")
     if ("messages" in said) == ("transcript" in said):
-        _raise_wrong("it needs 'messages' or 'transcript', one of them")
+        raise _WrongLabelLine("it needs 'messages' or 'transcript', one of them")
     given = said.get("messages", said.get("transcript"))
+    if not isinstance(given, str) and not (
+        isinstance(given, list) and all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in given)
+    ):
+        raise _WrongLabelLine("'messages' takes a list of messages, each with a role")
     transcript = Transcript(
         id=str(said.get("id", default_id)),
-        messages=_parse_text_transcript(given) if isinstance(given, str) else _check_messages(given),
+        messages=_parse_text_transcript(given) if isinstance(given, str) else given,
         description=str(said.get("description") or ""),
     )
-    return LabelledTranscript(transcript, _read_criterion_labels(said.get("criteria")))
-
-
-def _check_messages(given: object) -> list[Message]:
-    if not isinstance(given, list) or not all(
-        isinstance(each, dict) and isinstance(each.get("role"), str) for each in given
-    ):
-        _raise_wrong("'messages' takes a list of messages, each with a role")
-    return given
+    labels = _read_criterion_labels(said.get("criteria"))
+    if transcript.id in taken:
+        raise _WrongLabelLine(f"the id {transcript.id!r} is taken by an earlier line")
+    return LabelledTranscript(transcript, labels)
 
 
 def _parse_text_transcript(text: str) -> list[Message]:
@@ -119,7 +116,7 @@ def _parse_text_transcript(text: str) -> list[Message]:
         elif messages:
             messages[-1]["content"] += "\n" + line
         else:
-            _raise_wrong("a 'transcript' that is a text begins its lines with 'user:' or 'assistant:'")
+            raise _WrongLabelLine("a 'transcript' that is a text begins its lines with 'user:' or 'assistant:'")
     return messages
 
 
@@ -130,32 +127,22 @@ def _read_criterion_labels(given: object) -> dict[str, str | None]:
     elif isinstance(given, list) and all(isinstance(each, dict) for each in given):
         pairs = [(each.get("text"), each.get("label")) for each in given]
         if unknown := sorted({name for each in given for name in each} - {"text", "label", "comment"}):
-            _raise_wrong(f"a criterion has no {', '.join(unknown)}; it has 'text' and 'label'")
+            raise _WrongLabelLine(f"a criterion has no {', '.join(unknown)}; it has 'text' and 'label'")
     else:
-        _raise_wrong('\'criteria\' takes a list of {"text": ..., "label": ...}')
+        raise _WrongLabelLine('\'criteria\' takes a list of {"text": ..., "label": ...}')
     found: dict[str, str | None] = {}
     for text, label in pairs:
         if not isinstance(text, str) or not text.strip():
-            _raise_wrong(f"a criterion takes a text, not {text!r}")
+            raise _WrongLabelLine(f"a criterion takes a text, not {text!r}")
         if text in found:
-            _raise_wrong(f"the criterion {text!r} is there twice")
-        found[text] = _check_label(label)
+            raise _WrongLabelLine(f"the criterion {text!r} is there twice")
+        plain = str(label).strip().lower() if isinstance(label, (str, bool)) else ""
+        if label is not None and plain not in _LABELS:
+            raise _WrongLabelLine(f"{label!r} is no label; there are passed, failed, inconclusive")
+        found[text] = None if label is None else _LABELS[plain]
     if not found:
-        _raise_wrong("it has no criteria")
+        raise _WrongLabelLine("it has no criteria")
     return found
-
-
-def _check_label(label: object) -> str | None:
-    if label is None:
-        return None
-    plain = str(label).strip().lower() if isinstance(label, (str, bool)) else ""
-    if plain not in _LABELS:
-        _raise_wrong(f"{label!r} is no label; there are passed, failed, inconclusive")
-    return _LABELS[plain]
-
-
-def _raise_wrong(what: str) -> NoReturn:
-    raise _WrongLabelLine(what)
 
 
 # -- labelling the conversations of a report

@@ -23,9 +23,9 @@ from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner
+from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.run_session import run_parallel
-from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import CriterionResult
 
 CLASSES = ("passed", "failed", "inconclusive")
@@ -105,13 +105,10 @@ class JudgeCalibration:
         else:
             told.append("flips on repetition: not measured")
         told.append(f"flips on order: {self.order}" + (" with the criteria reversed" if self.order.compared else ""))
-        return [*told, *self._format_unjudged_conversations()]
-
-    def _format_unjudged_conversations(self) -> list[str]:
         names: dict[str, list[str]] = {}
         for name, why in self.errors.items():
             names.setdefault(why, []).append(name)
-        return [f"left out: {', '.join(several)}: {why}" for why, several in names.items()]
+        return told + [f"left out: {', '.join(several)}: {why}" for why, several in names.items()]
 
     def _format_kappa(self) -> str:
         if self.kappa is None:
@@ -148,15 +145,15 @@ def count_judge_calls(labelled: Sequence[LabelledTranscript], repeats: int, *, o
     return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
 
 
+@dataclass(eq=False)
 class _JudgedConversation:
     """One conversation with the judge's verdicts."""
 
-    def __init__(self, of: LabelledTranscript) -> None:
-        self.of = of
-        self.forward: dict[int, Mapping[str, CriterionResult]] = {}
-        self.reversed: Mapping[str, CriterionResult] | None = None
-        self.error = ""
-        self.missed = False
+    of: LabelledTranscript
+    forward: dict[int, Mapping[str, CriterionResult]] = field(default_factory=dict)
+    reversed: Mapping[str, CriterionResult] | None = None
+    error: str = ""
+    missed: bool = False
 
     async def judge_sample(
         self, bench: JudgeRunner, judge_of: JudgeOf, sample: int, *, backwards: bool = False
@@ -186,8 +183,12 @@ def _describe_error(ended: RunEnded) -> str:
 
 def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random, resamples: int) -> JudgeCalibration:
     whole = [each for each in seen if not each.error]
-    groups = [_pair_labels(each) for each in whole]
+    groups = [
+        [(label, each.statuses_by_repeat(text)[0]) for text, label in each.of.labels.items() if label is not None]
+        for each in whole
+    ]
     pairs = [pair for group in groups for pair in group]
+    agreement = kappa(pairs)
     agreed = sum(human == judge for human, judge in pairs)
     counts = Counter(pairs)
     used = [name for name in CLASSES if any(name in pair for pair in pairs)]
@@ -197,28 +198,25 @@ def _sum_up_calibration(seen: Sequence[_JudgedConversation], rng: random.Random,
         labels=len(pairs),
         agreed=agreed,
         interval=wilson(agreed, len(pairs)),
-        kappa=kappa(pairs),
+        kappa=agreement,
         kappa_interval=None
-        if kappa(pairs) is None
+        if agreement is None
         else bootstrap(groups, lambda of: kappa([*chain(*of)]), rng, resamples),
         table={human: {judge: counts[human, judge] for judge in used} for human in used},
         repetition=_count_flips([pair for said in steady for pair in combinations(said, 2)]),
         unsteady=sum(len(set(said)) > 1 for said in steady),
-        order=_count_flips([pair for each in whole for pair in _pair_orders(each)]),
+        order=_count_flips(
+            [
+                (each.statuses_by_repeat(text)[0], each.reversed[text].status)
+                for each in whole
+                if each.reversed is not None
+                for text in each.of.labels
+            ]
+        ),
         disagreements=[found for each in whole for found in _list_disagreements(each)],
         errors={each.of.transcript.id: each.error for each in seen if each.error},
         missed=any(each.missed for each in seen),
     )
-
-
-def _pair_labels(seen: _JudgedConversation) -> list[tuple[str, str]]:
-    return [(label, seen.statuses_by_repeat(text)[0]) for text, label in seen.of.labels.items() if label is not None]
-
-
-def _pair_orders(seen: _JudgedConversation) -> list[tuple[str, str]]:
-    if seen.reversed is None:
-        return []
-    return [(seen.statuses_by_repeat(text)[0], seen.reversed[text].status) for text in seen.of.labels]
 
 
 def _count_flips(pairs: Sequence[tuple[str, str]]) -> FlipRate:

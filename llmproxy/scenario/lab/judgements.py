@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.running.run import RunEnded, RunPlan
+from llmproxy.scenario.repeats.repeats import RunEnded
+from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, name_cassette
+from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_cassette
 
 CONCURRENCY = 8
 """Concurrent verdicts."""
@@ -51,24 +52,12 @@ class JudgeRunner:
     proxy: str | bool | None = None
     """As in `scenario.run`."""
     mode: str | None = None
-    call_timeout: float | None = CALL_TIMEOUT
 
-    async def judge_transcript(
-        self,
-        judge: Any,
-        transcript: Transcript,
-        sample: int = 1,
-        about: str = "",
-    ) -> RunEnded:
+    async def judge_transcript(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> RunEnded:
         """Return a judge's verdict; `about` separates equal requests in recordings. Raises SettingsError: invalid."""
         name = " ".join(filter(None, (self.name, transcript.id, about)))
-        options = RunOptions(
-            proxy=self.proxy,
-            mode=self.mode,
-            call_timeout=self.call_timeout,
-            cassette=name_cassette(name),
-            history=list(transcript.messages),
-        )
+        history = list(transcript.messages)
+        options = RunOptions(proxy=self.proxy, mode=self.mode, cassette=name_cassette(name), history=history)
         plan = RunPlan(
             name=name, description=transcript.description, agents=[judge], verbose=False, cache_key=None,
             script=[verdict()], options=options, threaded=False,

@@ -97,16 +97,12 @@ def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
             f"the answer is no chat completion, there is no message in it: {_format_body(body)}", _UNUSABLE
         )
     calls = message.get("tool_calls")
-    called = tuple(_read_call(each) for each in calls if _is_call(each)) if isinstance(calls, list) else ()
+    functions = [each.get("function") for each in calls if isinstance(each, dict)] if isinstance(calls, list) else []
+    called = tuple(_read_call(function) for function in functions if isinstance(function, dict))
     return Answer(spoken_text(message.get("content")), called)
 
 
-def _is_call(call: object) -> bool:
-    return isinstance(call, dict) and isinstance(call.get("function"), dict)
-
-
-def _read_call(call: Mapping[str, Any]) -> ModelToolCall:
-    function = call["function"]
+def _read_call(function: Mapping[str, Any]) -> ModelToolCall:
     arguments = function.get("arguments")
     written = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
     return ModelToolCall(str(function.get("name") or ""), written)

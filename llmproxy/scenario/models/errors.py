@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 
 from llmproxy.core.dialects.codecs import ERROR_HEADER
@@ -115,7 +115,19 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
 
 def find_proxy_code(error: BaseException) -> str:
     """Return the code of the proxy's error; empty for another origin."""
-    return next((code for each in _walk_causes(error) for code in _find_proxy_codes_in_headers(each)), "")
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        # The attribute with the headers differs by provider.
+        places = (at, getattr(at, "response", None))
+        carried = [getattr(each, "headers", None) for each in places] + [getattr(at, "litellm_response_headers", None)]
+        for headers in carried:
+            read = getattr(headers, "get", None)
+            if callable(read) and isinstance(code := read(ERROR_HEADER), str):
+                return code
+        at = at.__cause__ or at.__context__
+    return ""
 
 
 def proxy_text(error: BaseException) -> str:
@@ -132,25 +144,6 @@ def proxy_text(error: BaseException) -> str:
         if found := _find_proxy_message(value):
             return found
     return text[max(start, 0) :]
-
-
-def _walk_causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        yield at
-        at = at.__cause__ or at.__context__
-
-
-def _find_proxy_codes_in_headers(error: BaseException) -> Iterator[str]:
-    """Yield the proxy's codes in an exception's headers; their attribute differs by provider."""
-    places = (error, getattr(error, "response", None))
-    carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]
-    for headers in carried:
-        read = getattr(headers, "get", None)
-        if callable(read) and isinstance(code := read(ERROR_HEADER), str):
-            yield code
 
 
 def _read_status(error: BaseException) -> int | None:

@@ -19,12 +19,14 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from llmproxy.amounts import sum_known
+from llmproxy.errors import MissError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval
+from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
 from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import RunOptions, describe_error
+from llmproxy.scenario.values.run_ids_and_options import RunOptions, describe_error, shorten_traceback
 
 _REASON = 200
 """Characters of a run's failure reason in the combined one."""
@@ -32,15 +34,22 @@ CONCURRENCY = 8
 """Default concurrent runs: fast enough, and below a provider's limits of a new account."""
 
 
-class RepeatEnded(Protocol):
-    """Outcome of one run (`run.RunEnded`)."""
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """End of one run: with a result, or with an exception."""
 
-    @property
-    def status(self) -> Status: ...
-    @property
-    def result(self) -> ScenarioResult: ...
-    @property
-    def error(self) -> BaseException | None: ...
+    status: Status
+    result: ScenarioResult
+    """Also after an exception: the known part."""
+    error: BaseException | None = None
+
+    def result_or_raise(self) -> ScenarioResult:
+        """Return the result, or raise the exception, without our frames."""
+        if isinstance(self.error, MissError | ModelError):
+            raise shorten_traceback(self.error) from None  # nor those of the client that was told so
+        if self.error is not None:
+            raise shorten_traceback(self.error)
+        return self.result
 
 
 class Repeatable(Protocol):
@@ -48,7 +57,7 @@ class Repeatable(Protocol):
 
     @property
     def options(self) -> RunOptions: ...
-    async def once(self, sample: int, runs: int) -> Any: ...
+    async def once(self, sample: int, runs: int) -> RunEnded: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +152,7 @@ class _RepeatSeries:
     async def run_samples_in_turn(self) -> None:
         while self._next <= self._runs and not self._is_rate_decided():
             sample, self._next = self._next, self._next + 1
-            ended: RepeatEnded = await self._plan.once(sample, self._runs)
+            ended = await self._plan.once(sample, self._runs)
             error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
             self.done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
 
@@ -195,15 +204,13 @@ def _sum_runs(
 
 def _merge_criteria_verdicts(counted: Sequence[SampleResult]) -> dict[str, Any]:
     """Return the criteria over all runs: failed if one failed, passed if each passed, else inconclusive."""
-    texts = list(dict.fromkeys(text for each in counted for text in _list_judged_criteria(each.result)))
-    failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
-    passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]
+    results = [each.result for each in counted]
+    lists = ((each.passed_criteria, each.failed_criteria, each.inconclusive_criteria) for each in results)
+    texts = dict.fromkeys(text for judged in lists for criteria in judged for text in criteria)
+    failed = [text for text in texts if any(text in each.failed_criteria for each in results)]
+    passed = [text for text in texts if all(text in each.passed_criteria for each in results)]
     others = [text for text in texts if text not in failed and text not in passed]
     return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
-
-
-def _list_judged_criteria(result: ScenarioResult) -> Sequence[str]:
-    return [*result.passed_criteria, *result.failed_criteria, *result.inconclusive_criteria]
 
 
 def _sum_usage_by_party(samples: Sequence[SampleResult]) -> dict[str, PartyUse]:

@@ -89,7 +89,12 @@ class VerdictCounts:
                 f"({self.counted_runs} of {self.runs} count)"
             )
         if self.counted_runs > 1 and not self.runs_not_made:
-            told.append(self._format_pass_k())
+            ks = [k for k in (2, 4, 8, 16, 32) if k < self.counted_runs]
+            parts = [f"pass^{k} {self.pass_hat_k(k):.3f}" for k in ks] + [
+                f"pass@{k} {self.pass_at_k(k):.3f}" for k in ks
+            ]
+            every = "yes" if self.passed == self.counted_runs else "no"
+            told.append("; ".join([*parts, f"all {self.counted_runs} passed: {every}"]))
         return told
 
     def _format_pass_rate(self) -> str:
@@ -107,12 +112,6 @@ class VerdictCounts:
         interval = self.pass_interval
         spread = f", 95 % interval {interval.low:.1%} to {interval.high:.1%}" if interval else ""
         return f"{self.passed} of {self.counted_runs} runs passed ({self.pass_rate:.1%}{spread}){parts}"
-
-    def _format_pass_k(self) -> str:
-        ks = [k for k in (2, 4, 8, 16, 32) if k < self.counted_runs]
-        parts = [f"pass^{k} {self.pass_hat_k(k):.3f}" for k in ks] + [f"pass@{k} {self.pass_at_k(k):.3f}" for k in ks]
-        every = "yes" if self.passed == self.counted_runs else "no"
-        return "; ".join([*parts, f"all {self.counted_runs} passed: {every}"])
 
 
 def decide_verdict(found: VerdictCounts, least: float = 1.0, *, allow_environment_errors: bool = False) -> Status:

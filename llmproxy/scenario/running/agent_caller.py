@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -191,11 +191,16 @@ class Caller:
             raise await self.explain(agent, error) from error.__cause__
 
     async def _call_in_turn(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
-        async with self._take_turn(agent) as waited:
-            self.waited += waited or 0.0
+        session = self.traffic.session
+        async with nullcontext(0.0) if session is None else session.speaking_turn(agent) as waited:
+            self.waited += waited
             self.busy, self.since = agent, self.clock()
             try:
-                returned = await (self.ask or self._call_within_limit)(agent, given)
+                if self.ask is not None:
+                    returned = await self.ask(agent, given)
+                else:
+                    too_long = partial(self.build_timeout_error, agent)
+                    returned = await call_adapter_in_time(agent, given, self.limit, too_long, name=type(agent).__name__)
             except Exception as error:
                 await self._read_new_uses(agent, error)
                 raise
@@ -218,15 +223,6 @@ class Caller:
             f"{name} ({agent.role.value}) gave no answer in {limit:g} s.",
             hint=f"{how}call_timeout=<seconds> allows more for each call, call_timeout=None any time.",
         )
-
-    async def _call_within_limit(self, agent: AgentAdapter, given: AgentInput) -> object:
-        return await call_adapter_in_time(
-            agent, given, self.limit, partial(self.build_timeout_error, agent), name=type(agent).__name__
-        )
-
-    def _take_turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
-        session = self.traffic.session
-        return nullcontext(0.0) if session is None else session.speaking_turn(agent)
 
     async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Read new traffic. Raises MissError; UpstreamError: the agent's provider is unreachable."""

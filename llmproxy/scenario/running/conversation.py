@@ -69,16 +69,8 @@ class SpeakingOrder:
         self.roles = list(AgentRole)
         self.begun = False
 
-    def add_agent(self, agent: AgentAdapter) -> None:
-        """Add an agent; in this turn too, unless its role is over."""
-        self.pending.append(agent)
-
-    def remove_agent(self, agent: AgentAdapter) -> None:
-        """Remove an agent."""
+    def remove_pending(self, agent: AgentAdapter) -> None:
         self.pending = [each for each in self.pending if each is not agent]
-
-    def has_role(self, role: AgentRole) -> bool:
-        return any(agent.role is role for agent in self.agents)
 
     def next_speaker(self) -> NextSpeaker | None:
         """Return the next speaker in this turn, dropping roles that are over; None when the turn is over."""
@@ -125,11 +117,8 @@ class SpeakingOrder:
         self.begun = True
 
     def mark_spoken(self, agent: AgentAdapter) -> None:
-        self.pending = [each for each in self.pending if each is not agent]
+        self.remove_pending(agent)
         self.begun = True
-
-
-KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
 
 async def await_value(value: Any) -> Any:
@@ -212,22 +201,17 @@ class Conversation:
     def let_agent_join(self, agent: AgentAdapter) -> Iterator[None]:
         """Add an agent temporarily: a step's user or judge. It leaves before another one joins."""
         self.agents.append(agent)
-        self.turns.add_agent(agent)
+        self.turns.pending.append(agent)  # in this turn too, unless its role is over
         self._unheard.append([])
         try:
             yield
         finally:
             self._unheard.pop()
-            self.turns.remove_agent(self.agents.pop())
+            self.turns.remove_pending(self.agents.pop())
 
     # -- what is said
 
-    def add_message(
-        self,
-        message: Message,
-        from_agent_idx: int | None = None,
-        **about: Any,
-    ) -> None:
+    def add_message(self, message: Message, from_agent_idx: int | None = None, **about: Any) -> None:
         """Append a message for all agents but the one with index `from_agent_idx`."""
         kept = to_message(message, AgentRole.AGENT)
         self.messages.append(kept)
@@ -301,7 +285,7 @@ class Conversation:
         except BaseException as error:
             self.caller.broke = agent.role
             self.emitter.emit_step(
-                KINDS[agent.role],
+                agent.role.value.lower(),
                 label=type(agent).__name__,
                 status=classify_run_error(error, agent.role),
                 message=describe_error(error),
@@ -330,12 +314,20 @@ class Conversation:
 
     def _take_answer(self, index: int, answer: AdapterAnswer, *, judgment: bool) -> list[Message] | ScenarioResult:
         agent, said = self.agents[index], answer.returned
-        name, kind, ms = type(agent).__name__, KINDS[agent.role], answer.seconds * 1000
+        name, kind, ms = type(agent).__name__, agent.role.value.lower(), answer.seconds * 1000
         if isinstance(said, ScenarioResult):
             said = self.fill_result(said.model_copy(update={"messages": []}))
         elif answer.farewell is None or self.setting.adds_user_farewell:
             self._spoken += [(self.traffic.seen, len(self.messages))] if agent.role is AgentRole.AGENT else []
-            calls = [_build_event_tool_call(call) for call in answer.tool_calls]
+            calls = [
+                {
+                    "name": call.name,
+                    "arguments": copy_value(call.arguments),
+                    "result": copy_value(call.result),
+                    "where": "" if call.interaction is None else f"interaction {call.interaction}",
+                }
+                for call in answer.tool_calls
+            ]
             for number, message in enumerate(said):
                 first = number == 0
                 self.add_message(message, index, ms=ms if first else None, tool_calls=calls if first else ())
@@ -368,10 +360,12 @@ class Conversation:
 
     def fill_result(self, result: ScenarioResult) -> ScenarioResult:
         """Return a result completed with the run's data; messages are the conversation by default."""
+        times = self._agent_times.items()
+        agent_time = sum(took for index, took in times if self.agents[index].role is AgentRole.AGENT)
         found: dict[str, Any] = {
             "messages": copy_messages(result.messages or self.messages),
             "total_time": self.caller.clock() - self._began if result.total_time is None else result.total_time,
-            "agent_time": self._sum_agent_time() if result.agent_time is None else result.agent_time,
+            "agent_time": agent_time if result.agent_time is None else result.agent_time,
             "thread_id": self.state.thread_id,
         }
         return result.model_copy(update=found)
@@ -379,18 +373,13 @@ class Conversation:
     def build_turns_exhausted(self, reasoning: str = "") -> ScenarioResult:
         """Return the result of an undecided run: all criteria are inconclusive."""
         said = reasoning or f"Reached maximum turns ({self.state.config.turn_limit}) without conclusion"
-        open_ones = list(self.criteria)
-        return self.fill_result(
-            ScenarioResult(success=False, messages=[], reasoning=said, inconclusive_criteria=open_ones)
-        )
+        left = list(self.criteria)
+        return self.fill_result(ScenarioResult(success=False, messages=[], reasoning=said, inconclusive_criteria=left))
 
     @property
     def criteria(self) -> tuple[str, ...]:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
         return tuple(str(each) for judge in judges for each in AdapterAttributes.of_adapter(judge).criteria or ())
-
-    def _sum_agent_time(self) -> float:
-        return sum(took for index, took in self._agent_times.items() if self.agents[index].role is AgentRole.AGENT)
 
     def _count_turn(self) -> None:
         self.state.current_turn += 1
@@ -406,16 +395,6 @@ def _is_judge_with_criteria(agent: AgentAdapter) -> bool:
     """Return whether a verdict can be demanded: from a judge, unless it declares no criteria."""
     criteria = AdapterAttributes.of_adapter(agent).criteria
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
-
-
-def _build_event_tool_call(call: ToolUse) -> dict[str, Any]:
-    where = "" if call.interaction is None else f"interaction {call.interaction}"
-    return {
-        "name": call.name,
-        "arguments": copy_value(call.arguments),
-        "result": copy_value(call.result),
-        "where": where,
-    }
 
 
 _ADD = {
@@ -523,10 +502,10 @@ class ScriptActions:
     async def _add_message(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
         if content is None:
             return await self._call_role(role, None)
-        if role is AgentRole.USER and not self.conversation.turns.has_role(role):
+        if role is AgentRole.USER and not any(agent.role is role for agent in self.conversation.agents):
             self.conversation.turns.mark_role_spoken(role)  # a scripted user needs no simulator
-        elif not self.conversation.turns.claim_turn(role):
-            raise ValueError(_build_no_participant(role, content))
+        else:
+            self._claim_turn(role, content)
         self.conversation.add_message(to_message(content, role))
         self.conversation.emitter.emit_step(role.value.lower(), label="scripted")
         return None
@@ -535,20 +514,19 @@ class ScriptActions:
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call the agents of a role; return only a result."""
-        speaker = self.conversation.turns.claim_turn(role)
-        if not speaker:
-            raise ValueError(_build_no_participant(role, content))
+        speaker = self._claim_turn(role, content)
         self.conversation.unscripted = False
         result = await self.conversation.call(speaker.place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
-
-def _build_no_participant(role: AgentRole, content: object) -> str:
-    quoted = "" if content is None else f" with content `{content}`"
-    return (
-        f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "
-        f"please add {_ADD[role]} to the scenario `agents` list"
-    )
+    def _claim_turn(self, role: AgentRole, content: object) -> NextSpeaker:
+        if speaker := self.conversation.turns.claim_turn(role):
+            return speaker
+        quoted = "" if content is None else f" with content `{content}`"
+        raise ValueError(
+            f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "
+            f"please add {_ADD[role]} to the scenario `agents` list"
+        )
 
 
 # -- debug mode: before the simulator speaks, a person may write in its place

@@ -87,17 +87,13 @@ def choose_cassette_name(
     if options.cassette:
         return options.cassette
     own = name_cassette(name, set_id)
-    return (
-        namesakes.name(own, _digest_scenario(description, script, options)) if host.place is None else host.place(own)
-    )
-
-
-def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
-    """Return a digest that separates scenarios of one name and is stable between runs."""
+    if host.place is not None:
+        return host.place(own)
+    # Separates scenarios of one name, and is the same in every run.
     steps = [[step.kind, step.said] if isinstance(step, Step) else _get_qualified_name(step) for step in script or ()]
     given = [options.fields, options.parameters, options.history, options.mock]
     text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_get_qualified_name)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return namesakes.name(own, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 
 
 def _get_qualified_name(thing: object) -> str:
@@ -180,7 +176,12 @@ class ScenarioExecutor:
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
         langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
-        self.emitter = EventEmitter(self._build_started_event(), (langwatch, *self.handlers))
+        started = Started(
+            scenario=name, name=name, description=description, set_id=self.scenario_set_id, batch_id=self.batch_run_id,
+            run_id=make_run_id(), sample=self.options.sample, runs=self.options.runs,
+            metadata=dict(self.options.metadata or {}),
+        )  # fmt: skip
+        self.emitter = EventEmitter(started, (langwatch, *self.handlers))
         self.running_scenario = self
         self.lifecycle: RunLifecycle[ScriptStep, ScenarioResult] = RunLifecycle(
             self, limit=self.options.timeout, call_limit=self.options.call_timeout, clock=self.clock
@@ -455,13 +456,6 @@ class ScenarioExecutor:
             found["tool_calls"] = tuple(traffic.read_wire.list_tool_uses())
             found["recorded_at"] = find_first_recorded_time(traffic.calls)
         return result.model_copy(update=found)
-
-    def _build_started_event(self) -> Started:
-        return Started(
-            scenario=self.name, name=self.name, description=self.description, set_id=self.scenario_set_id,
-            batch_id=self.batch_run_id, run_id=make_run_id(), sample=self.options.sample, runs=self.options.runs,
-            metadata=dict(self.options.metadata or {}),
-        )  # fmt: skip
 
     @property
     def handlers(self) -> tuple[Handler, ...]:

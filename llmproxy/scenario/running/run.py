@@ -12,16 +12,15 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, cast, overload
+from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
-from llmproxy.errors import MissError
 from llmproxy.report.event_handlers import HandlerLike
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported
-from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
+from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.running.run_thread import run_in_new_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
@@ -31,33 +30,8 @@ _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphor
 """Semaphores of `max_concurrency`: runs of one loop with the same number share one."""
 
 
-class RemoteRunner(Protocol):
-    """Executes plans on other machines."""
-
-    async def once(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
-        """Run one sample of a plan, as `RunPlan.once`."""
-
-
-REMOTE: list[RemoteRunner] = []
-"""Remote runner of this process's runs; empty: local. Set by `scenario.on`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnded:
-    """End of one run: with a result, or with an exception."""
-
-    status: Status
-    result: ScenarioResult
-    """Also after an exception: the known part."""
-    error: BaseException | None = None
-
-    def result_or_raise(self) -> ScenarioResult:
-        """Return the result, or raise the exception, without our frames."""
-        if isinstance(self.error, MissError | ModelError):
-            raise shorten_traceback(self.error) from None  # nor those of the client that was told so
-        if self.error is not None:
-            raise shorten_traceback(self.error)
-        return self.result
+REMOTE: list[Callable[[RunPlan, int, int], Awaitable[RunEnded]]] = []
+"""Runs one sample of a plan on another machine, as `RunPlan.once`; empty: local. Set by `scenario.on`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,21 +62,16 @@ class RunPlan:
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
         """Run one sample and return its outcome. Raises only if cancelled, or if the plan is invalid."""
         if REMOTE:
-            return await REMOTE[-1].once(self, sample, runs)
-        executor = self.build_executor(sample, runs)
-        limit = _get_concurrency_semaphore(self.options.max_concurrency)
-        if limit is None:
-            return await self._run_executor(executor)
-        async with limit:
-            return await self._run_executor(executor)
-
-    async def _run_executor(self, executor: ScenarioExecutor) -> RunEnded:
-        try:
-            result = await (run_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor))
-        except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
-            broken = executor.outcome or executor.build_error_result(error)
-            return RunEnded(broken.status or classify_run_error(error, None), broken, error)
-        return RunEnded(result.status or Status.FAILED, result)
+            return await REMOTE[-1](self, sample, runs)
+        executor, number = self.build_executor(sample, runs), self.options.max_concurrency
+        limits = _LIMITS.setdefault(asyncio.get_running_loop(), {})
+        async with nullcontext() if number is None else limits.setdefault(number, asyncio.Semaphore(number)):
+            try:
+                result = await (run_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor))
+            except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
+                broken = executor.outcome or executor.build_error_result(error)
+                return RunEnded(broken.status or classify_run_error(error, None), broken, error)
+            return RunEnded(result.status or Status.FAILED, result)
 
 
 _OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("options", "threaded"))
@@ -120,12 +89,6 @@ async def _run_on_callers_loop(executor: ScenarioExecutor) -> ScenarioResult:
 def _clone_adapter(agent: Any) -> Any:
     clone = None if isinstance(agent, type) else getattr(agent, "clone", None)
     return clone() if callable(clone) else agent
-
-
-def _get_concurrency_semaphore(number: int | None) -> asyncio.Semaphore | None:
-    if number is None:
-        return None
-    return _LIMITS.setdefault(asyncio.get_running_loop(), {}).setdefault(number, asyncio.Semaphore(number))
 
 
 # The parameters twice more, so that type checkers know that `runs=N` gives a RepeatResult.
@@ -254,5 +217,4 @@ async def _run_plan(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
         return (await plan.once()).result_or_raise()
-    many: Callable[..., Awaitable[ScenarioResult]] = run_many
-    return await many(plan, runs, threshold=threshold, **repeats)
+    return await run_many(plan, runs, threshold=threshold, **repeats)

@@ -359,7 +359,7 @@ class RunLifecycle[S, R]:
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         # SDKs look for it in `sys.modules` (openai 3): half of it is there while the thread of another run imports it.
         importlib.import_module("httpx")
-        shielded = wait_despite_cancel if self.thorough else _await_directly
+        shielded: Callable[[Awaitable[R]], Awaitable[R]] = wait_despite_cancel if self.thorough else lambda work: work
         try:
             try:
                 result = await self._run_timed()
@@ -397,8 +397,7 @@ class RunLifecycle[S, R]:
             if self.outcome is None:
                 await wait_despite_cancel(self._end_broken(error))
             return
-        self.played.emit_start()
-        self._set_outcome(self.played.build_error_result(error), error)  # whoever waits must not wait for a proxy
+        self.never_ran(error)  # whoever waits must not wait for a proxy
         await self._close_all(raising=False)
 
     def _set_outcome(self, result: R, error: BaseException | None) -> R:
@@ -415,11 +414,18 @@ class RunLifecycle[S, R]:
             async with scope:
                 if self.thorough:
                     self._start_time_limit(scope)
-                await self._open_playable()
+                self._asked = await self.played.choose_session()
+                if self._asked is not None:
+                    await self._open_session(self._asked)
+                await self.played.open(self.session)
                 self.played.emit_start()
                 if not self.thorough:
                     self._start_time_limit(scope)
-                return await self._play_steps()
+                await self.played.begin()
+                for number, step in enumerate(self.played.steps):
+                    if (result := await self.played.take_step(number, step)) is not None:
+                        return result
+                return await self.played.conclude()
         except TimeoutError as error:
             if not scope.expired():
                 raise
@@ -427,23 +433,10 @@ class RunLifecycle[S, R]:
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
             raise MachineError(f"{describe_sys_exit(self.played.describe_actor, error)}.") from error
 
-    async def _play_steps(self) -> R:
-        await self.played.begin()
-        for number, step in enumerate(self.played.steps):
-            if (result := await self.played.take_step(number, step)) is not None:
-                return result
-        return await self.played.conclude()
-
     def _start_time_limit(self, scope: asyncio.Timeout) -> None:
         self._since = self.clock()
         if self.limit is not None:
             scope.reschedule(asyncio.get_running_loop().time() + self.limit)
-
-    async def _open_playable(self) -> None:
-        self._asked = await self.played.choose_session()
-        if self._asked is not None:
-            await self._open_session(self._asked)
-        await self.played.open(self.session)
 
     async def _open_session(self, asked: SessionRequest) -> None:
         # Runs of one recording in this process come one after the other, however long one takes.
@@ -559,7 +552,3 @@ class RunLifecycle[S, R]:
         self.problems = ["blocked thread"]
         self._set_outcome(self.played.build_error_result(error), error)
         self._release_recording_lock()  # whoever is next learns from the proxy that the session is still open
-
-
-async def _await_directly[T](work: Awaitable[T]) -> T:
-    return await work

@@ -20,7 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text, unique_members
 from llmproxy.scenario.running.conversation import Conversation
 from llmproxy.scenario.types import AgentRole, Message
-from llmproxy.scenario.values.messages import copy_messages
+from llmproxy.scenario.values.messages import copy_messages, to_text
 from llmproxy.trace import Cassette
 from llmproxy.trace.spans import Span, SpanKind
 
@@ -68,9 +68,9 @@ def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
         if found is None:
             continue
         if span.kind is SpanKind.USER_INPUT:
-            found.append({"role": "user", "content": _to_text_or_json(span.input)})
+            found.append({"role": "user", "content": to_text(span.input)})
         elif span.kind is SpanKind.AGENT_OUTPUT:
-            found.append({"role": "assistant", "content": _to_text_or_json(span.output)})
+            found.append({"role": "assistant", "content": to_text(span.output)})
     longest = max(said.values(), key=len, default=[])
     return longest if len(longest) > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
 
@@ -107,7 +107,3 @@ def _check_messages(messages: list[Any], where: str) -> list[Message]:
                 f"{where}: message {place + 1} is {message!r}; a message has a role of {', '.join(sorted(_ROLES))}."
             )
     return [dict(message) for message in messages]
-
-
-def _to_text_or_json(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -73,7 +73,18 @@ class Criteria:
 
     def findings_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the findings by id; strings and objects only, which every provider accepts."""
-        return object_schema({id_: {"description": _shorten_hint(text), **_finding_schema()} for id_, text in self})
+        schema = object_schema(
+            {
+                "evidence": {
+                    "type": "string",
+                    "description": "Words quoted exactly from the conversation; empty if there are none.",
+                },
+                "reason": {"type": "string", "description": "One sentence."},
+                "status": {"type": "string", "enum": [each.value for each in CriterionOutcome]},
+            }
+        )
+        hints = {id_: text if len(text) <= _HINTED else text[:_HINTED] + "..." for id_, text in self}
+        return object_schema({id_: {"description": hint, **schema} for id_, hint in hints.items()})
 
     def read_findings(self, given: object) -> tuple[dict[str, Finding], list[str]]:
         """Return the findings of an answer by id, and its problems.
@@ -155,25 +166,8 @@ def _fold_text(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text.translate(_QUOTES)).casefold().split())
 
 
-def _finding_schema() -> dict[str, Any]:
-    return object_schema(
-        {
-            "evidence": {
-                "type": "string",
-                "description": "Words quoted exactly from the conversation; empty if there are none.",
-            },
-            "reason": {"type": "string", "description": "One sentence."},
-            "status": {"type": "string", "enum": [each.value for each in CriterionOutcome]},
-        }
-    )
-
-
 def object_schema(members: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
-
-
-def _shorten_hint(text: str) -> str:
-    return text if len(text) <= _HINTED else text[:_HINTED] + "..."
 
 
 def _read_finding(value: object) -> Finding | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -167,26 +167,19 @@ def read_path(text: str, what: str = "reply") -> ValuePath:
                 hint="A path is like $.choices[0].message.content; also [-1], [*] and ['odd name'].",
             )
         at = found.end()
-        if found["name"] is not None:
-            steps.append(found["name"])
-        elif found["index"] is not None:
+        if found["index"] is not None:
             steps.append(int(found["index"]))
-        elif found["every"]:
-            steps.append(EVERY)
         else:
-            steps.append(found["quoted"])
+            steps.append(EVERY if found["every"] else found["name"] or found["quoted"])
     return ValuePath(text, tuple(steps))
 
 
-def pick_value(path: ValuePath, value: Any) -> Any:
+def pick_value(path: ValuePath, value: Any, where: str = "$") -> Any:
     """Return the value at a path. Raises LookupError with the step that fails, and the existing members."""
-    return _pick_steps(path.steps, value, "$")
-
-
-def _pick_steps(steps: Sequence[str | int | None], value: Any, where: str) -> Any:
-    for at, step in enumerate(steps):
+    for at, step in enumerate(path.steps):
         if step is EVERY and isinstance(value, list):
-            return [_pick_steps(steps[at + 1 :], each, f"{where}[{n}]") for n, each in enumerate(value)]
+            rest = ValuePath(path.text, path.steps[at + 1 :])
+            return [pick_value(rest, each, f"{where}[{n}]") for n, each in enumerate(value)]
         if isinstance(step, int) and isinstance(value, list) and -len(value) <= step < len(value):
             value, where = value[step], f"{where}[{step}]"
         elif isinstance(step, str) and isinstance(value, dict) and step in value:
@@ -243,6 +236,11 @@ def _check_message(value: Any, who: str) -> dict[str, Any]:
     if value["role"] == "assistant" and not value.get("content") and not value.get("tool_calls"):
         raise AgentError(f"{who} answered with an empty message: {format_value(value)}")
     return value
+
+
+def to_text(value: Any) -> str:
+    """Return a text unchanged, nothing for None, and anything else as JSON."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:

@@ -13,8 +13,7 @@ from llmproxy import scenario
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import wilson
-from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
-from llmproxy.scenario.running.run import RunEnded
+from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_many
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Ear
