@@ -139,9 +139,7 @@ class JudgeAgent(AgentAdapter):
         return result if forced or result.success or result.failed_criteria else []
 
     def _is_too_early(self, given: AgentInput) -> bool:
-        """Return whether it is too early: the judge's `min_turns` include its turn, the run's do not (as
-        originally).
-        """
+        """Return whether it is too early: the judge's `min_turns` include its turn, the run's do not."""
         state = given.scenario_state
         if state is None:
             return False
@@ -215,12 +213,7 @@ def _build_judge_configs(
     max_tokens: int | None,
     more: Mapping[str, Any],
 ) -> tuple[ModelConfig, ...]:
-    if (
-        isinstance(judges, str)
-        or judges is True
-        or (isinstance(judges, int) and judges < 1)
-        or (not isinstance(judges, int) and not judges)
-    ):
+    if isinstance(judges, str | bool) or not judges or (isinstance(judges, int) and judges < 1):
         raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
     models = [model] * judges if isinstance(judges, int) else list(judges)
     written = 'JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...])'

@@ -133,7 +133,6 @@ def _find_excerpts(entry: str, words: Sequence[str]) -> list[str]:
 # -- asking one judge
 
 CONTINUE, FINISH = "continue_test", "finish_test"
-INVALID = "Invalid response from judge agent"
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _SHOWN = 300
 """Maximum characters of a malformed answer quoted in an error."""
@@ -224,19 +223,13 @@ class Question:
                 return self._read_ruling(answer)
             except _Unusable as error:
                 unusable = error
-            said += [
-                {"role": "assistant", "content": _quote_answer(answer)},
-                {
-                    "role": "user",
-                    "content": prompt("judge_repair", problem=unusable.problem, instruction=self.instruction_prompt),
-                },
-            ]
+            repair = prompt("judge_repair", problem=unusable.problem, instruction=self.instruction_prompt)
+            said += [{"role": "assistant", "content": _quote_answer(answer)}, {"role": "user", "content": repair}]
         assert unusable is not None  # noqa: S101 - the loop runs
         if unusable.partial is not None:
             return unusable.partial
-        raise JudgeError(
-            unusable.literal, hint=f"{model.model} ({party}) was asked twice; another model may do better."
-        )
+        hint = f"{model.model} ({party}) was asked twice; another model may do better."
+        raise JudgeError(f"Invalid response from judge agent, {unusable.literal}", hint=hint)
 
     @property
     def instruction_prompt(self) -> str:
@@ -302,35 +295,30 @@ class Question:
             first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
-                raise _Unusable(problem, f"{INVALID}, {problem}: {_shorten(_quote_answer(answer))!r}")
+                raise _Unusable(problem, f"{problem}: {_shorten(_quote_answer(answer))!r}")
             return self._parse_ruling(*first)
         found = _OBJECT.search(answer.text)
         given = _load_json_or_none(found[0]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
             return self._parse_ruling(str(given.get("decision") or FINISH), given)
-        raise _Unusable(
-            f"it calls no tool; call {self._verdict_tools()}",
-            f"{INVALID}, tool calls not found: {_shorten(answer.text)!r}",
-        )
+        said = f"tool calls not found: {_shorten(answer.text)!r}"
+        raise _Unusable(f"it calls no tool; call {self._verdict_tools()}", said)
 
     def _parse_ruling(self, name: str, given: object) -> Ruling:
         if name == CONTINUE:
             if self.forced:
                 problem = "the conversation is over and cannot go on"
-                raise _Unusable(problem, f"{INVALID}, {problem}", Ruling(goes_on=True))
+                raise _Unusable(problem, problem, Ruling(goes_on=True))
             return Ruling(goes_on=True)
+        tools = self._verdict_tools()
         if name in {EXPAND, GREP} and self.look is not None:
-            raise _Unusable(
-                f"nothing more can be looked up; call {self._verdict_tools()}", f"{INVALID}, it only looks things up"
-            )
+            raise _Unusable(f"nothing more can be looked up; call {tools}", "it only looks things up")
         if name != FINISH:
-            raise _Unusable(
-                f"there is no tool {_shorten(name)!r}; call {self._verdict_tools()}",
-                f"{INVALID}, unknown tool: {_shorten(name)!r}",
-            )
+            odd = repr(_shorten(name))
+            raise _Unusable(f"there is no tool {odd}; call {tools}", f"unknown tool: {odd}")
         if not isinstance(given, Mapping):
             problem = f"the arguments of {FINISH} are no JSON object"
-            raise _Unusable(problem, f"{INVALID}, {problem}: {_shorten(str(given))!r}")
+            raise _Unusable(problem, f"{problem}: {_shorten(str(given))!r}")
         reasoning, verdict = given.get("reasoning"), given.get("verdict")
         findings, problems = self.criteria.read_findings(given.get("criteria"))
         ruling = Ruling(
@@ -341,7 +329,7 @@ class Question:
             verdict=verdict if isinstance(verdict, str) else None,
         )
         if problems:
-            raise _Unusable("; ".join(problems), f"{INVALID}, {'; '.join(problems)}", ruling)
+            raise _Unusable("; ".join(problems), "; ".join(problems), ruling)
         return ruling
 
     def _verdict_tools(self) -> str:

@@ -103,11 +103,8 @@ def _format_message(number: int, message: Message, names: dict[str, str], longes
     if role == "tool":
         name = message.get("name") or names.get(str(message.get("tool_call_id")))
         role, text = f"tool {name}" if name else "tool", _cut_text(text, longest)
-    if not text and calls:
-        head = f"[{number}] {role}:"
-    else:
-        head = f"[{number}] {role}: {text}" if text else f"[{number}] {role}: (empty)"
-    return [head, *(f"    calls {call}" for call in calls)]
+    said = "" if calls and not text else f" {text or '(empty)'}"
+    return [f"[{number}] {role}:{said}", *(f"    calls {call}" for call in calls)]
 
 
 def _format_tool_calls(message: Message, names: dict[str, str], longest: int | None = LONGEST_RESULT) -> list[str]:

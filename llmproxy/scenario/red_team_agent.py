@@ -421,10 +421,8 @@ class RedTeamAgent(AgentAdapter):
         notes = await self._on_answer(attack, input)
         description = get_scenario_description(input)
         system = self.strategy.build_system_prompt(self.target, attack.turn, self.total_turns, description, plan)
-        first: list[Message] = [
-            {"role": "user", "content": "(The conversation has not begun. Write your first message.)"}
-        ]
-        messages = [{"role": "system", "content": system}, *first, *attack.said]
+        first = {"role": "user", "content": "(The conversation has not begun. Write your first message.)"}
+        messages = [{"role": "system", "content": system}, first, *attack.said]
         raw = await self._ask_model(self.config, messages, input, "attacks")
         made = self.strategy.parse_attacker_output(raw)
         attack.said.append({"role": "assistant", "content": raw})
@@ -438,10 +436,8 @@ class RedTeamAgent(AgentAdapter):
 
     async def _on_answer(self, attack: _AttackState, given: AgentInput) -> list[str]:
         """Score or remove the agent's last answer; returns the data for a report."""
-        answer = next(
-            (get_text(each) for each in reversed(given.messages) if each.get("role") == "assistant" and get_text(each)),
-            "",
-        )
+        texts = (get_text(each) for each in reversed(given.messages) if each.get("role") == "assistant")
+        answer = next(filter(None, texts), "")
         if attack.turn == 1 or not answer:
             return []
         refused = _REFUSES.search(answer[:_HEAD]) is not None
@@ -464,11 +460,8 @@ class RedTeamAgent(AgentAdapter):
         if not self.score_responses:
             return []
         attack.scores.append(score)
-        return [
-            f"last answer {score} of {BEST}: {hint}"
-            if score is not None
-            else "last answer without a score: the scorer gave none"
-        ]
+        known = f"last answer {score} of {BEST}: {hint}"
+        return ["last answer without a score: the scorer gave none" if score is None else known]
 
     def _encode_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
         """Return a message as sent, and its disguise: deterministic by thread and turn, so that it replays."""

@@ -88,10 +88,7 @@ def env_without_turn(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def get_session_lock(proxy: str, session: str) -> FairLock:
     """Return the lock of a session in a service's base URLs."""
     with _GUARD:
-        queue = _SERVICES.get((proxy, session))
-        if queue is None:
-            queue = _SERVICES[proxy, session] = FairLock()
-        return queue
+        return _SERVICES.setdefault((proxy, session), FairLock())
 
 
 def env_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:

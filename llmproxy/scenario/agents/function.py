@@ -78,9 +78,7 @@ class FunctionAgent(AgentAdapter):
         return AdapterAttributes.of_adapter(self._found).declared_processing
 
     async def open(self, session: RunSession | None) -> None:
-        """Import it, if not yet done, in a turn's environment. Raises AgentUnreachable: not found; AgentError: it
-        raised.
-        """
+        """Import it once, in a turn's environment. Raises AgentUnreachable: not found; AgentError: it raised."""
         if session is not None and self._found is None and not _is_module_imported(str(self.target), self.folder):
             async with session.importing_environment():
                 self._load_target()

@@ -10,7 +10,7 @@ inserted as text. ``${name}`` if letters follow, ``$$`` for a dollar sign, ``$en
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,7 @@ class RequestTemplate:
     @classmethod
     def from_tree(cls, tree: Any, what: str) -> RequestTemplate:
         """Parse a template; `what` names its key for errors. Raises SuiteError for an unknown name."""
-        found: set[str] = set()
-        _collect_names(tree, found)
+        found = frozenset(_iter_names(tree))
         for name in sorted(found):
             if name not in NAMES and not name.startswith("env."):
                 known = ", ".join(f"${each}" for each in NAMES)
@@ -55,7 +54,7 @@ class RequestTemplate:
                     f"{what}: there is no ${name}{did_you_mean(name, NAMES)}",
                     hint=f"There are {known} and $env.NAME; $$ is a dollar sign.",
                 )
-        return cls(tree, frozenset(found))
+        return cls(tree, found)
 
     @property
     def sends_session(self) -> bool:
@@ -83,18 +82,12 @@ def build_values(given: AgentInput, conversation: str | None = None) -> dict[str
     }
 
 
-def _collect_names(tree: Any, found: set[str]) -> None:
+def _iter_names(tree: Any) -> Iterator[str]:
     if isinstance(tree, str):
-        for match in _NAME.finditer(tree):
-            if not match["dollar"]:
-                found.add(_get_placeholder_name(match))
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            _collect_names(key, found)
-            _collect_names(value, found)
-    elif isinstance(tree, list):
-        for value in tree:
-            _collect_names(value, found)
+        yield from (_get_placeholder_name(match) for match in _NAME.finditer(tree) if not match["dollar"])
+    members = (*tree, *tree.values()) if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    for each in members:
+        yield from _iter_names(each)
 
 
 def _get_placeholder_name(match: re.Match[str]) -> str:

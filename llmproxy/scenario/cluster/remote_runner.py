@@ -65,9 +65,7 @@ def ray_address(where: str, env: Mapping[str, str]) -> str:
 
 @contextmanager
 def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
-    """Open a cluster for a test; yields the module and the number of attempts. Raises MachineError: no Ray, another
-    version.
-    """
+    """Open a cluster for a test; yields module and number of tries. Raises MachineError: no Ray, another version."""
     os.environ.update(_QUIET)
     address = ray_address(where, os.environ)
     try:
@@ -163,9 +161,7 @@ class RemoteRunner:
         """Returned cassette files that runs changed."""
 
     def put_parcel(self, parcel: NodeSetup) -> list[Any]:
-        """Send a parcel once to Ray's object store; returns its reference, in a list, so that Ray does not resolve
-        it.
-        """
+        """Send a parcel to Ray's object store; returns its reference, in a list, so that Ray does not resolve it."""
         return [self._ray.put(parcel), self._counting]
 
     async def run(

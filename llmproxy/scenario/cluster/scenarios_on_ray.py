@@ -103,9 +103,7 @@ class _ClusterRunner:
         self._known = make_local_number_lookup(self.settings.settings.store)
 
     async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
-        """Run one sample of a plan on a node and emit its events here. Raises on cancellation, or if it cannot be
-        sent.
-        """
+        """Run a sample on a node, and emit its events here. Raises on cancellation, or if it cannot be sent."""
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
         try:

@@ -120,11 +120,10 @@ async def rejudge(
 
 
 def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> JudgedTranscript:  # noqa: A002 - the original's name
-    verdicts = [each.result.success for each in ended if each.status in {Status.PASSED, Status.FAILED}]
-    errors = [
-        each.result.error or each.status.value for each in ended if each.status not in {Status.PASSED, Status.FAILED}
-    ]
-    return JudgedTranscript(id, sum(verdicts), len(verdicts), tuple(dict.fromkeys(errors)))
+    decided = {Status.PASSED, Status.FAILED}
+    verdicts = [each.result.success for each in ended if each.status in decided]
+    errors = dict.fromkeys(each.result.error or each.status.value for each in ended if each.status not in decided)
+    return JudgedTranscript(id, sum(verdicts), len(verdicts), tuple(errors))
 
 
 def _list_notes(rows: Sequence[JudgedTranscript], repeats: int, ended: Sequence[RunEnded]) -> list[str]:

@@ -89,9 +89,7 @@ class ChatRequest:
 
 
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
-    """Make one call; `served`: with the user's address. Raises DirectCallFailed; ModelError: no choice; litellm's
-    own.
-    """
+    """Make one call; `served`: at a user's address. Raises DirectCallFailed, litellm's own; ModelError: no choice."""
     request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
     return await in_model_loop(_call_litellm(keywords) if request is None else post_chat(request))
 
@@ -165,11 +163,8 @@ async def post_chat(request: ChatRequest) -> Answer:
         said = "The api_key must be passed as api_key, or set as the environment variable OPENAI_API_KEY"
         raise DirectCallFailed(said, _NO_KEY)
     if not (key.isascii() and key.isprintable()) or key.endswith(" "):
-        said = (
-            "the api_key has characters that no key has: a line break, a blank at its end, or a letter that is not "
-            "ASCII"
-        )
-        raise DirectCallFailed(said, _NO_KEY)
+        odd = "a line break, a blank at its end, or a letter that is not ASCII"
+        raise DirectCallFailed(f"the api_key has characters that no key has: {odd}", _NO_KEY)
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **request.headers}
     try:
         async with asyncio.timeout(request.timeout):

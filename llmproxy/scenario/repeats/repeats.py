@@ -134,32 +134,25 @@ async def run_many(
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold takes a share above 0 and at most 1, not {threshold!r}")
     began = clock()
-    series = _RepeatSeries(plan, runs, threshold if early_stop else None)
+    done: list[SampleResult] = []
+    numbers = iter(range(1, runs + 1))
+
+    async def run_samples_in_turn() -> None:
+        while not (early_stop and _is_rate_decided(done, runs, threshold)) and (sample := next(numbers, 0)):
+            ended = await plan.once(sample, runs)
+            error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
+            done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
+
     workers = min(plan.options.max_concurrency or CONCURRENCY, runs)
-    await run_parallel([series.run_samples_in_turn() for _ in range(workers)], workers)
-    samples = sorted(series.done, key=lambda each: each.sample)
+    await run_parallel([run_samples_in_turn() for _ in range(workers)], workers)
+    samples = sorted(done, key=lambda each: each.sample)
     return _sum_runs(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
 
 
-class _RepeatSeries:
-    """Runs the samples with limited concurrency."""
-
-    def __init__(self, plan: Repeatable, runs: int, stop_at: float | None) -> None:
-        self.done: list[SampleResult] = []
-        self._plan, self._runs, self._stop_at = plan, runs, stop_at
-        self._next = 1
-
-    async def run_samples_in_turn(self) -> None:
-        while self._next <= self._runs and not self._is_rate_decided():
-            sample, self._next = self._next, self._next + 1
-            ended = await self._plan.once(sample, self._runs)
-            error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
-            self.done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
-
-    def _is_rate_decided(self) -> bool:
-        if self._stop_at is None or any(each.result.cassette and not each.result.replayed for each in self.done):
-            return False  # a recording with samples missing would replay differently
-        return VerdictCounts.from_statuses([each.status for each in self.done], self._runs).is_decided(self._stop_at)
+def _is_rate_decided(done: Sequence[SampleResult], runs: int, threshold: float) -> bool:
+    if any(each.result.cassette and not each.result.replayed for each in done):
+        return False  # a recording with samples missing would replay differently
+    return VerdictCounts.from_statuses([each.status for each in done], runs).is_decided(threshold)
 
 
 def _sum_runs(

@@ -434,9 +434,7 @@ class ScriptActions:
     async def judge(
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
-        """Demand a verdict, with `content` as context; None: undecided, or a passed checkpoint: the script
-        continues.
-        """
+        """Demand a verdict, with `content` as context; None: undecided, or a passed checkpoint: it continues."""
         context = None if content is None else get_text(to_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)

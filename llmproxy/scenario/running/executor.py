@@ -286,7 +286,10 @@ class ScenarioExecutor:
 
     async def choose_session(self) -> SessionRequest | None:
         """Return its session request. Raises SettingsError for options that need a proxy, without one."""
-        proxy = await self._choose_proxy()
+        said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
+        starts = True in (said, configured)  # that alone takes time
+        found = (said, configured, os.environ)
+        proxy = await asyncio.to_thread(choose_proxy, *found) if starts else choose_proxy(*found)
         if not proxy:
             if self.options.mode:  # who asks for a replay must not be sent to the provider
                 raise SettingsError(
@@ -311,14 +314,6 @@ class ScenarioExecutor:
             "mocks": self.options.mock,
         }
         return SessionRequest(proxy, self.cassette, self.options.sample, how)
-
-    async def _choose_proxy(self) -> str | None:
-        said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
-        if said is False or not (said or configured or os.environ.get("LLMPROXY_URL")):
-            return None
-        starts = True in (said, configured)  # that alone takes time
-        found = (said, configured, os.environ)
-        return await asyncio.to_thread(choose_proxy, *found) if starts else choose_proxy(*found)
 
     async def open(self, session: RunSession | None) -> None:
         """Claim and open the participants."""
@@ -412,12 +407,12 @@ class ScenarioExecutor:
         check = isinstance(error, AssertionError) and broke is None
         stated = str(error) or "an assertion in a step of the script"
         step = CriterionResult(id="step", criterion=stated, status="failed", reasoning="a step of the script raised it")
-        result = self.conversation.fill_result(
+        said = error if isinstance(error, Exception) else describe_error(error)
+        return self._complete_result(
             ScenarioResult(
                 success=False,
                 messages=[],
-                reasoning=f"Scenario failed with error: "
-                f"{error if isinstance(error, Exception) else describe_error(error)}",
+                reasoning=f"Scenario failed with error: {said}",
                 status=classify_run_error(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
@@ -425,7 +420,6 @@ class ScenarioExecutor:
                 inconclusive_criteria=list(self.conversation.criteria),
             )
         )
-        return prepend_checkpoints(self.verbs.checkpoints, result)
 
     def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (told)
         result = self._add_measures(result)

@@ -86,9 +86,7 @@ class Turn:
 
 
 def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
-    """Return all calls in order; `turns` has each message's turn, `wire` calls by the position of the following
-    message.
-    """
+    """Return all calls in order; `turns`: of each message, `wire`: calls by the position of the following message."""
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):

@@ -56,9 +56,7 @@ def get_text(message: Message) -> str:
 
 
 def list_messages(returned: object, role: AgentRole, author: str) -> list[Message]:
-    """Return the messages in an adapter's return value; `author` is its class. Raises ValueError: what it should
-    return.
-    """
+    """Return the messages in a return value; `author` is the adapter's class. Raises ValueError: what to return."""
     if isinstance(returned, str):
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
     several = returned if isinstance(returned, list) else [returned]
