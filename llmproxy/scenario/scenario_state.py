@@ -11,7 +11,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, list_mcp_server_calls, merge_calls, render_message
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, render_message
 from llmproxy.scenario.values.run_ids_and_options import RunningScenario
 from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches, find_misreadings
 
@@ -98,7 +98,9 @@ class ScenarioState(BaseModel):
     def server_calls(self, name: str | None = None) -> ToolCalls:
         """Return calls received by MCP servers with results, by the server's tool name, or all. Raises MachineError."""
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
-        return list_mcp_server_calls(self._require_complete_served(what).tools, name)
+        chosen = [each for each in self._require_complete_served(what).tools if name in {None, each.name}]
+        # Without turns, which servers do not know.
+        return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
 
     def server_differences(self) -> list[str]:
         """Return differences between received and requested calls. Raises MachineError: unknown."""

@@ -35,10 +35,7 @@ class Step:
         """Run the step in the scenario of this state, or in the running one."""
         running = context_scenario.get() if state is None else state.executor
         if running is None:
-            raise ValueError(
-                f"scenario.{self.kind}(...)() was called outside a scenario; put scenario.{self.kind}(...) into a "
-                f"script."
-            )
+            raise ValueError(f"{self!r}() was called outside a scenario; put {self!r} into a script.")
         return self._verb(running)
 
     def __repr__(self) -> str:

@@ -37,6 +37,7 @@ from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model
 from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
+from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import Farewell
 from llmproxy.yaml_reader import SuiteProblems, read_document
 
@@ -131,15 +132,12 @@ END_TOOL: dict[str, Any] = {
     "function": {
         "name": END,
         "description": "End the conversation: the user has what they wanted, or gives up for good.",
-        "parameters": {
-            "type": "object",
-            "properties": {
+        "parameters": object_schema(
+            {
                 "message": {"type": "string", "description": "The user's last words, if there are any."},
                 "goal_reached": {"type": "boolean", "description": "Whether the user has what they wanted."},
-            },
-            "required": ["message", "goal_reached"],
-            "additionalProperties": False,
-        },
+            }
+        ),
     },
 }
 _PARAMETERS = (

@@ -70,7 +70,11 @@ class AgentProcess:
             ) from error
         self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._complaints: deque[bytes] = deque(maxlen=_KEPT)
-        self._readers = [self._start_reader_thread(self._read_stdout), self._start_reader_thread(self._read_stderr)]
+        name = f"agent {self.popen.pid}"
+        works = (self._read_stdout, self._read_stderr)
+        self._readers = [threading.Thread(target=work, daemon=True, name=name) for work in works]
+        for reader in self._readers:
+            reader.start()
 
     @property
     def alive(self) -> bool:
@@ -145,11 +149,6 @@ class AgentProcess:
                 os.killpg(self.popen.pid, number)
             elif self.alive:
                 self.popen.send_signal(number)
-
-    def _start_reader_thread(self, work: object) -> threading.Thread:
-        thread = threading.Thread(target=work, daemon=True, name=f"agent {self.popen.pid}")  # type: ignore[arg-type]
-        thread.start()
-        return thread
 
     def _read_stdout(self) -> None:
         pipe = self.popen.stdout

@@ -50,13 +50,6 @@ def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:
     return ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Actor).remote(dict(rates))
 
 
-def make_remote_take(ray: Any, actor: Any) -> Take | None:
-    """Return a worker's function for that actor; None without one."""
-    if actor is None:
-        return None
-    return lambda provider, model: float(ray.get(actor.count_call.remote(provider, model)))
-
-
 @contextmanager
 def serve_pacer(take: Take) -> Iterator[str]:
     """Serve this machine's proxy in the block; yields the value of `protocol.PACER_VARIABLE`."""

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.ray_pacer import make_remote_take, start_counting
+from llmproxy.scenario.cluster.ray_pacer import start_counting
 from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, open_worker_node
 
 _QUIET = {
@@ -255,7 +255,10 @@ class RemoteRunner:
 def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> NodeReply[Any]:
     ray = import_ray()
 
+    def take(provider: str, model: bool) -> float:  # noqa: FBT001 - called by place
+        return float(ray.get(sent[1].count_call.remote(provider, model)))
+
     def unpack(folder: Path) -> Any:
-        return ray.get(sent[0]).unpack(folder, make_remote_take(ray, sent[1]))
+        return ray.get(sent[0]).unpack(folder, None if sent[1] is None else take)
 
     return open_worker_node(batch, version, unpack).run(*arguments)

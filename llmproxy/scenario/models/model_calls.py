@@ -113,7 +113,6 @@ async def complete(
     response_format: Mapping[str, Any] | None = None,
     party: str,
     session: RunSession | None,
-    timeout: float | None = None,  # noqa: ASYNC109 (litellm's own keyword)
     attempt: int = 0,
 ) -> Answer:
     """Call a model; `attempt` separates otherwise equal requests of one party.
@@ -135,7 +134,7 @@ async def complete(
         )
 
     async def call() -> Answer:
-        return await _call_model(sent, model, party, session, timeout)
+        return await _call_model(sent, model, party, session)
 
     if session is not None:
         return await call()
@@ -150,10 +149,8 @@ async def _call_cached(
     """Read the answer from cache.db if a cache key is active, else call and store it."""
     running = context_scenario.get()
     cache_key = running.config.cache_key if running is not None else None
-    if running is None or not cache_key:
-        return await call()
-    store = CacheStore.from_environment()
-    if store is None:
+    store = CacheStore.from_environment() if cache_key else None
+    if running is None or not cache_key or store is None:
         return await call()
     sample = running.options.sample
     identity = {"cache_key": cache_key, "sample": sample, "party": party, "attempt": attempt, "request": request}
@@ -167,15 +164,9 @@ async def _call_cached(
     return Answer.from_json_text(kept)
 
 
-async def _call_model(
-    asked: dict[str, Any],
-    model: ModelConfig,
-    party: str,
-    session: RunSession | None,
-    timeout: float | None,  # noqa: ASYNC109 - how long a user waits, not a scope
-) -> Answer:
+async def _call_model(asked: dict[str, Any], model: ModelConfig, party: str, session: RunSession | None) -> Answer:
     chosen = model.temperature if model.temperature_given else None
-    sent = {"timeout": timeout} | asked | _route_keywords(model, party, session)
+    sent = asked | _route_keywords(model, party, session)
     replays = session is not None and session.opened.asks_no_model
     pauses = iter(PAUSES)
     while True:

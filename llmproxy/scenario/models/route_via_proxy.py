@@ -53,17 +53,13 @@ def route_model(
     """Return keywords by which litellm calls a model through the proxy. Raises SettingsError: not possible."""
     config = fill_api_base_from_client(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
     provider = get_provider_name(config.model)
-    base = proxy.rstrip("/")
     if config.api_base and provider not in _OWN_DIALECT:
-        found: dict[str, Any] = {
-            "api_base": f"{base}/{_upstream_name(config)}{urlsplit(config.api_base).path.rstrip('/')}"
-        }
+        path = f"/{_upstream_name(config)}{urlsplit(config.api_base).path.rstrip('/')}"
     else:
-        found = {"api_base": base + _provider_base_path(config.model, provider)}
-    if provider == "azure":
-        found["api_version"] = config.api_version or AZURE_VERSION
-    elif config.api_version:
-        found["api_version"] = config.api_version
+        path = _provider_base_path(config.model, provider)
+    found: dict[str, Any] = {"api_base": proxy.rstrip("/") + path}
+    if version := config.api_version or (AZURE_VERSION if provider == "azure" else None):
+        found["api_version"] = version
     if session is not None:
         found["extra_headers"] = session.party_headers(party)
     return found

@@ -131,10 +131,9 @@ class ModelComparison:
             told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
+        beside = f" (recorded: {self.verdict})" if self.verdict else ""
         for verdict, times in sorted(self.verdicts.items()):
-            yield f"  {_format_x_of_n(times, many)}  {verdict}" + (
-                f" (recorded: {self.verdict})" if self.verdict else ""
-            )
+            yield f"  {_format_x_of_n(times, many)}  {verdict}{beside}"
         if self.unanswered_tools:
             names = ", ".join(f"{name} {times}x" for name, times in self.unanswered_tools.most_common())
             yield f"  calls that no recording answers there: {names}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -116,7 +116,6 @@ async def run_many(
     early_stop: bool = False,
     allow_environment_errors: bool = False,
     threshold: float = 1.0,
-    clock: Callable[[], float] = time.monotonic,
 ) -> RepeatResult:
     """Run a scenario several times, run i with sample i of its recording, and combine the results.
 
@@ -127,13 +126,12 @@ async def run_many(
             while recording
         allow_environment_errors: whether the verdict may be based on fewer runs if the environment failed in some
         threshold: share of the runs that must pass
-        clock: for the total time
     """
     if runs < 1:
         raise ValueError(f"runs takes a number from 1 on, not {runs!r}")
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold takes a share above 0 and at most 1, not {threshold!r}")
-    began = clock()
+    began = time.monotonic()
     done: list[SampleResult] = []
     numbers = iter(range(1, runs + 1))
 
@@ -146,7 +144,9 @@ async def run_many(
     workers = min(plan.options.max_concurrency or CONCURRENCY, runs)
     await run_parallel([run_samples_in_turn() for _ in range(workers)], workers)
     samples = sorted(done, key=lambda each: each.sample)
-    return _sum_runs(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
+    return _sum_runs(
+        samples, runs, threshold, time.monotonic() - began, allow_environment_errors=allow_environment_errors
+    )
 
 
 def _is_rate_decided(done: Sequence[SampleResult], runs: int, threshold: float) -> bool:
@@ -168,6 +168,9 @@ def _sum_runs(
         (each.result.recorded_at for each in samples if each.result.recorded_at is not None), default=None
     )
     counted = [each for each in samples if each.status in COUNTED]
+    usage: dict[str, PartyUse] = {}
+    for party, use in (used for each in samples for used in each.result.usage.items()):
+        usage[party] = usage.get(party, PartyUse()) + use
     lines = found.summary_lines()
     if replayed:
         on = "" if recorded_at is None else f" on {dt.datetime.fromtimestamp(recorded_at, dt.UTC):%Y-%m-%d}"
@@ -180,7 +183,7 @@ def _sum_runs(
     return RepeatResult(
         success=enough and status in {Status.PASSED, Status.FLAKY}, status=status, messages=shown.messages,
         reasoning="\n".join(lines), **_merge_criteria_verdicts(counted), total_time=seconds,
-        agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=_sum_usage_by_party(samples),
+        agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=usage,
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
         bound=sum_known(each.result.bound for each in samples),
@@ -204,13 +207,6 @@ def _merge_criteria_verdicts(counted: Sequence[SampleResult]) -> dict[str, Any]:
     passed = [text for text in texts if all(text in each.passed_criteria for each in results)]
     others = [text for text in texts if text not in failed and text not in passed]
     return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
-
-
-def _sum_usage_by_party(samples: Sequence[SampleResult]) -> dict[str, PartyUse]:
-    found: dict[str, PartyUse] = {}
-    for party, use in (used for each in samples for used in each.result.usage.items()):
-        found[party] = found.get(party, PartyUse()) + use
-    return found
 
 
 def _sum_known_floats(values: Iterable[float | None]) -> float | None:

@@ -211,9 +211,8 @@ class Caller:
         except Exception as error:
             await self._read_new_uses(agent, error)
             raise
-        return AdapterAnswer(
-            meant, seconds, await self._read_new_uses(agent), returned if isinstance(returned, Farewell) else None
-        )
+        farewell = returned if isinstance(returned, Farewell) else None
+        return AdapterAnswer(meant, seconds, await self._read_new_uses(agent), farewell)
 
     def build_timeout_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
         name = type(agent).__name__

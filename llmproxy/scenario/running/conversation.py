@@ -25,7 +25,6 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.criteria import build_no_verdict
 from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
 from llmproxy.scenario.values.run_ids_and_options import (
     RunningScenario,
@@ -270,7 +269,9 @@ class Conversation:
                 return self.build_turns_exhausted()
         self.turns.mark_spoken(speaker.agent)
         at_limit = self.state.current_turn + 1 >= self.state.config.turn_limit
-        forced = (self.farewell is not None or (at_limit and would_go_on())) and _is_judge_with_criteria(speaker.agent)
+        criteria = AdapterAttributes.of_adapter(speaker.agent).criteria
+        can_decide = speaker.agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
+        forced = (self.farewell is not None or (at_limit and would_go_on())) and can_decide
         self.unscripted = True
         return await self.call(speaker.place, JudgmentRequest() if forced else None)
 
@@ -391,12 +392,6 @@ def is_undecided(result: ScenarioResult | None) -> bool:
     )
 
 
-def _is_judge_with_criteria(agent: AgentAdapter) -> bool:
-    """Return whether a verdict can be demanded: from a judge, unless it declares no criteria."""
-    criteria = AdapterAttributes.of_adapter(agent).criteria
-    return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
-
-
 _ADD = {
     AgentRole.USER: "a scenario.UserSimulatorAgent()",
     AgentRole.AGENT: "your agent",
@@ -441,7 +436,9 @@ class ScriptActions:
         result = await self._call_role(AgentRole.JUDGE, content, asked)
         if chosen is None:
             return None if self.steps_left and is_undecided(result) else result
-        result = result or build_no_verdict(chosen)
+        if result is None:
+            why = "The judge was asked at a checkpoint and gave no verdict"
+            result = ScenarioResult(success=False, messages=[], reasoning=why, inconclusive_criteria=chosen)
         if not result.success:
             return result
         self.checkpoints.append(result)

@@ -35,11 +35,12 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.running.starting_history import begin_with_history
+from llmproxy.scenario.running.starting_history import read_history
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_pass_despite_failure
+from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
@@ -212,15 +213,11 @@ class ScenarioExecutor:
     unattributed = _alias("lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn.")
     never_ran = _alias("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
 
-    wire_calls = _alias(
-        "lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None without a proxy."
-    )
+    wire_calls = _alias("lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None: no proxy.")
     wire_served = _alias("lifecycle.traffic.server_calls", "What MCP servers got from the agent; None without a proxy.")
     wire_unread = _alias("lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty.")
     wire_unknown = _alias("lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of.")
-    wire_by_message = _alias(
-        "conversation.wire_by_message", "The tool calls, by the place of the message that came after them."
-    )
+    wire_by_message = _alias("conversation.wire_by_message", "The tool calls, by the place of the message after them.")
 
     _state = _alias("conversation.state", "What steps, callbacks and adapters see.")
     _pending_roles_on_turn = _alias("conversation.turns.roles", "Who may still speak.")
@@ -354,8 +351,11 @@ class ScenarioExecutor:
         return self.conversation.fill_result(prepend_checkpoints(self.verbs.checkpoints, result))
 
     async def begin(self) -> None:
-        if self.options.history:
-            begin_with_history(self.conversation, self.options.history)
+        if history := self.options.history:
+            found = read_history(history) if isinstance(history, str) else history
+            self.conversation.add_messages(copy_messages(found))
+            if self.messages and self.messages[-1]["role"] == "user":
+                self.conversation.turns.skip_to(AgentRole.AGENT)
 
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):

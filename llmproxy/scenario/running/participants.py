@@ -141,7 +141,9 @@ class Participants:
         clones: dict[int, AgentAdapter] = {}
         with _ENTRY:
             for place, agent in enumerate(self.agents):
-                if _is_shared(agent) or any(agent is each for each in self._mine):
+                kind = type(agent)
+                is_shared = kind.open is AgentAdapter.open and kind.clone is AgentAdapter.clone
+                if is_shared or any(agent is each for each in self._mine):
                     continue
                 if id(agent) in clones:
                     self.agents[place] = clones[id(agent)]
@@ -179,8 +181,3 @@ class Participants:
     @property
     def last_opened(self) -> AgentAdapter | None:
         return self._opened[-1] if self._opened else None
-
-
-def _is_shared(agent: AgentAdapter) -> bool:
-    kind = type(agent)
-    return kind.open is AgentAdapter.open and kind.clone is AgentAdapter.clone

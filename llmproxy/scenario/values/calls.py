@@ -96,12 +96,6 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
     return _drop_reported_wire_calls(found)
 
 
-def list_mcp_server_calls(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
-    """Return calls received by servers, of one tool or all; without turns, which servers do not know."""
-    chosen = [each for each in calls if name in {None, each.name}]
-    return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)
-
-
 def render_message(message: Message) -> str:
     """Return a message as text: its content, then its tool calls as JSON."""
     content = message.get("content")

@@ -214,13 +214,3 @@ def prepend_checkpoints(checkpoints: Sequence[ScenarioResult], result: ScenarioR
             "criteria": [each.model_copy(update={"id": f"c{number}"}) for number, each in enumerate(found, 1)],
         }
     )
-
-
-def build_no_verdict(criteria: Sequence[str]) -> ScenarioResult:
-    """Return the result of a checkpoint without a verdict."""
-    return ScenarioResult(
-        success=False,
-        messages=[],
-        reasoning="The judge was asked at a checkpoint and gave no verdict",
-        inconclusive_criteria=list(criteria),
-    )

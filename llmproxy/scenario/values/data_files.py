@@ -92,11 +92,8 @@ def _read_csv(text: str, file: str) -> list[DataRow]:
                 columns = _read_columns(cells, file, line)
             elif cells:
                 if len(cells) != len(columns):
-                    raise RowError(
-                        file,
-                        line,
-                        f"has {format_count(len(cells), 'cell')}, and there are {format_count(len(columns), 'column')}",
-                    )
+                    have, want = format_count(len(cells), "cell"), format_count(len(columns), "column")
+                    raise RowError(file, line, f"has {have}, and there are {want}")
                 found.append(DataRow(dict(zip(columns, cells, strict=True)), line))
             line = reader.line_num + 1
     except csv.Error as error:

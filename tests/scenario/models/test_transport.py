@@ -335,10 +335,10 @@ def test_nobody_there() -> None:
 
 
 def test_an_answer_that_takes_too_long() -> None:
-    """`timeout` limits the whole of it, in `extra` or of the call."""
+    """`timeout`, a keyword of the model, limits the whole of it."""
     slow = json_answer({}).late(3600)
     with model(step(answer=slow, times=None)) as (config, _):
-        assert "Request timed out: no answer within 0.1 s" in str(wrong(config, timeout=0.1))
+        assert "Request timed out: no answer within 0.1 s" in str(wrong(config.model_copy(update={"timeout": 0.1})))
 
 
 @pytest.mark.parametrize(
