@@ -154,9 +154,8 @@ class JudgeAgent(AgentAdapter):
         if given.judgment_context:
             parts.append(fence_text("context", given.judgment_context))
         if unknown := list_unknown_call_reasons(given):
-            parts.append(
-                fence_text("unknown", prompt("judge_unknown", reasons="\n".join(f"- {why}" for why in unknown)))
-            )
+            reasons = "\n".join(f"- {why}" for why in unknown)
+            parts.append(fence_text("unknown", prompt("judge_unknown", reasons=reasons)))
         return "\n\n".join([*parts, fence_text("transcript", seen or "(nothing was said)")])
 
     async def _ask_judges(self, question: Question, session: RunSession | None) -> list[Ruling]:
@@ -227,21 +226,15 @@ def _needs_other_judges(ruling: Ruling, question: Question) -> bool:
     if ruling.goes_on:
         return False
     statuses = [finding.status for finding in ruling.findings.values()]
-    all_passed = len(statuses) == len(question.criteria) and all(
-        status is CriterionOutcome.PASSED for status in statuses
-    )
+    all_passed = statuses == [CriterionOutcome.PASSED] * len(question.criteria)
     return CriterionOutcome.FAILED in statuses or (question.forced and not all_passed)
 
 
 def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
     """Return the judges' reasonings; those of the findings if they gave none."""
-    told = [
-        (name, ruling.reasoning)
-        for name, ruling in zip(list_judge_party_names(len(rulings)), rulings, strict=True)
-        if ruling.reasoning
-    ]
-    if len(rulings) == 1 and told:
-        return told[0][1]
-    if told:
-        return "\n".join(f"{name}: {text}" for name, text in told)
+    if len(rulings) == 1 and rulings[0].reasoning:
+        return rulings[0].reasoning
+    named = zip(list_judge_party_names(len(rulings)), rulings, strict=True)
+    if told := [f"{name}: {ruling.reasoning}" for name, ruling in named if ruling.reasoning]:
+        return "\n".join(told)
     return "; ".join(f"{each.id} {each.status}{each.reason and ': ' + each.reason}" for each in judged)

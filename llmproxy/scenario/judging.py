@@ -406,12 +406,9 @@ def combine_votes(
         findings = [vote.get(id_, silent) for vote in votes]
         cast[id_] = tuple(finding.status.value for finding in findings)
         decided = _decide_status([finding.status for finding in findings], rule)
-        first = next((finding for finding in findings if finding.status is decided), None)
-        if first is not None:
-            found[id_] = first
-        else:
-            told = ", ".join(cast[id_])
-            found[id_] = Finding(CriterionOutcome.INCONCLUSIVE, reason=f"the judges do not agree: {told}")
+        split = f"the judges do not agree: {', '.join(cast[id_])}"
+        disagreement = Finding(CriterionOutcome.INCONCLUSIVE, reason=split)
+        found[id_] = next((finding for finding in findings if finding.status is decided), disagreement)
     return found, cast
 
 

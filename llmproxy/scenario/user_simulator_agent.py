@@ -33,7 +33,7 @@ from llmproxy.scenario.agent_adapter import (
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.model_calls import ToolChoiceRefused, choose_model, complete, require_model
+from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
 from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
@@ -191,8 +191,7 @@ class UserSimulatorAgent(AgentAdapter):
         goes_on = model is not None or not self.lines
         extra = refuse_typos("UserSimulatorAgent", more, _PARAMETERS)
         chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
-        choose = choose_model if self.lines else require_model
-        self.config = choose(*chosen) if goes_on else None
+        self.config = require_model(*chosen) if goes_on else None
         self.model = self.config.model if self.config else None
         self.api_key = self.config.api_key if self.config else api_key
         self.temperature = self.config.temperature if self.config else temperature

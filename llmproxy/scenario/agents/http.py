@@ -102,6 +102,8 @@ class HttpAdapter(AgentAdapter):
         """Additional headers, for handing over the session."""
         self._client: httpx.AsyncClient | None = None
         self._reached: set[str] = set()
+        self._ids: dict[str, str] = {}
+        """Ids that the agent gave to its conversations, by ours."""
 
     @property
     def who(self) -> str:
@@ -115,7 +117,8 @@ class HttpAdapter(AgentAdapter):
         return self.headers.sends_session
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
-        self._reached = set()
+        """Drop the last run's conversations."""
+        self._reached, self._ids = set(), {}
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -123,13 +126,11 @@ class HttpAdapter(AgentAdapter):
             await client.aclose()
 
     def clone(self) -> Self:
+        """Return an adapter without connections and conversations, which belong to this one."""
         made = super().clone()
-        made.forget_run_state()
+        made._client, made._reached, made._ids = None, set(), {}  # noqa: SLF001 (its own kind)
+        made.more_headers = dict(self.more_headers)
         return made
-
-    def forget_run_state(self) -> None:
-        """Drop connections and conversations, which belong to the original of a clone."""
-        self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
     async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
         """Send one request, once. Raises AgentUnreachable: no connection; AgentError: no valid answer."""
@@ -250,21 +251,11 @@ class HttpAgent(HttpAdapter):
                 "body: $conversation is the id that the agent gave, and nothing says where it stands.",
                 hint="Give its path as `conversation`, or use $thread_id, which is ours.",
             )
-        self._ids: dict[str, str] = {}
 
     @property
     def sends_session(self) -> bool:
         """Whether each request contains the session."""
         return any(each.sends_session for each in (self.body, self.headers, self._address))
-
-    async def open(self, session: RunSession | None) -> None:
-        """Drop the last run's conversations."""
-        await super().open(session)
-        self._ids = {}
-
-    def forget_run_state(self) -> None:
-        super().forget_run_state()
-        self._ids = {}
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         values = build_values(input, self._ids.get(input.thread_id))

@@ -83,7 +83,11 @@ def on(
             yield
         finally:
             running.REMOTE.remove(nodes.run_sample)
-            nodes.finish_and_merge_cassettes()
+            runner.finish_cancelled_runs()
+            for note in runner.list_notes():
+                sys.stderr.write(f"llmproxy: {note}\n")
+            if home := merge_cassettes(runner.recorded, nodes.folder):
+                sys.stderr.write(f"llmproxy: {home}\n")
 
 
 @dataclass(eq=False)
@@ -99,7 +103,7 @@ class _ClusterRunner:
     def __post_init__(self) -> None:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        self._folder = cassette_folder(self.settings)
+        self.folder = cassette_folder(self.settings)
         self._known = make_local_number_lookup(self.settings.settings.store)
 
     async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
@@ -144,19 +148,11 @@ class _ClusterRunner:
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
-            cassettes={} if server else load_cassettes(self._folder, [name]), proxy=words, rates=settings.rate,
+            cassettes={} if server else load_cassettes(self.folder, [name]), proxy=words, rates=settings.rate,
             env=collect_variables(self.send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
             folders=_list_import_folders(root),
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
-
-    def finish_and_merge_cassettes(self) -> None:
-        """Wait for cancelled runs, report deaths, and merge recordings. Raises MergeConflict."""
-        self.runner.finish_cancelled_runs()
-        for note in self.runner.list_notes():
-            sys.stderr.write(f"llmproxy: {note}\n")
-        if home := merge_cassettes(self.runner.recorded, self._folder):
-            sys.stderr.write(f"llmproxy: {home}\n")
 
 
 _STAYS = frozenset(

@@ -176,7 +176,15 @@ async def open_loop(
     Raises SettingsError: the agents include a simulator, or lack an agent or a judge; or the recorded user said
     nothing; and the agent's exceptions.
     """
-    _check_participants(agents)
+    given = {each.role for each in build_adapters(agents)}
+    live = tuple(role.value for role in AgentRole if role in given)
+    if live != ("Agent", "Judge"):
+        raise SettingsError(
+            f"an experiment with {', '.join(live).lower() or 'nobody'} live and the rest recorded is refused: "
+            f"{_REFUSED.get(live, _USER_LIVE)}.",
+            hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines "
+            "(open loop).",
+        )
     turns = _split_turns(transcript.messages)
     if not any(each["role"] == "user" for each in transcript.messages):
         raise SettingsError(f"nobody speaks as the user in transcript {transcript.id!r}: there are no lines to play.")
@@ -206,18 +214,6 @@ _REFUSED = {
 }
 """Roles among the agents -> why an open loop with them would not stay true."""
 _USER_LIVE = "as soon as the live user says something else, nobody recorded what the agent would answer"
-
-
-def _check_participants(agents: Sequence[Any]) -> None:
-    given = {each.role for each in build_adapters(agents)}
-    live = tuple(role.value for role in AgentRole if role in given)
-    if live == ("Agent", "Judge"):
-        return
-    raise SettingsError(
-        f"an experiment with {', '.join(live).lower() or 'nobody'} live and the rest recorded is refused: "
-        f"{_REFUSED.get(live, _USER_LIVE)}.",
-        hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines (open loop).",
-    )
 
 
 @dataclass(slots=True)

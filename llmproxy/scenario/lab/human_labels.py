@@ -61,7 +61,7 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
         ) from error
     found: dict[str, LabelledTranscript] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        if line.strip()[:1] in {"", "#"}:
             continue
         try:
             labelled = _parse_line(line, f"line-{number}", found)
@@ -191,12 +191,8 @@ def list_labelled_ids(path: Path) -> frozenset[str]:
     if not path.is_file():
         return frozenset()
     try:
-        trees = [
-            json.loads(line)
-            for line in read_bounded_text(path).splitlines()
-            if line.strip() and not line.lstrip().startswith("#")
-        ]
-        return frozenset(str(tree["id"]) for tree in trees)
+        lines = (line for line in read_bounded_text(path).splitlines() if line.strip()[:1] not in {"", "#"})
+        return frozenset(str(json.loads(line)["id"]) for line in lines)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
 
@@ -213,7 +209,7 @@ def write_label(path: Path, report: Path, run: str, criterion: str, label: str) 
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
     for line in lines:
-        tree = json.loads(line) if line.strip() and not line.lstrip().startswith("#") else {}
+        tree = json.loads(line) if line.strip()[:1] not in {"", "#"} else {}
         if str(tree.get("id")) == labelling.id:
             said |= {str(each["text"]): each.get("label") for each in tree["criteria"] if each.get("text") in said}
         else:

@@ -44,10 +44,9 @@ class NextSpeaker(NamedTuple):
 
 
 class SpeakingOrder:
-    def __init__(self, agents: Sequence[AgentAdapter], count: Callable[[], None]) -> None:
-        """Begin the first turn; `count` is called at every further one."""
-        self.agents = agents
-        self._count = count
+    def __init__(self, agents: Sequence[AgentAdapter], state: ScenarioState) -> None:
+        """Begin the first turn; `state` counts the further ones."""
+        self.agents, self._state = agents, state
         self.roles: list[AgentRole] = []
         self.pending: list[AgentAdapter] = []
         self.begun = False
@@ -57,7 +56,7 @@ class SpeakingOrder:
     def begin_turn(self) -> None:
         """Begin the next turn: all may speak again."""
         self._make_all_pending()
-        self._count()
+        self._state.current_turn += 1
 
     def _make_all_pending(self) -> None:
         distinct: list[AgentAdapter] = []
@@ -167,7 +166,7 @@ class Conversation:
         """Begin the first turn; `state` counts messages and turns. `name`: the scenario's, for a user by hand."""
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
-        self.turns = SpeakingOrder(agents, self._count_turn)
+        self.turns = SpeakingOrder(agents, state)
         self.unscripted = False
         """Whether it continues by itself."""
         self.farewell: Farewell | None = None
@@ -381,9 +380,6 @@ class Conversation:
     def criteria(self) -> tuple[str, ...]:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
         return tuple(str(each) for judge in judges for each in AdapterAttributes.of_adapter(judge).criteria or ())
-
-    def _count_turn(self) -> None:
-        self.state.current_turn += 1
 
 
 def is_undecided(result: ScenarioResult | None) -> bool:

@@ -321,7 +321,7 @@ class ScenarioExecutor:
         try:
             await self._participants.open_adapters(session)
         except BaseException:
-            self._opening = self._participants.last_opened
+            self._opening = self._participants.opened[-1] if self._participants.opened else None
             self.lifecycle.caller.broke = self._opening.role if self._opening else None
             raise
 

@@ -134,7 +134,7 @@ class Participants:
         """Use these; `claim_adapters` may replace them by clones, in the same list."""
         self.agents = agents
         self._mine: list[AgentAdapter] = []
-        self._opened: list[AgentAdapter] = []
+        self.opened: list[AgentAdapter] = []
 
     def claim_adapters(self) -> None:
         """Claim the adapters for this run, with clones of those in use by another run."""
@@ -155,18 +155,18 @@ class Participants:
                 self._mine.append(taken)
 
     async def open_adapters(self, session: RunSession | None) -> None:
-        """Open every adapter once, in order. Raises the first error; its adapter is `last_opened`."""
+        """Open every adapter once, in order. Raises the first error; its adapter is the last of `opened`."""
         for agent in self.agents:
-            if not any(agent is each for each in self._opened):
-                self._opened.append(agent)
+            if not any(agent is each for each in self.opened):
+                self.opened.append(agent)
                 await agent.open(session)
 
     async def close_adapters(self) -> list[str]:
         """Close opened adapters in reverse, and release them; returns errors."""
         problems = []
         try:
-            while self._opened:
-                agent = self._opened.pop()
+            while self.opened:
+                agent = self.opened.pop()
                 try:
                     await agent.close()
                 except Exception as error:  # noqa: BLE001 (told in the result)
@@ -177,7 +177,3 @@ class Participants:
                 while self._mine:
                     _PLAYING.pop(id(self._mine.pop()), None)
         return problems
-
-    @property
-    def last_opened(self) -> AgentAdapter | None:
-        return self._opened[-1] if self._opened else None
