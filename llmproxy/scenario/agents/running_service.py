@@ -107,14 +107,12 @@ class ServiceAgent(AgentAdapter):
         trial = self.agent.clone()
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
-        hello = {"role": "user", "content": "Hello"}
-        asked = AgentInput(thread_id=told, messages=[hello], new_messages=[hello], scenario_state=None)
         try:
             async with bind_service(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
-                    await trial.call(asked)
+                    await trial.call(_probe_message(told))
                 reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
                 self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
         finally:
@@ -122,3 +120,8 @@ class ServiceAgent(AgentAdapter):
             for name in (told, otherwise):
                 with suppress(ControlError):
                     await asyncio.to_thread(control.close_session, name)
+
+
+def _probe_message(thread: str) -> AgentInput:
+    hello = {"role": "user", "content": "Hello"}
+    return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

@@ -35,12 +35,11 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.running.starting_history import read_history
+from llmproxy.scenario.running.starting_history import begin_with_history
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_pass_despite_failure
-from llmproxy.scenario.values.messages import copy_messages
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
@@ -351,11 +350,8 @@ class ScenarioExecutor:
         return self.conversation.fill_result(prepend_checkpoints(self.verbs.checkpoints, result))
 
     async def begin(self) -> None:
-        if history := self.options.history:
-            found = read_history(history) if isinstance(history, str) else history
-            self.conversation.add_messages(copy_messages(found))
-            if self.messages and self.messages[-1]["role"] == "user":
-                self.conversation.turns.skip_to(AgentRole.AGENT)
+        if self.options.history:
+            begin_with_history(self.conversation, self.options.history)
 
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):

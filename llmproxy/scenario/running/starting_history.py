@@ -18,8 +18,9 @@ from typing import Any
 from llmproxy.advice import format_command, quote_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text, unique_members
-from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.messages import to_text
+from llmproxy.scenario.running.conversation import Conversation
+from llmproxy.scenario.types import AgentRole, Message
+from llmproxy.scenario.values.messages import copy_messages, to_text
 from llmproxy.trace import Cassette
 from llmproxy.trace.spans import Span, SpanKind
 
@@ -27,6 +28,14 @@ SEPARATOR = "::"
 _ONE_EXCHANGE = 2
 """Messages of an exchange: a user's and the answer."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+def begin_with_history(conversation: Conversation, history: Sequence[Message] | str) -> None:
+    """Add history to a conversation; after a user's last message it is the agent's turn."""
+    found = read_history(history) if isinstance(history, str) else history
+    conversation.add_messages(copy_messages(found))
+    if conversation.messages and conversation.messages[-1]["role"] == "user":
+        conversation.turns.skip_to(AgentRole.AGENT)
 
 
 def read_history(source: str) -> list[Message]:
