@@ -86,12 +86,10 @@ def format_rows_comparison(before: Mapping[str, Mapping[str, Any]], now: Sequenc
 
 
 def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    if old is None or new is None:
-        return (
-            ("new", f"{name}: {_describe_row(new or {})}")
-            if old is None
-            else ("missing", f"{name}: was {_describe_row(old)}")
-        )
+    if old is None:
+        return "new", f"{name}: {_describe_row(new or {})}"
+    if new is None:
+        return "missing", f"{name}: was {_describe_row(old)}"
     order = rank_row_badness(new) - rank_row_badness(old)
     if order == 0:
         return None

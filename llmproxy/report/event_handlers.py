@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from llmproxy.report.events import Event, Handler, ImmediateHandler
@@ -80,25 +80,23 @@ class SecretHider:
     def __init__(self, inner: Handler, env: Mapping[str, str] | None = None) -> None:
         """Redact events for `inner`; keys of `env` (by default the process's) are known."""
         self._inner, self._env = inner, os.environ if env is None else env
-        self._text: Callable[[str], str] | None = None
 
     def handle(self, event: Event) -> None:
-        self._inner.handle(cast("Event", redact_plain_data(event, self._build_redaction())))
+        self._inner.handle(cast("Event", redact_plain_data(event, self._redact)))
 
     def close(self) -> None:
         """Close the inner handler, and pass its exceptions on."""
         self._inner.close()
 
-    def _build_redaction(self) -> Callable[[str], str]:
-        if self._text is None:
-            from llmproxy.core.secrets.redact import Redactor  # late: a run without a report needs none
+    @cached_property
+    def _redact(self) -> Callable[[str], str]:
+        from llmproxy.core.secrets.redact import Redactor  # late: a run without a report needs none
 
-            redactor = Redactor()
-            keys = [("api-key", value) for name, value in self._env.items() if _KEYS.search(name.upper())]
-            redactor.learn_request(tuple(keys), "")
-            known = lru_cache(_KNOWN)(redactor.text)  # names, ids and states come with every event
-            self._text = lambda text: known(text) if len(text) <= _NAME else redactor.text(text)
-        return self._text
+        redactor = Redactor()
+        keys = [("api-key", value) for name, value in self._env.items() if _KEYS.search(name.upper())]
+        redactor.learn_request(tuple(keys), "")
+        known = lru_cache(_KNOWN)(redactor.text)  # names, ids and states come with every event
+        return lambda text: known(text) if len(text) <= _NAME else redactor.text(text)
 
 
 def redact_plain_data(value: object, text: Callable[[str], str]) -> object:

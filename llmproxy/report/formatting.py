@@ -51,11 +51,10 @@ def format_content(message: Mapping[str, Any]) -> str:
 
 
 def _format_part(part: object) -> str:
-    if isinstance(part, dict):
-        if isinstance(part.get("text"), str):
-            return str(part["text"])
-        return f"[{part.get('type', 'part')}]"
-    return str(part)
+    if not isinstance(part, dict):
+        return str(part)
+    text = part.get("text")
+    return text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
 
 
 def format_tool_calls(message: Message) -> Iterator[str]:

@@ -66,24 +66,12 @@ def build_workflow_commands(run: Run, root: Path | None = None, level: str = "er
     """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` the severity."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
-    failed = [
-        (step, each)
-        for step in run.steps
-        for each in step.assertions
-        if each.status not in (Status.PASSED, Status.SKIPPED)
-    ]
     title = f"{run.started.scenario}: {run.status.value.replace('_', ' ')}"
-    return [
-        _format_annotation(
-            title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level
-        )
-        for step, each in failed
-    ] or [_format_annotation(title, run.reason, root, _find_step_place(run), run.started.place, level=level)]
-
-
-def _find_step_place(run: Run) -> str:
-    """Return the place of the step that ended a run without a failed assertion."""
-    return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
+    found = [(describe_assertion(each), each.where, step.place) for step, each in run.failed_assertions]
+    if not found:
+        ended_at = next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
+        found = [(run.reason, "", ended_at)]
+    return [_format_annotation(title, text, root, *places, run.started.place, level=level) for text, *places in found]
 
 
 def _format_annotation(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:

@@ -21,7 +21,7 @@ from llmproxy.amounts import format_count, format_seconds
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import LLMProxyError
-from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
+from llmproxy.report.events import Message, Status, Verdict
 from llmproxy.report.formatting import (
     describe_assertion,
     describe_replay,
@@ -136,7 +136,10 @@ def _format_run_text(run: Run) -> Iterator[str]:
     if done is not None:
         yield " · ".join(filter(None, [format_seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
-        yield from _format_criterion_text(criterion)
+        yield f"[{criterion.status}] {criterion.text}"
+        yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])
+        if len(criterion.votes) > 1:
+            yield f"votes: {', '.join(criterion.votes)}"
     for part in run.parts:
         if isinstance(part, Message):
             yield from format_tool_calls(part)
@@ -144,21 +147,10 @@ def _format_run_text(run: Run) -> Iterator[str]:
         elif isinstance(part, Verdict):
             yield f"{part.judge or 'judge'}: {part.reasoning}"
         else:
-            yield from _list_step_lines(part)
+            calls = f", interactions {', '.join(map(str, part.interactions))}" if part.interactions else ""
+            yield f"{part.label or f'{part.kind} {part.index + 1}'}: {NAMES[part.status]}{calls}"
+            yield from filter(None, [part.message])
+            yield from (f"  [{NAMES[each.status]}] {describe_assertion(each)}" for each in part.assertions)
     yield from done.misses if done else ()
     yield from describe_usage(done) if done else ()
     yield from filter(None, [run.started.rerun])
-
-
-def _format_criterion_text(criterion: Criterion) -> Iterator[str]:
-    yield f"[{criterion.status}] {criterion.text}"
-    yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])
-    if len(criterion.votes) > 1:
-        yield f"votes: {', '.join(criterion.votes)}"
-
-
-def _list_step_lines(step: Step) -> Iterator[str]:
-    calls = f", interactions {', '.join(map(str, step.interactions))}" if step.interactions else ""
-    yield f"{step.label or f'{step.kind} {step.index + 1}'}: {NAMES[step.status]}{calls}"
-    yield from filter(None, [step.message])
-    yield from (f"  [{NAMES[each.status]}] {describe_assertion(each)}" for each in step.assertions)

@@ -147,5 +147,5 @@ def _run_to_json(run: Run) -> dict[str, Any]:
         "why": run.reason,
         "started": to_plain(run.started),
         "parts": [to_plain(part) for part in run.parts],
-        "finished": None if run.finished is None else to_plain(run.finished),
+        "finished": to_plain(run.finished),
     }

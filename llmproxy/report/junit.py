@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from llmproxy.lazy_regex import late
-from llmproxy.report.events import Assertion, Status
+from llmproxy.report.events import Status
 from llmproxy.report.formatting import describe_assertion, describe_replay, explain_bad_test_end, format_conversation
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
@@ -31,23 +31,17 @@ def render_junit(run_tree: RunTree) -> bytes:
     ended = run_tree.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
     if (why := explain_bad_test_end(ended)) and not any(root.iter("error")):
-        root.append(_build_test_error_suite(run_tree.title, why))
+        # One case for the whole test, so that this file alone does not look like a success.
+        title = _escape_text(run_tree.title)
+        about = {"name": title, "tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": "0.000"}
+        case = ET.SubElement(ET.SubElement(root, "testsuite", about), "testcase", name=WHOLE, classname=title)
+        message = _escape_text(why.partition("\n")[0])
+        ET.SubElement(case, "error", type=Status.ENVIRONMENT_ERROR.value, message=message).text = _escape_text(why)
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
-
-
-def _build_test_error_suite(title: str, why: str) -> ET.Element:
-    """Return a suite with one case for the whole test, so that this file alone does not look like a success."""
-    suite = ET.Element(
-        "testsuite", name=_escape_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000"
-    )
-    case = ET.SubElement(suite, "testcase", name=WHOLE, classname=_escape_text(title))
-    kind = Status.ENVIRONMENT_ERROR.value
-    ET.SubElement(case, "error", type=kind, message=_escape_text(why.partition("\n")[0])).text = _escape_text(why)
-    return suite
 
 
 def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
@@ -73,8 +67,9 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
     title += f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
     case = ET.Element("testcase", name=_escape_text(title), classname=_escape_text(suite))
-    if run.finished and run.finished.total_seconds is not None:
-        case.set("time", f"{run.finished.total_seconds:.3f}")
+    ended = run.finished
+    if ended and ended.total_seconds is not None:
+        case.set("time", f"{ended.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
         ET.SubElement(case, "skipped", message=_escape_text(run.reason))
     elif kind := _classify_run(scenario, run):
@@ -83,15 +78,11 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
             case, kind, type=run.status.value, message=_escape_text(lines[0] if lines else run.status.value)
         )
         problem.text = _escape_text("\n".join(lines))
-    ended = run.finished
     bound = describe_replay(ended) if ended and (ended.bound or ended.carried or ended.stale or ended.dealt) else ""
-    labels = run.finished.labels if run.finished else ()
+    labels = ended.labels if ended else ()
     if run.status in _KINDS and _classify_run(scenario, run) is None:
-        labels = (
-            f"{run.status.value}, and the scenario passes with its other runs",
-            *_list_failure_reasons(run),
-            *labels,
-        )
+        passes = f"{run.status.value}, and the scenario passes with its other runs"
+        labels = (passes, *_list_failure_reasons(run), *labels)
     if said := "\n".join(filter(None, (bound, *labels, format_conversation(run)))):
         ET.SubElement(case, "system-out").text = _escape_text(said)
     return case
@@ -104,16 +95,11 @@ def _classify_run(scenario: ScenarioRuns, run: Run) -> str | None:
 
 def _list_failure_reasons(run: Run) -> Iterator[str]:
     """Yield reasons of a failure, the most informative first."""
-    failed: list[tuple[str, Assertion]] = [
-        (step.label or f"step {step.index + 1}", each)
-        for step in run.steps
-        for each in step.assertions
-        if each.status not in (Status.PASSED, Status.SKIPPED)
-    ]
+    failed = run.failed_assertions
     if run.reason and not failed:
         yield run.reason
-    for label, each in failed:
-        yield f"{label}: {describe_assertion(each)}"
+    for step, each in failed:
+        yield f"{step.label or f'step {step.index + 1}'}: {describe_assertion(each)}"
     for step in run.steps:
         if step.message and step.status not in (Status.PASSED, Status.SKIPPED):
             yield f"{step.label or f'step {step.index + 1}'}: {step.message}"

@@ -23,6 +23,8 @@ from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
+from pydantic.alias_generators import to_camel
+
 from llmproxy.errors import UpstreamError
 from llmproxy.report.events import Event, Finished, ImmediateHandler, Message, Started
 
@@ -58,9 +60,7 @@ class ScenarioMessage:
     tool_call_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"id": self.id, "role": self.role, "content": self.content}
-        found |= {} if self.tool_calls is None else {"toolCalls": self.tool_calls}
-        return found | ({} if self.tool_call_id is None else {"toolCallId": self.tool_call_id})
+        return {to_camel(name): value for name, value in vars(self).items() if value is not None}
 
 
 def convert_messages_to_api_client_messages(messages: Iterable[Mapping[str, Any]]) -> list[ScenarioMessage]:
@@ -110,13 +110,7 @@ class ScenarioRunFinishedEventResults:
     error: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "verdict": self.verdict.value,
-            "reasoning": self.reasoning,
-            "metCriteria": list(self.met_criteria),
-            "unmetCriteria": list(self.unmet_criteria),
-        }
-        return found | ({"error": self.error} if self.error else {})
+        return {to_camel(name): value for name, value in vars(self).items() if name != "error" or value}
 
 
 @dataclass(kw_only=True)
@@ -130,23 +124,19 @@ class ScenarioEvent:
     """Unix time in milliseconds."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "type": self.type_,
-            "batchRunId": self.batch_run_id,
-            "scenarioId": self.scenario_id,
-            "scenarioRunId": self.scenario_run_id,
-            "scenarioSetId": self.scenario_set_id,
-            "timestamp": self.timestamp,
-        }
+        return {"type": self.type_} | {to_camel(name): _to_plain(value) for name, value in vars(self).items()}
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_to_plain(each) for each in value]
+    return value.to_dict() if hasattr(value, "to_dict") else value
 
 
 @dataclass(kw_only=True)
 class ScenarioRunStartedEvent(ScenarioEvent):
     type_: ClassVar[str] = "SCENARIO_RUN_STARTED"
     metadata: ScenarioRunStartedEventMetadata
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"metadata": self.metadata.to_dict()}
 
 
 @dataclass(kw_only=True)
@@ -156,9 +146,6 @@ class ScenarioMessageSnapshotEvent(ScenarioEvent):
     type_: ClassVar[str] = "SCENARIO_MESSAGE_SNAPSHOT"
     messages: Sequence[ScenarioMessage]
 
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"messages": [each.to_dict() for each in self.messages]}
-
 
 @dataclass(kw_only=True)
 class ScenarioRunFinishedEvent(ScenarioEvent):
@@ -167,10 +154,6 @@ class ScenarioRunFinishedEvent(ScenarioEvent):
     type_: ClassVar[str] = "SCENARIO_RUN_FINISHED"
     status: ScenarioRunFinishedEventStatus
     results: ScenarioRunFinishedEventResults | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        results = None if self.results is None else self.results.to_dict()
-        return super().to_dict() | {"status": self.status.value, "results": results}
 
 
 @dataclass(eq=False)
@@ -393,15 +376,12 @@ class ScenarioEventBus:
 
     def _post_queued(self) -> None:
         while (event := self._events.get()) is not None:
-            self._post_with_retries(event)
-
-    def _post_with_retries(self, event: ScenarioEvent) -> None:
-        for attempt in range(self._retries):
-            try:
-                asyncio.run(self._reporter.post_event(event))
-            except Exception as error:  # noqa: BLE001 (anybody's reporter; a run must not fail because of it)
-                _log.warning("event %s (attempt %d of %d): %s", event.type_, attempt + 1, self._retries, error)
-                if attempt + 1 < self._retries:
-                    time.sleep(_BACK_OFF * 2**attempt)
-            else:
-                return
+            for attempt in range(self._retries):
+                try:
+                    asyncio.run(self._reporter.post_event(event))
+                except Exception as error:  # noqa: BLE001 (anybody's reporter; a run must not fail because of it)
+                    _log.warning("event %s (attempt %d of %d): %s", event.type_, attempt + 1, self._retries, error)
+                    if attempt + 1 < self._retries:
+                        time.sleep(_BACK_OFF * 2**attempt)
+                else:
+                    break

@@ -52,11 +52,6 @@ class ShardReport:
         """Number of the shard, from 1."""
         return int(self.shard["number"])
 
-    @property
-    def begun_at(self) -> float:
-        """Unix seconds; 0 if unknown."""
-        return self.run_tree.selected.at if self.run_tree.selected else 0.0
-
     def get_item_name(self, run: Run) -> str:
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
@@ -144,19 +139,11 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
     kept = _drop_duplicate_parts(parts)
     gone = [*_list_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
-    runs = sorted(
-        (
-            (order.get(part.get_item_name(run), len(order)), part.number, run)
-            for part in kept
-            for run in part.run_tree.runs.values()
-        ),
-        key=lambda each: each[:2],
-    )
-    ordered = [run for _, _, run in runs]
-    completed = _merge_completed_events(kept, ordered, advise, gone)
-    return MergedReport(
-        [_merge_selected_events(kept), *_list_run_events(ordered), completed], completed.exit_code, gone
-    )
+    placed = [(part, run) for part in kept for run in part.run_tree.runs.values()]  # parts come by their number
+    placed.sort(key=lambda each: order.get(each[0].get_item_name(each[1]), len(order)))
+    runs = [run for _, run in placed]
+    completed = _merge_completed_events(kept, runs, advise, gone)
+    return MergedReport([_merge_selected_events(kept), *_list_run_events(runs), completed], completed.exit_code, gone)
 
 
 def _merge_selected_events(parts: Sequence[ShardReport]) -> Selected:
@@ -242,11 +229,14 @@ def _require_equal(what: str, values: Sequence[tuple[ShardReport, str]]) -> None
 
 def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
     """Return each shard once, by number. Raises SettingsError for duplicates with different results."""
+
+    def rank(part: ShardReport) -> tuple[int, float, str]:
+        begun_at = part.run_tree.selected.at if part.run_tree.selected else 0.0
+        return part.number, begun_at, json.dumps(part.to_plain(), sort_keys=True)
+
     kept: dict[int, tuple[ShardReport, Any]] = {}
-    for part in sorted(
-        parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.to_plain(), sort_keys=True))
-    ):
-        result = _remove_members(part.to_plain(), _TIMES)
+    for part in sorted(parts, key=rank):
+        result = _remove_times(part.to_plain())
         before, known = kept.setdefault(part.number, (part, result))
         if known != result:
             raise SettingsError(
@@ -256,10 +246,10 @@ def _drop_duplicate_parts(parts: Sequence[ShardReport]) -> list[ShardReport]:
     return [part for _, (part, _) in sorted(kept.items())]
 
 
-def _remove_members(tree: Any, names: frozenset[str]) -> Any:
+def _remove_times(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {name: _remove_members(value, names) for name, value in tree.items() if name not in names}
-    return [_remove_members(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
+        return {name: _remove_times(value) for name, value in tree.items() if name not in _TIMES}
+    return [_remove_times(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _list_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:

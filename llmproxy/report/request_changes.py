@@ -152,11 +152,10 @@ class ChangeSummary:
             yield from ("", "| change | what | calls | cassettes |", "|---|---|---|---|")
             for each in (*self.groups, *self.refused):
                 cells = (f"`{each.name}`", each.text, str(each.calls), name_some(each.cassettes, " "))
-                yield f"| {' | '.join(cell.replace('|', _BAR) for cell in cells)} |"
+                yield f"| {' | '.join(cell.replace('|', '\\|') for cell in cells)} |"
             yield from ("", *(line for line in rest if not line.startswith("  ")))
 
 
-_BAR = "\\|"
 _ROWS = {"changes": "groups", "refused": "refused"}
 
 

@@ -119,6 +119,9 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_format_clock = lru_cache(4)(format_clock)
+
+
 def format_head_line(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_lay_out_columns(texts, room), "recording, session", "prompt -> answer"])
@@ -136,11 +139,6 @@ def format_request_line(
     took = duration(call.ms)
     took = pad_cells(took if room is None else clip_cells(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
-
-
-@lru_cache(4)
-def _format_clock(second: int, zone: tzinfo | None) -> str:
-    return format_clock(second, zone)
 
 
 @lru_cache(_REMEMBERED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from textwrap import indent
@@ -157,10 +158,8 @@ class SuiteConsole:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
         about = ", ".join(filter(None, [format_seconds(event.total_seconds), *list_run_facts(event)]))
-        named = start.name.replace(" [", "[") not in (
-            "",
-            start.scenario,
-        )  # a case without a name of its own has its id as name
+        # A case without a name of its own has its id as name.
+        named = start.name.replace(" [", "[") not in ("", start.scenario)
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
         self._print_line(f"{self._format_status(event.status)} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
@@ -210,9 +209,7 @@ class SuiteConsole:
             self._print_indented(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
 
     def _print_completed(self, event: Completed) -> None:
-        counts: dict[str, int] = {}
-        for row in event.scenarios:
-            counts[str(row.get("status"))] = counts.get(str(row.get("status")), 0) + 1
+        counts = Counter(str(row.get("status")) for row in event.scenarios)
         for row in event.scenarios:
             if row.get("rate") is not None and int(row.get("runs") or 0) > 1:
                 self._print_line(f"  {row['scenario']}: {row.get('told') or row['rate']}")
@@ -220,7 +217,7 @@ class SuiteConsole:
             self._print_line(line)
         for note in event.notes:
             self._print_indented("", note)
-        told = ", ".join(f"{_format_status_count(number, status)}" for status, number in counts.items())
+        told = ", ".join(_format_status_count(number, status) for status, number in counts.items())
         self._print_line(f"{told or 'nothing ran'} in {format_seconds(event.seconds)}")
 
     def _print_indented(self, prefix: str, text: str) -> None:
@@ -231,11 +228,8 @@ class SuiteConsole:
 
     def _print_line(self, text: str) -> None:
         self._clear_bar()
-        self._write(
-            _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n"
-            if not self._colour
-            else _escape_unprintable(text) + "\n"
-        )
+        shown = _escape_unprintable(text) if self._colour else _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text)
+        self._write(f"{shown}\n")
 
     def _format_status(self, status: Status) -> str:
         word, code = _WORD[status]

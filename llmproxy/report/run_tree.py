@@ -50,13 +50,17 @@ class Run:
 
     @property
     def reason(self) -> str:
-        if self.finished is None:
-            return UNFINISHED
-        return self.finished.error or self.finished.reasoning
+        return self.finished.error or self.finished.reasoning if self.finished else UNFINISHED
 
     @property
     def steps(self) -> Iterator[Step]:
         return (part for part in self.parts if isinstance(part, Step))
+
+    @property
+    def failed_assertions(self) -> list[tuple[Step, Assertion]]:
+        """All that neither passed nor were skipped, with their steps."""
+        good = (Status.PASSED, Status.SKIPPED)
+        return [(step, each) for step in self.steps for each in step.assertions if each.status not in good]
 
     @property
     def messages(self) -> Iterator[Message]:

@@ -82,7 +82,8 @@ def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None
     passed = statuses.count("passed")
     counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
     bad = next((status for status in statuses if status not in ("passed", "skipped")), None)
-    interval = wilson(passed, counted) if counted else None
+    interval = wilson(passed, counted)
+    cost = mean_known([_read_cost(run) for run in runs])
     return {
         "scenario": name,
         "status": "passed" if (not bad if good is None else good) else bad or "failed",
@@ -90,14 +91,8 @@ def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None
         "passed": passed,
         "rate": passed / counted if good is None and counted == len(runs) else None,
         "interval": None if interval is None else (interval.low, interval.high),
-        "cost_usd": _mean_cost(runs),
+        "cost_usd": None if cost is None else format(cost, "f"),
     }
-
-
-def _mean_cost(runs: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the agent's mean cost per run in US dollars; None if one is unknown."""
-    mean = mean_known([_read_cost(run) for run in runs])
-    return None if mean is None else format(mean, "f")
 
 
 def _read_cost(row: Mapping[str, Any]) -> Decimal | None:
@@ -142,15 +137,12 @@ def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
                 found.setdefault((axis, row["axes"][axis]), []).append(row)
     if all(len(rows) == 1 for rows in found.values()):
         return []  # one axis alone: the cells say it all
-    cells = [
-        [
-            f"  {name}={value[:_WORD]}",
-            f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_pass_interval(rows)}",
-            _format_cost(_average_cost_and_latency(rows)),
-            _format_latency(_average_cost_and_latency(rows)),
-        ]
-        for (name, value), rows in found.items()
-    ]
+    cells = []
+    for (name, value), rows in found.items():
+        passed = f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_pass_interval(rows)}"
+        costs, latencies = [_read_cost(row) for row in rows], [row.get("latency_ms") for row in rows]
+        means = {"cost_usd": mean_known(costs), "latency_ms": mean_known(latencies)}
+        cells.append([f"  {name}={value[:_WORD]}", passed, _format_cost(means), _format_latency(means)])
     return align_rows(cells)
 
 
@@ -165,15 +157,10 @@ def _format_interval(interval: Sequence[float]) -> str:
     return f" (95 % interval {interval[0]:.0%} to {interval[1]:.0%})"
 
 
-def _average_cost_and_latency(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean cost and latency of cells; None if one is unknown."""
-    latency = mean_known([row.get("latency_ms") for row in rows])
-    return {"cost_usd": mean_known([_read_cost(row) for row in rows]), "latency_ms": latency}
-
-
 def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     bad = sum(row.get("status") not in _GOOD for _, row in cases)
-    usual = _majority_status(cases)
+    usual, number = Counter(str(row.get("status")) for _, row in cases).most_common(1)[0]
+    usual = usual if number * 2 > len(cases) else ""  # of more than half of the cases
     ordered = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)
     shown = ordered[:_SHOWN]
     cells = [
@@ -192,12 +179,6 @@ def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]
     others = usual and any(row.get("status") != usual for _, row in shown)
     marked = f"; * not as most are ({str(usual).replace('_', ' ')})" if others else ""
     return [f"{name}: {format_count(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
-
-
-def _majority_status(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the status of more than half of the cases; empty if there is none."""
-    status, number = Counter(str(row.get("status")) for _, row in cases).most_common(1)[0]
-    return status if number * 2 > len(cases) else ""
 
 
 def _format_pass_count(row: Mapping[str, Any]) -> str:

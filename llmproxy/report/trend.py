@@ -121,11 +121,9 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
 
 def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:
     """Return a test from its row. Raises CassetteCorrupt: a value has a wrong type."""
-    why = (
-        ""
-        if matches_annotation(title, "str") and matches_annotation(code, "int")
-        else f"a test is called {title!r:.60} and ended with {code!r:.60}"
-    )
+    why = ""
+    if not (matches_annotation(title, "str") and matches_annotation(code, "int")):
+        why = f"a test is called {title!r:.60} and ended with {code!r:.60}"
     if not matches_annotation(at, "float") or not 0 <= at < LATEST:
         why = f"a test began at {at!r:.60}"
     made: dict[str, Mapping[str, Any]] = {}
