@@ -24,11 +24,11 @@ def format_count(many: int, one: str, plural: str = "") -> str:
     return f"{many:,} {one if many == 1 else plural or one + 's'}"
 
 
-def name_some(names: Iterable[str], between: str = ", ") -> str:
+def name_some(names: Iterable[str], between: str = ", ", shown: int = SHOWN) -> str:
     """Return the first names and the number of the rest."""
     all_ = [*names]
-    more = f" and {len(all_) - SHOWN} more" if len(all_) > SHOWN else ""
-    return f"{between.join(all_[:SHOWN])}{more}"
+    more = f" and {len(all_) - shown} more" if len(all_) > shown else ""
+    return f"{between.join(all_[:shown])}{more}"
 
 
 def sum_known[Number: (int, float, Decimal)](values: Iterable[Number | None]) -> Number | None:

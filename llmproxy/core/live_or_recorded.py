@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from llmproxy.amounts import name_some
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_rpc_message, is_tool_call
 from llmproxy.core.providers.provider_table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
@@ -89,7 +90,6 @@ _SETS_UP = frozenset(
     }
 )
 """Operations that concern a connection and do not depend on the tool's state."""
-_SECOND = 1000.0
 
 
 class RecordedToolCall(NamedTuple):
@@ -172,7 +172,7 @@ def _find_concurrent_changes(found: Sequence[tuple[RowSummary, bool]], at: int) 
 
 
 def _get_end_time(row: RowSummary) -> float:
-    return row.started_at + (row.duration_ms or 0.0) / _SECOND
+    return row.started_at + (row.duration_ms or 0.0) / 1000
 
 
 def matches_requested_tool(request: bytes, name: str, arguments: str) -> bool:
@@ -265,10 +265,10 @@ class LiveSession:
         if loose and recordings and alike(recordings):
             return ChosenRecording(recordings[-1])
         known = [(each, path.steps[each.id]) for each in recordings if each.id in path.steps]
-        here = [(each, step) for each, step in known if not self._why_not(path, each.id, step, announced)]
+        whys = [self._why_not(path, each.id, step, announced) for each, step in known]
+        here = [found for found, why in zip(known, whys, strict=True) if not why]
         if not here:
-            why = [self._why_not(path, each.id, step, announced) for each, step in known]
-            return ChosenRecording(why=why[0] if why else "")
+            return ChosenRecording(why=whys[0] if whys else "")
         changing = [each for each, step in here if step.changes]
         if changing:
             self.done.add(changing[0].id)
@@ -326,6 +326,4 @@ class LiveSession:
 
 
 def _join_call_names(path: ToolPath, ids: Sequence[int]) -> str:
-    names = [path.steps[each].name for each in ids]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return name_some((path.steps[each].name for each in ids), shown=_NAMED)

@@ -137,12 +137,9 @@ class AnswerPart(NamedTuple):
     data: bytes
 
 
-def _is_request(message: object) -> bool:
-    return isinstance(message, dict) and "method" in message and "id" in message
-
-
 def split_at_server_requests(response: Response) -> list[AnswerPart] | None:
-    asked = [(part.end, part.value["id"]) for part in list_messages(response) if _is_request(part.value)]
+    found = ((part.end, part.value) for part in list_messages(response) if isinstance(part.value, dict))
+    asked = [(end, message["id"]) for end, message in found if {"method", "id"} <= message.keys()]
     if not asked:
         return None
     body = response.body
@@ -237,7 +234,7 @@ def read_call(one: Interaction) -> ToolText | None:
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
             return None
         params = asked["params"]
-        messages = [part.value for part in list_json_parts(one.response.mime_type, one.response.body)]
+        messages = [part.value for part in list_messages(one.response)]
         last: dict[str, Any] = next(
             (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id")), {}
         )

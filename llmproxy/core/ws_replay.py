@@ -126,10 +126,6 @@ class FramePlayer:
         """Whether the server sent a message before the client's first one."""
         return bool(self._frames) and not self._frames[0].client
 
-    def list_opening_frames(self, since: int) -> list[Due]:
-        """Return the server's opening messages; `since`: time of the accepted upgrade in microseconds."""
-        return self._take_due(since)
-
     def on_message(self, data: str | bytes) -> list[Due] | FrameMismatch:
         """Handle the client's next message (redacted); return the server's messages that follow it."""
         form, number = self._here(data), self.heard + 1
@@ -138,9 +134,10 @@ class FramePlayer:
             return self._build_mismatch(number, form)
         self.heard = number
         self._at += 1
-        return self._take_due(frame.at)
+        return self.take_server_frames(frame.at)
 
-    def _take_due(self, since: int) -> list[Due]:
+    def take_server_frames(self, since: int) -> list[Due]:
+        """Return the server's next messages; `since`: microseconds of the event before them, first of the upgrade."""
         due = []
         while self._at < len(self._frames) and not (frame := self._frames[self._at]).client:
             due.append((max(0, frame.at - since), frame))
@@ -150,12 +147,8 @@ class FramePlayer:
     def _build_mismatch(self, number: int, form: CanonicalFrame) -> FrameMismatch:
         canon = self._canon()
         forms = [canon(frame.data) for frame in self._frames if frame.client and frame.close is None]
-        near: int | None = None
-        fewest = _ENOUGH + 2
         order = sorted(range(len(forms)), key=lambda index: abs(index - number + 1))  # prefers the same position
-        for index in order[:_COMPARED]:
-            if (found := _measure_distance(forms[index], form)) < fewest:
-                near, fewest = index, found
+        near = min(order[:_COMPARED], key=lambda index: _measure_distance(forms[index], form), default=None)
         places = () if near is None else tuple(list_differences(forms[near].tree, form.tree))
         return FrameMismatch(number, form, len(forms), None if near is None else near + 1, places)
 
@@ -165,12 +158,9 @@ def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
         return 0
     if not isinstance(old.tree, dict) or not isinstance(new.tree, dict):
         return _ENOUGH + 1
-    return min(
-        _ENOUGH,
-        1
-        + count_differences(old.tree, new.tree, _ENOUGH)
-        + (_ENOUGH if old.tree.get("type") != new.tree.get("type") else 0),
-    )
+    if old.tree.get("type") != new.tree.get("type"):
+        return _ENOUGH
+    return min(_ENOUGH, 1 + count_differences(old.tree, new.tree, _ENOUGH))
 
 
 MISMATCH = 4404
@@ -231,11 +221,8 @@ def _describe_cause(recording: int, mismatch: FrameMismatch) -> str:
     first = mismatch.differences[0]
     looks = f", which looks like {first.looks}" if first.looks else ""
     which = "its message" if mismatch.nearest == mismatch.number else "the nearest is message"
-    more = (
-        ""
-        if mismatch.number <= mismatch.expected
-        else f", after {mismatch.expected} messages recording #{recording} has no more"
-    )
+    beyond = mismatch.number > mismatch.expected
+    more = f", after {mismatch.expected} messages recording #{recording} has no more" if beyond else ""
     return f"{which} {mismatch.nearest} of recording #{recording} differs at {clip(first.path, 80)}{looks}{more}"
 
 
@@ -304,9 +291,7 @@ class FrameRecording(Recording):
         """Whether only the end is missing."""
         return self.is_closing()
 
-    @property
-    def next_piece_may_be_last(self) -> bool:
-        return self.is_closing()
+    next_piece_may_be_last = is_whole
 
     @property
     def first_byte_offset(self) -> int | None:

@@ -101,7 +101,7 @@ class ReplayedWebSocket:
         try:
             if self._player.server_speaks_first:
                 self._mark_recording_served()
-            self._queue_due(self._player.list_opening_frames(self._response.head_offset))
+            self._queue_due(self._player.take_server_frames(self._response.head_offset))
             yield from self._send_due()
             yield from self.receive_bytes(more)
         except Exception as why:  # noqa: BLE001 - said there
@@ -237,7 +237,7 @@ class ReplayedWebSocket:
             if not player.server_speaks_first and not isinstance(player.on_message(first), FrameMismatch):
                 exchange.slot, exchange.kept.interaction = slot, slot.id
                 self._player, self._response = self._make_player(response), response
-                self._player.list_opening_frames(response.head_offset)
+                self._player.take_server_frames(response.head_offset)
                 return True
         return False
 

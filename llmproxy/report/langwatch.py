@@ -18,6 +18,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -294,13 +295,10 @@ class EventReporter:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         headers = {"Content-Type": "application/json", "X-Auth-Token": self.api_key}
         try:
-            wire = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
-            try:
+            with closing(kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)) as wire:
                 wire.request("POST", parts.path + "/api/scenario-events", json.dumps(body, default=str), headers)
                 answer = wire.getresponse()
                 status, text = answer.status, answer.read(300)
-            finally:
-                wire.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise UpstreamError(
                 f"{self.endpoint} did not take an event: {str(error) or type(error).__name__}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from llmproxy.amounts import name_some
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_bytes, read_bounded_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
@@ -258,8 +259,7 @@ def _list_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
         if number in there:
             continue
         items = [name for name, part in zip(shard["items"], shard["parts"], strict=True) if part == number]
-        named = ", ".join(items[:_LISTED]) + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
-        what = f"nothing is known of {named}" if items else "it had nothing to run"
+        what = f"nothing is known of {name_some(items, shown=_LISTED)}" if items else "it had nothing to run"
         yield f"part {number}/{shard['of']} is missing: {what}"
 
 

@@ -130,9 +130,8 @@ class RunTree:
             # Two tests may run scenarios of one name: that one passes says nothing about the other.
             place = (start.suite, start.set_id, start.scenario, start.place, start.cassette)
             found.setdefault(place, ScenarioRuns(start.scenario, start.name, start.suite)).runs.append(run)
-        told = {
-            str(row.get("scenario")): row.get("status") for row in (self.completed.scenarios if self.completed else ())
-        }
+        rows = self.completed.scenarios if self.completed else ()
+        told = {str(row.get("scenario")): row.get("status") for row in rows}
         for scenario in found.values():
             alone = sum(each.id == scenario.id for each in found.values()) == 1
             status = told.get(scenario.id) if alone else None

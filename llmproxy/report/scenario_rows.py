@@ -38,14 +38,14 @@ class Interval:
         return f"{self.low:.3f}..{self.high:.3f}"
 
 
-def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
+def wilson(passed: int, runs: int) -> Interval | None:
     """Return the Wilson score interval of a proportion, or None. Source: Wilson 1927; Newcombe 1998, method 3."""
     check_pass_counts(passed, runs)
     if not runs:
         return None
-    share, square = passed / runs, z * z
+    share, square = passed / runs, Z95 * Z95
     middle = share + square / (2 * runs)
-    reach = z * sqrt(share * (1 - share) / runs + square / (4 * runs * runs))
+    reach = Z95 * sqrt(share * (1 - share) / runs + square / (4 * runs * runs))
     whole = 1 + square / runs
     # The ends are exact at 0 and n; rounding must not put them a hair beyond.
     low = 0.0 if passed == 0 else max(0.0, (middle - reach) / whole)
@@ -173,12 +173,11 @@ def _format_case_group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]
         ]
         for case, row in shown
     ]
-    lines = align_rows(cells)
     left = len(cases) - len(shown)
     more = [f"  ... and {format_count(left, 'more case')}"] if left else []
     others = usual and any(row.get("status") != usual for _, row in shown)
     marked = f"; * not as most are ({str(usual).replace('_', ' ')})" if others else ""
-    return [f"{name}: {format_count(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
+    return [f"{name}: {format_count(len(cases), 'case')}, {bad:,} not passed{marked}", *align_rows(cells), *more]
 
 
 def _format_pass_count(row: Mapping[str, Any]) -> str:

@@ -154,9 +154,10 @@ def format_trend(tests: Sequence[PastTestRun], only: Callable[[str], bool] = lam
     worse = sum(order == 0 for order, _, _ in lines)
     days = f"{_format_minute(tests[0].at)} to {_format_minute(tests[-1].at)} UTC"
     head = f"the last {format_count(len(tests), 'test')}, {days}, the newest at the right; {worse} worse"
-    rows = [
-        ("".join(_format_status_mark(test.rows.get(name)) for test in tests), name, text) for _, name, text in lines
-    ]
+    rows = []
+    for _, name, text in lines:
+        marks = (_MARKS.get(str(test.rows[name]["status"]), "?") if name in test.rows else " " for test in tests)
+        rows.append(("".join(marks), name, text))
     return [head, *(f"  {text}" for text in align_rows(rows)), _LEGEND]
 
 
@@ -175,10 +176,6 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
         name,
         "  ".join(filter(None, told)),
     )
-
-
-def _format_status_mark(row: Mapping[str, Any] | None) -> str:
-    return " " if row is None else _MARKS.get(str(row["status"]), "?")
 
 
 def _format_change(

@@ -55,7 +55,7 @@ def test_what_the_server_said_is_due_after_what_it_answered() -> None:
     ]  # fmt: skip
     play = player(*tape)
     assert (play.client_message_count, play.server_speaks_first, play.is_over) == (2, True, False)
-    assert [(after, frame.data) for after, frame in play.list_opening_frames(950)] == [(0, "hello")]
+    assert [(after, frame.data) for after, frame in play.take_server_frames(950)] == [(0, "hello")]
     assert play.on_message("a") == [(500, tape[2]), (2000, tape[3])]
     assert play.on_message("d") == [(100, tape[5])]
     assert (play.heard, play.is_over) == (2, True)
@@ -64,7 +64,7 @@ def test_what_the_server_said_is_due_after_what_it_answered() -> None:
 def test_a_conversation_without_messages() -> None:
     """Opened and left: nothing is due, and anything said is one too many."""
     play = player(client(5, "", 1000))
-    assert play.list_opening_frames(0) == []
+    assert play.take_server_frames(0) == []
     assert (play.is_over, play.server_speaks_first, play.client_message_count) == (True, False, 0)
     missed = narrow(FrameMismatch, play.on_message("x"))
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())

@@ -41,14 +41,13 @@ class AnswerWriter:
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [extract_texts_and_cost(one) for _, one in kept]
         first = [exchange.session.claim_superseding(exchange.party_and_key) for exchange, _ in kept]
+        additions = [
+            Addition(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
+            for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
+        ]
         if (store := self._state.stores.opened) is not None and kept:
             try:
-                ids = store.add_interactions(
-                    [
-                        Addition(one, supersede, exchange.session.position.failed, exchange.kept.instead, told)
-                        for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
-                    ]
-                )
+                ids = store.add_interactions(additions)
             except BaseException:
                 for (exchange, _), supersede in zip(kept, first, strict=True):
                     if supersede:
@@ -72,8 +71,7 @@ class AnswerWriter:
         for each in reversed(exchange.interceptors):
             response = each.before_store(exchange, response)
         response, redacted = self._state.redactor.redact_response(response)
-        kind, body = response.mime_type, response.body
-        usage = read_usage(exchange.family, exchange.operation, kind, body, response.headers)
+        usage = read_usage(exchange.family, exchange.operation, response.mime_type, response.body, response.headers)
         return self._builder.build(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
     def _notify_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
@@ -104,8 +102,7 @@ class AnswerWriter:
         response = exchange.build_recorded_response(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():
             each.on_withheld_answer(exchange, response)
-        kind = response.mime_type
-        return read_usage(exchange.family, exchange.operation, kind, response.body, response.headers)
+        return read_usage(exchange.family, exchange.operation, response.mime_type, response.body, response.headers)
 
 
 class InteractionBuilder:

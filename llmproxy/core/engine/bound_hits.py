@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, override
 
+from llmproxy.amounts import name_some
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
@@ -281,11 +282,9 @@ class BindingInterceptor(Interceptor[Exchange]):
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Look for a recording that fits a request without its own."""
         store = self._parts.state.stores.current
-        if (
-            found.recordings
-            or store is None
-            or (other := self._find_fitting_recording(call, store, found.canonical)) is None
-        ):
+        if found.recordings or store is None:
+            return found
+        if (other := self._find_fitting_recording(call, store, found.canonical)) is None:
             return found
         call.state.put(other)
         return found._replace(key=other.key, recordings=other.slots)
@@ -295,11 +294,10 @@ class BindingInterceptor(Interceptor[Exchange]):
         slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(BoundRecording)
         if slot is None or store is None:
             return decided
-        answer = (
-            self._bind_exact_hit(call, store, slot, found.canonical)
-            if other is None
-            else self._write_bound_answer(store, other, slot)
-        )
+        if other is None:
+            answer = self._bind_exact_hit(call, store, slot, found.canonical)
+        else:
+            answer = self._write_bound_answer(store, other, slot)
         if answer is None:
             return decided
         if not isinstance(answer, Mismatch):
@@ -387,12 +385,10 @@ class BindingInterceptor(Interceptor[Exchange]):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
-                named = ", ".join(
-                    f"{each.field.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
-                )
-                more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
+                values = (f"{each.field.name} {each.recorded} -> {each.present}" for each in lessons)
+                named = name_some(values, shown=_MOST_ADVISED)
                 return (
-                    f"recording #{id_} would be a hit if what tools made were volatile fields ({named}{more}): "
+                    f"recording #{id_} would be a hit if what tools made were volatile fields ({named}): "
                     f"{self._parts.state.config.build_learn_command(session.cassette)}"
                 )
         return ""

@@ -144,10 +144,9 @@ class CarryInterceptor(Interceptor[Exchange]):
             answer = _bind_carried(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
                 call.state.put(looked._replace(refusal=Refusal(NotCarried.IMPOSSIBLE, f"its answer: {answer}")))
-                policy = call.session.policy
-                return (
-                    Decided(Decision.RECORD) if policy.writes else Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
-                )
+                if call.session.policy.writes:
+                    return Decided(Decision.RECORD)
+                return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
             call.answer.made = answer
         if call.key is not None:
             self._run.given[found.key] = call.key
@@ -197,19 +196,12 @@ class CarryInterceptor(Interceptor[Exchange]):
             return _refuse_to_carry(NotCarried.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_positions(call, store)
-        request = places.parse_recorded_request(
-            wanted,
-            _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body),
-            read_client(call.request.headers),
-        )
+        ids = _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
+        request = places.parse_recorded_request(wanted, ids, read_client(call.request.headers))
         for tool, text in request.tool_results:
             self._run.results.setdefault(tool, set()).add(text)
-        thread = (
-            call.party,
-            header(call.request.headers, THREAD_FIELD) or "",
-            *request.first_user_texts,
-            request.first_system_text,
-        )
+        named = header(call.request.headers, THREAD_FIELD) or ""
+        thread = (call.party, named, *request.first_user_texts, request.first_system_text)
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
             return _refuse_to_carry(NotCarried.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_by_place(call, store, places, request, bindings)
@@ -279,10 +271,8 @@ class CarryInterceptor(Interceptor[Exchange]):
 
     def _load_positions(self, call: Exchange, store: Store) -> CallPositions:
         opened, written = store.generation
-        generation = (
-            opened,
-            written if call.session.settings.mode in OFFLINE else 0,
-        )  # the session's own recordings have no place
+        # The session's own recordings have no place.
+        generation = opened, written if call.session.settings.mode in OFFLINE else 0
         known = self._places.get(call.party)
         if known is not None and known[0] == generation:
             return known[1]
@@ -394,10 +384,8 @@ class CarryFeature(Feature):
         barred = "a session with live channels carries nothing" if session.find_interceptor(LiveInterceptor) else ""
         barred = "a session that may fork carries nothing" if forking is not None and forking.live else barred
         store = self.parts.state.sessions.store(session.settings.mode)
-        accepted = (
-            read_accepted_changes(store, session.cassette)
-            if store is not None and asked.get("carry") is not False
-            else ()
-        )
+        accepted: Sequence[AcceptedChange] = ()
+        if store is not None and asked.get("carry") is not False:
+            accepted = read_accepted_changes(store, session.cassette)
         trial = trial and not barred
         return CarryInterceptor(self.parts, accepted, trial=trial, barred=barred) if accepted or trial else None

@@ -302,13 +302,11 @@ class OrderFeature(Feature):
     kind = OrderInterceptor
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
-        patience = self.parts.state.config.order_wait
-        if patience:
-            times = list_call_times(store, session.cassette, session.sample)
-            calls = list(starmap(RecordedCall, times))
-            if group_concurrent(calls) and (
-                groups := group_concurrent(infer_receipt_times(calls, build_citation_finder(store)))
-            ):
-                self.parts.state.sessions.features.add_interceptor(
-                    session, OrderInterceptor(self.parts, EndOrder(groups, patience))
-                )
+        if not (patience := self.parts.state.config.order_wait):
+            return
+        calls = list(starmap(RecordedCall, list_call_times(store, session.cassette, session.sample)))
+        if group_concurrent(calls):
+            calls = infer_receipt_times(calls, build_citation_finder(store))
+            if groups := group_concurrent(calls):
+                made = OrderInterceptor(self.parts, EndOrder(groups, patience))
+                self.parts.state.sessions.features.add_interceptor(session, made)

@@ -108,12 +108,10 @@ class BudgetFeature(Feature):
     @override
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         forking = asked.get("forking")
-        if self._has_limit and mode in OFFLINE and (
-            asked.get("live") or self.parts.state.config.live or (forking is not None and forking.live)
-        ):  # fmt: skip
-            raise RefusedError(
-                "llmproxy: --max-cost does not count what live channels and forks ask.", hint="Leave either out."
-            )
+        asks = asked.get("live") or self.parts.state.config.live or (forking is not None and forking.live)
+        if self._has_limit and mode in OFFLINE and asks:
+            msg = "llmproxy: --max-cost does not count what live channels and forks ask."
+            raise RefusedError(msg, hint="Leave either out.")
 
     @override
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BudgetInterceptor | None:

@@ -80,14 +80,10 @@ class EngineStore:
     @property
     def current(self) -> Store | None:
         """The store. If this proxy only reads, it may appear later, when another process records."""
-        policy = self._config.mode.policy
-        if (
-            self.opened is None
-            and policy.plays is not PlayScope.NOTHING
-            and not policy.writes
-            and store_exists(self._config.store)
-        ):
-            self.opened = self._open_store(writable=False)
+        if self.opened is None:
+            policy = self._config.mode.policy
+            if policy.plays is not PlayScope.NOTHING and not policy.writes and store_exists(self._config.store):
+                self.opened = self._open_store(writable=False)
         return self.opened
 
     def _open_store(self, *, writable: bool) -> Store:

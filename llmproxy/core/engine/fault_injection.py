@@ -299,9 +299,8 @@ def explain_idle_by_rule(
 ) -> dict[int, str]:
     """Return a line by number for each rule without calls; `injected` counts by rule, `came` all calls."""
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_match(rule, call) for call in calls)}
-    told = (
-        met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
-    )  # the user did not choose each rule of a preset
+    # The user did not choose each rule of a preset.
+    told = met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     return {
         number: f"fault {rule.kind.name} (rule {number}) met no call: {_explain_idle_rule(rule, calls, came)}"
         for number, rule in enumerate(faults.rules, 1)
@@ -328,7 +327,8 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     for name, patterns in rule.texts.items():
         found = [call for call in left if matches_field(rule, name, call)]
         if patterns and not found:
-            there = _join_names(_list_call_values(name, left)) or "none with any"
+            values = (call.tools() if name == "tool" else (getattr(call, name),) for call in left)
+            there = _join_names(sorted({each for some in values for each in some if each})) or "none with any"
             return f"no recording has {name} {_join_names(patterns)}; there is {there}"
     if recordings := rule.numbers.get("recording"):
         ids = {call.recording for call in left}
@@ -348,11 +348,6 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     if rule.probability < 1:
         return f"a probability of {rule.probability:g} spared every call that came"
     return "none of the calls that it chooses came"
-
-
-def _list_call_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:
-    values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
-    return sorted({each for some in values for each in some if each})
 
 
 def _join_names(names: Sequence[str]) -> str:

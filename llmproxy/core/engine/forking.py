@@ -138,17 +138,14 @@ class ForkState:
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         """Return a call's overridden answer, None if it has none; `number` is `count_request`'s result."""
-        made = self._write_override(call, number)
+        made = self.write_override(call, number)
         if made is not None and number is not None:
             self._answered.add(number)
             self._causes[f"the answer of LLM call {number} was overridden"] = None
             call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
         return made
 
-    def preview_answer(self, call: Exchange) -> Response | None:
-        return self._write_override(call, self.peek_number(call).llm_call)
-
-    def _write_override(self, call: Exchange, number: int | None) -> Response | None:
+    def write_override(self, call: Exchange, number: int | None) -> Response | None:
         if number is None or (said := self.overrides.answers.get(number)) is None:
             return None
         return write_answer(
@@ -209,9 +206,7 @@ class ForkState:
             "llm_calls": self.llm_calls,
             "parent": self.parent[0],
             "parent_sample": self.parent[1],
-            "fork": None
-            if fork is None
-            else {"cassette": fork.cassette or None, "step": fork.step, "why": fork.why, "path": fork.path},
+            "fork": fork and {"cassette": fork.cassette or None, "step": fork.step, "why": fork.why, "path": fork.path},
         }
 
 
@@ -302,7 +297,9 @@ class ForkInterceptor(Interceptor[Exchange]):
         return found
 
     def preview_answer(self, call: Exchange) -> Response | None:
-        return self.forking.preview_answer(call) if _is_agent_question(call) else None
+        if not _is_agent_question(call):
+            return None
+        return self.forking.write_override(call, self.forking.peek_number(call).llm_call)
 
     def goes_live(self, call: Exchange, *, hit: bool) -> bool:
         """Return whether the run will fork with a call that is not counted yet; never with a tool's call."""
@@ -380,11 +377,8 @@ class ForkFeature(Feature):
             return (
                 ForkInterceptor(self.parts, session, ForkState(inherited, parent=parent)) if inherited.tools else None
             )
-        forking.overrides, forking.asked_for, forking.parent = (
-            forking.given.with_fallback(inherited),
-            not forking.mocks,
-            parent,
-        )
+        forking.overrides = forking.given.with_fallback(inherited)
+        forking.asked_for, forking.parent = not forking.mocks, parent
         if forking.live:
             forking.child = sessions.lease_child_cassette(session.cassette, asked.get("child"))[1]
         return ForkInterceptor(self.parts, session, forking)

@@ -104,9 +104,8 @@ class RecordedPlayback:
         told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client left, and so may this one
             return [*told, AnswerPart(SendCondition.FOR_EVER, None, b"")]
-        if response.ending is Ending.CUT and (
-            turns or self._is_ndjson
-        ):  # else its connection breaks where the recorded one did
+        # Else its connection breaks where the recorded one did.
+        if response.ending is Ending.CUT and (turns or self._is_ndjson):
             return [*told, AnswerPart(SendCondition.BROKEN, None, b"")]
         return turns
 

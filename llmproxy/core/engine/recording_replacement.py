@@ -15,7 +15,7 @@ recordings, and the recordings that depended on those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, override
 
 from llmproxy.core.changes.change import Change, NotCarried
@@ -163,7 +163,8 @@ class ReaskInterceptor(ReplacementInterceptor):
         body = self._keying.redact(call, call.request.body or b"").body
         if why := self._spending.reserve_cost(call, body, _estimate_prompt_tokens(body, recorded, looked)):
             self._stopped = True
-            call.decide_refusal(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=_HINT))
+            hint = "What was recorded before stays as it was."
+            call.decide_refusal(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=hint))
             return found
         if recorded is not None and store is not None:
             slots = store.find_keyed(*self.old_cassette, call.party, found.key if again is not None else recorded.key)
@@ -184,18 +185,12 @@ class ReaskInterceptor(ReplacementInterceptor):
         if looked.refusal is None:
             return any(map(self._is_chosen_change, looked.pending))
         if looked.refusal.why in {NotCarried.NO_PLACE, NotCarried.NOT_LOOKED_AT, NotCarried.AMBIGUOUS}:
-            return self._follows_new_answer(call) or (
-                looked.refusal.why is NotCarried.NOT_LOOKED_AT and bool(self._asked)
-            )
+            follows_refused = looked.refusal.why is NotCarried.NOT_LOOKED_AT and bool(self._asked)
+            return follows_refused or _has_answer_in_history(call.request.body or b"", self._new)
         return not self._state.config.change or any(self._is_chosen_change(each) for each in looked.changes)
 
     def _is_chosen_change(self, change: Change) -> bool:
         return not self._state.config.change or change.name in self._state.config.change
-
-    def _follows_new_answer(self, call: Exchange) -> bool:
-        """Return whether a request's history contains a new answer of this session."""
-        said = read_conversation(call.request.body or b"")
-        return any(_is_message_this_answer(answer, message) for answer in self._new for message in said)
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
         asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_answer(made)
@@ -223,9 +218,7 @@ class ReaskInterceptor(ReplacementInterceptor):
         for row in store.list_summaries(*self.old_cassette) if self._lost else ():
             if row.id in self._session.served or row.id in self._gone:
                 continue
-            one = store.load(row.id)
-            said = read_conversation(one.request.body)
-            if any(_is_message_this_answer(answer, message) for answer in self._lost for message in said):
+            if _has_answer_in_history(store.load(row.id).request.body, self._lost):
                 yield row.id
 
     @override
@@ -261,7 +254,9 @@ class ReaskInterceptor(ReplacementInterceptor):
         return {"replacement": told, "unused": rows, "unused_total": len(rows)}
 
 
-_HINT = "What was recorded before stays as it was."
+def _has_answer_in_history(body: bytes, answers: Sequence[Message]) -> bool:
+    """Return whether a request's history contains one of these answers."""
+    return any(_is_message_this_answer(answer, said) for said in read_conversation(body) for answer in answers)
 
 
 def _is_message_this_answer(answer: Message, message: Message) -> bool:
@@ -269,10 +264,7 @@ def _is_message_this_answer(answer: Message, message: Message) -> bool:
     ids = {call.id for call in answer.tool_calls if call.id}
     if ids:
         return bool(ids & {call.id for call in message.tool_calls})
-    return message.role in _OF_MODEL and bool(answer.text) and message.text == answer.text
-
-
-_OF_MODEL = ("assistant", "model")
+    return message.role in ("assistant", "model") and bool(answer.text) and message.text == answer.text
 
 
 def _get_answer_content(answer: Message) -> object:

@@ -118,9 +118,7 @@ class RequestDispatcher:
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
             return True
-        if host_matches(self._config.record_host, host):
-            return True
-        return provider_of_host(host, port) is not None
+        return host_matches(self._config.record_host, host) or provider_of_host(host, port) is not None
 
     def _find_stubs(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
         """Return the stubs that match a head; most calls are ruled out at once."""
@@ -405,10 +403,8 @@ class KeyDeriver:
         coding = header(headers, "content-encoding")
         if coding and coding.strip().lower() != "identity":
             try:
-                body, headers = (
-                    decode_body(body, coding, self._state.config.max_request),
-                    without(headers, "content-encoding"),
-                )
+                body = decode_body(body, coding, self._state.config.max_request)
+                headers = without(headers, "content-encoding")
             except ValueError as why:
                 exchange.note = f"request body is not {coding}: {why}"
         where = exchange.route

@@ -124,8 +124,7 @@ class _Zstd:
         return bytes(out)
 
 
-_Decoder = _Zlib | _Brotli | _Zstd
-_STAGES: dict[str, Callable[[], _Decoder]] = {
+_STAGES: dict[str, Callable[[], _Zlib | _Brotli | _Zstd]] = {
     "gzip": lambda: _Zlib(gzip=True),
     "x-gzip": lambda: _Zlib(gzip=True),
     "deflate": lambda: _Zlib(gzip=False),
@@ -134,22 +133,16 @@ _STAGES: dict[str, Callable[[], _Decoder]] = {
 }
 
 
-def _build_decoders(encoding: str) -> list[_Decoder]:
-    """Return the decoders for a Content-Encoding, in the order of application."""
-    names = [name.strip().lower() for name in encoding.split(",")]
-    coded = [name for name in names if name not in ("", "identity")]
-    for name in coded:
-        if name not in _STAGES:
-            raise ValueError(f"unknown content-encoding {name!r}")
-    return [_STAGES[name]() for name in reversed(coded)]
-
-
 class BodyDecoder:
     """Decoder of a body that arrives in pieces; each piece returns all that can be decoded so far."""
 
     def __init__(self, encoding: str, limit: int = LIMIT) -> None:
         """Prepare for a Content-Encoding such as ``gzip``. Raises ValueError if it is unknown."""
-        self._decoders = _build_decoders(encoding)
+        names = [name.strip().lower() for name in encoding.split(",")]
+        coded = [name for name in names if name not in ("", "identity")]
+        if unknown := next((name for name in coded if name not in _STAGES), None):
+            raise ValueError(f"unknown content-encoding {unknown!r}")
+        self._decoders = [_STAGES[name]() for name in reversed(coded)]
         self._left = limit
         self._limit = limit
         self._fed = False

@@ -36,14 +36,12 @@ def _parse_number(text: str) -> int | float:
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
         return int(value) if value.is_integer() else value
     if isinf(value):
-        message = "number beyond the range of a double"
-        raise LossyJson(message)
+        raise LossyJson("number beyond the range of a double")
     exact = Decimal(text)
     if value.is_integer() and exact == exact.to_integral_value():
         return int(exact)
     if Decimal(repr(value)) != exact:
-        message = "number beyond the precision of a double"
-        raise LossyJson(message)
+        raise LossyJson("number beyond the precision of a double")
     return value
 
 
@@ -73,11 +71,7 @@ def parse(text: bytes | str) -> object:
         tree: object = _decoder.decode(text)
     except LossyJson:
         raise
-    except (
-        ValueError,
-        RecursionError,
-        ArithmeticError,
-    ) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+    except (ValueError, RecursionError, ArithmeticError) as error:  # ValueError: not JSON, or not UTF-8
         raise LossyJson(str(error)) from error
     if text.count("[") + text.count("{") > DEPTH and is_too_deep(tree, DEPTH):
         raise LossyJson(f"nested deeper than {DEPTH}")

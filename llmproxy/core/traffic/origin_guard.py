@@ -100,16 +100,12 @@ class OriginGuard:
         """Return whether a lower-case host name is one of the proxy's."""
         return is_loopback_name(name) or is_ip_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
 
-    def find_allowed_origin(self, headers: Headers) -> str | None:
-        """Return the Origin of a page that ``--allow-origin`` permits, to repeat it; None for other clients."""
-        origins = _list_field_values(headers, "origin")
-        return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
-
     def build_cors_fields(self, headers: Headers) -> Headers:
         """Return the fields that let an allowed page read its answer; none for other clients."""
-        if not self.allow_origin or (origin := self.find_allowed_origin(headers)) is None:
+        origins = _list_field_values(headers, "origin") if self.allow_origin else ()
+        if len(origins) != 1 or not self._is_allowed(origins[0]):
             return ()
-        return (("access-control-allow-origin", origin), ("access-control-expose-headers", "*"), ("vary", "Origin"))
+        return (("access-control-allow-origin", origins[0]), ("access-control-expose-headers", "*"), ("vary", "Origin"))
 
     def answer_preflight(self, method: str, headers: Headers) -> Headers | None:
         """Return the fields that answer an allowed page's preflight; None for other requests."""

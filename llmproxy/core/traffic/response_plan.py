@@ -96,11 +96,8 @@ def plan_response(
     pace = speed or (1 if timed else 0)
     end = _write_last_chunk(response.headers) if chunked and not cut else b""
     if not pace:
-        body = (
-            [part for _, frame in _list_frames(response, chunked=chunked) for part in frame]
-            if chunked
-            else [response.body]
-        )
+        frames = _list_frames(response, chunked=True) if chunked else [(0, (response.body,))]
+        body = (part for _, frame in frames for part in frame)
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_list_frames(response, chunked=chunked), [(0, (end,))])  # the end is sent with the last frame
     return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
