@@ -152,16 +152,16 @@ def split_at_server_requests(response: Response) -> list[AnswerPart] | None:
 
 
 def split_standalone_stream(
-    response: Response, started_at: float, messages: Sequence[tuple[float, int]], *, ended: bool
+    response: Response, started_at: float, messages: Sequence[tuple[float, int]]
 ) -> list[AnswerPart]:
-    """Return a standalone stream in parts after `messages` (Unix seconds, interaction); `ended`: by the server."""
+    """Return a standalone stream, left open, in parts after `messages` (Unix seconds, interaction)."""
     times = [at for at, _ in messages]
     turns = []
     for chunk in response.chunks:
         before = bisect_right(times, started_at + chunk.offset / MICROSECONDS)
         wait, what = (SendCondition.SERVED, messages[before - 1][1]) if before else (SendCondition.NOTHING, None)
         turns.append(AnswerPart(wait, what, chunk.data))
-    return turns if ended else [*turns, AnswerPart(SendCondition.FOR_EVER, None, b"")]
+    return [*turns, AnswerPart(SendCondition.FOR_EVER, None, b"")]
 
 
 def _find_event_end(body: bytes, at: int) -> int:

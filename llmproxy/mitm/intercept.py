@@ -167,7 +167,7 @@ class ConnectInterceptor:
     def _inject_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Make the following handshake fail if an injected fault says so."""
         self._proxy.without_tls.discard(client.id)
-        if (call := self._proxy.engine.meet_handshake(host, port, user)) is not None:
+        if (call := self._proxy.engine.features.on_tls_handshake(host, port, user)) is not None:
             self._proxy.without_tls.add(client.id)
             self._proxy.on_call(call)
 

@@ -82,10 +82,7 @@ def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str)
 MARK = "llmproxy report"
 """Kind of the page's data."""
 
-NAMES = {
-    Status.PASSED: "passed", Status.FAILED: "failed", Status.AGENT_ERROR: "agent error",
-    Status.ENVIRONMENT_ERROR: "environment error", Status.SKIPPED: "skipped", Status.FLAKY: "flaky",
-}  # fmt: skip
+NAMES = {status: status.value.replace("_", " ") for status in Status}
 
 
 def render_report(run_tree: RunTree, store: Path | None = None) -> str:

@@ -161,12 +161,10 @@ def test_a_question_parts_an_answer() -> None:
 def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
-    assert split_standalone_stream(stream(b"a", b"b"), 100.0, messages, ended=False) == [
+    assert split_standalone_stream(stream(b"a", b"b"), 100.0, messages) == [
         AnswerPart(SendCondition.SERVED, 4, b"a"), AnswerPart(SendCondition.SERVED, 5, b"b"), AnswerPart(SendCondition.FOR_EVER, None, b""),
     ]  # fmt: skip
-    assert split_standalone_stream(stream(b"a"), 100.0, [], ended=True) == [
-        AnswerPart(SendCondition.NOTHING, None, b"a")
-    ]
+    assert split_standalone_stream(stream(b"a"), 100.0, [])[0] == AnswerPart(SendCondition.NOTHING, None, b"a")
 
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:

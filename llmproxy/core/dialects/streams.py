@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 from llmproxy.core.dialects.codecs import find_stream_end_codec
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_side_events
 from llmproxy.lazy_regex import late
 
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> It
     """Yield the JSON values of a stream; `shortened`: long documents go through `shorten_json`. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
-        yield from list_server_events(body)
+        yield from list_side_events(body, "server")
         return
     kind = detect_framing(content_type, body)
     if kind == "sse":

@@ -22,7 +22,7 @@ from llmproxy.core.dialects.codecs import get_dialect, get_operation_codec
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_server_events
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_side_events
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
 
@@ -141,7 +141,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
 def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     """Return the sum over a WebSocket: each of its answers is reported and billed separately."""
     sums: dict[str, int] = {}
-    for value in list_server_events(body):
+    for value in list_side_events(body, "server"):
         raw: _Raw = {}
         for part in _iter_usage_objects(value):
             raw.update((name, count) for name, count in part.items() if count is not None)

@@ -143,19 +143,15 @@ class InteractionBuilder:
         return read_model(kind, body) or named
 
     def load_call_interaction(self, session: Session, call: Call) -> Interaction | None:
-        """Return the interaction of an ended call; None if nothing is recorded of it."""
+        """Return the interaction of an ended call; None if there is none, or it was deleted. Raises CassetteCorrupt."""
         for one in session.interceptors:
             if (told := one.find_unstored_call(call.seq)) is not None:
                 return told
-        return self.load_recording(call.interaction)
-
-    def load_recording(self, interaction: int | None) -> Interaction | None:
-        """Return a recording; None if there is none, or it was deleted meanwhile. Raises CassetteCorrupt."""
         store = self._state.stores.current
-        if store is None or interaction is None:
+        if store is None or call.interaction is None:
             return None
         try:
-            return store.load(interaction)
+            return store.load(call.interaction)
         except CassetteNotFound:
             return None
 

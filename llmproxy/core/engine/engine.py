@@ -87,7 +87,7 @@ class Engine:
         self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
         """Fast path for whole requests."""
-        self.pending, self.questions = state.pending, EngineQueries(state)
+        self.questions = EngineQueries(state)
         self.trials = TrialStore(config.store, now)
         """Results of sessions on trial."""
 
@@ -101,17 +101,12 @@ class Engine:
         self.plan_made = answering.plan_made_answer
         self.playback, self.plan_playback = answering.get_playback, answering.plan_playback_head
         self.wait_before, self.on_sent = answering.get_send_delay, answering.on_answer_sent
-        self.meet_handshake = self.features.on_tls_handshake
         self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
         self.read_usage = writer.read_usage
         self.outcome = recorder.record_end
         self.strays, self.sum_up_refusal = recorder.strays, recorder.record_sessionless_refusal
-        self.load_recording, self.read_call = builder.load_recording, builder.load_call_interaction
+        self.read_call = builder.load_call_interaction
         stores.open_at_start()
-
-    @property
-    def opened_store(self) -> Store | None:
-        return self._state.stores.opened
 
     @property
     def store(self) -> Store | None:
@@ -149,12 +144,12 @@ class Engine:
 
     def wait_for_store_server(self) -> None:
         """Wait until the store's server is available again; not on the event loop. Raises ServerLost."""
-        if self.opened_store is not None:
-            self.opened_store.wait_for_server()
+        if (store := self._state.stores.opened) is not None:
+            store.wait_for_server()
 
     def close(self) -> None:
         """End all sessions cleanly and close the store."""
-        if self.opened_store is None:
+        if self._state.stores.opened is None:
             return
         for session in list(self.sessions.open_sessions.values()):
             self.trials.store_trial(session)

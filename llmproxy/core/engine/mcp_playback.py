@@ -99,7 +99,7 @@ class RecordedPlayback:
             messages = [
                 (row.started_at, row.id) for row in self._list_server_rows() if row.operation not in (STREAM, END)
             ]
-            return split_standalone_stream(response, self._recorded.started_at, messages, ended=False)
+            return split_standalone_stream(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
         told = turns or [AnswerPart(SendCondition.NOTHING, None, response.body)]
         if response.ending is Ending.LEFT:  # the recorded client left, and so may this one

@@ -112,12 +112,8 @@ def _parse_frame(line: dict[str, Any]) -> Frame:
     return Frame(at, client, text.encode() if line.get("binary") else text)
 
 
-def list_server_events(body: bytes) -> list[object]:
-    """Return the JSON values that the server sent; other or damaged lines are skipped. Never raises."""
-    return list(_list_events(body, "server"))
-
-
-def _list_events(body: bytes, side: str) -> Iterator[object]:
+def list_side_events(body: bytes, side: str) -> Iterator[object]:
+    """Yield the JSON values that one side sent; other or damaged lines are skipped. Never raises."""
     for line in body.split(b"\n"):
         try:
             whole = json.loads(line)
@@ -130,7 +126,7 @@ def _list_events(body: bytes, side: str) -> Iterator[object]:
 def read_as_http_requests(body: bytes) -> list[bytes]:
     """Return the client's events, each as the body of an equivalent HTTP request. Never raises."""
     asked = []
-    for event in _list_events(body, "client"):
+    for event in list_side_events(body, "client"):
         if isinstance(event, dict):
             turns = event["clientContent"].get("turns") if isinstance(event.get("clientContent"), dict) else None
             same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event

@@ -499,8 +499,9 @@ def test_what_is_told_is_the_interaction(api: Api, session: Session) -> None:
     api.call("a", "hi")
     recording = list_session_calls(api.engine, session, 0)["calls"][0]["recording"]
     assert api.engine.store is not None
-    assert from_json(recording) == api.engine.store.load(1) == api.engine.load_recording(1)
-    assert api.engine.load_recording(999) is api.engine.load_recording(None) is None
+    (call,) = session.calls.list_calls_after(0)
+    assert from_json(recording) == api.engine.store.load(1) == api.engine.read_call(session, call)
+    assert [api.engine.read_call(session, call._replace(interaction=each)) for each in (999, None)] == [None, None]
 
 
 def test_calls_go_on_over_a_reset(api: Api, session: Session) -> None:

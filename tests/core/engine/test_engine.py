@@ -489,7 +489,7 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
         open_ += [(each, f"resp_1{n}") for n, each in enumerate(more)]
         for each, name in reversed(open_) if order == "reversed" else open_:
             end_response(made, each, name)
-        assert not any(made.pending._places.values())
+        assert not any(made._state.pending._places.values())
         made.sessions.close_session("default", complete=True)
     with engine(store, Mode.REPLAY) as made:
         for n in range(1 + twice):

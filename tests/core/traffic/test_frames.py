@@ -31,7 +31,7 @@ from llmproxy.core.traffic.websocket_frames import (
     encode_frames,
     format_transcript,
     is_websocket_body,
-    list_server_events,
+    list_side_events,
     read_as_http_requests,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
@@ -73,7 +73,7 @@ def test_a_damaged_line_is_an_error(line: str) -> None:
     good = encode_frame(Frame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
         decode_frames(good + line.encode())
-    assert list_server_events(good + line.encode()) == []
+    assert [*list_side_events(good + line.encode(), "server")] == []
 
 
 def socket(*said: tuple[str, object]) -> bytes:
