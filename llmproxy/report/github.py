@@ -8,7 +8,9 @@ https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +62,15 @@ class GitHubAnnotator:
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
                 out.write(format_summary_table(self._run_tree))
+
+
+def make_annotator(path: Path | None) -> GitHubAnnotator:
+    """Return the annotator of this job; `path`: the file of the summary, by default the job's own."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    root = os.environ.get("GITHUB_WORKSPACE", "")
+    return GitHubAnnotator(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
 
 
 def build_workflow_commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +10,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import replace_file
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Handler
+from llmproxy.report.github import make_annotator
 from llmproxy.report.json_report import JsonLines, render_json_report
 from llmproxy.report.run_tree import RunTree
 
@@ -61,16 +60,6 @@ def _make_html_report(path: Path, store: Callable[[], Path | None]) -> Handler:
     return BufferedReport(path, lambda run_tree: render_report(run_tree, store() if run_tree.completed else None))
 
 
-def _make_github_report(path: Path | None) -> Handler:
-    from llmproxy.report.github import GitHubAnnotator
-
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY", "")
-    root = os.environ.get("GITHUB_WORKSPACE", "")
-    return GitHubAnnotator(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
-
-
 class ReportKind(NamedTuple):
     handler: Callable[..., Handler]
     """Takes the file, None if not given; with `recordings` also the store."""
@@ -87,7 +76,7 @@ KINDS: Mapping[str, ReportKind] = {
     "html": ReportKind(_make_html_report, "report.html", recordings=True),
     "json": ReportKind(lambda path: BufferedReport(path, render_json_report), "report.json"),
     "jsonl": ReportKind(JsonLines, "report.jsonl"),
-    "github": ReportKind(_make_github_report, "summary.md", alone=True),
+    "github": ReportKind(make_annotator, "summary.md", alone=True),
 }
 """By name, as ``--report`` takes it."""
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())

@@ -73,8 +73,12 @@ def check_shard_split_json(shard: Any) -> None:
         raise TypeError("it does not say which part of a test it is")
     cut = _is_list_of(items, str) and _is_list_of(parts, int) and len(parts) == len(items) == len(set(items))
     runs = shard.get("runs", {})
-    named = isinstance(runs, dict) and _is_list_of([*runs, *runs.values()], str)
-    if not (cut and named and all(1 <= part <= of for part in parts)):
+    if (
+        not cut
+        or not all(1 <= part <= of for part in parts)
+        or not isinstance(runs, dict)
+        or not _is_list_of([*runs, *runs.values()], str)
+    ):
         raise TypeError("it does not say how its test was cut")
 
 
