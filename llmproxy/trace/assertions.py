@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmproxy.core.traffic.json_diff import encode_strictly
-from llmproxy.trace.spans import AssertionResult, EvalResult, Span, SpanKind, read_span_arguments
+from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, read_span_arguments
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
 OnUnknown = Literal["fail", "ignore"]
@@ -157,7 +157,8 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     more than `max_step_repeats` times in a row with the same words.
     """
     cassette = unwrap_cassette(run)
-    calls = Counter(build_call_key(span) for span in cassette.get_tool_calls())
+    tools = cassette.get_tool_calls()
+    calls = Counter(f"{span.tool_name} {encode_strictly(read_span_arguments(span))}" for span in tools)
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
     for words_, group in groupby([span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]):
         count = len(list(group))
@@ -227,9 +228,9 @@ def tool_called(
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
     fitting = [span for span in calls if with_args is None or matches_partially(with_args, read_span_arguments(span))]
     said = "" if with_args is None else f" with {_format_json(with_args)}"
-    name = f"tool_called({', '.join([tool_name, *_format_call_conditions(times, with_args, before, after)])})"
-    expected: Any = {"tool": tool_name, "times": times, "with_args": with_args, "before": before, "after": after}
-    expected = {key: value for key, value in expected.items() if value is not None}
+    given = {"times": times, "with_args": with_args, "before": before, "after": after}
+    conditions = {key: value for key, value in given.items() if value is not None}
+    name = f"tool_called({', '.join([tool_name, *(f'{key}={value}' for key, value in conditions.items())])})"
     actual: Any = [read_span_arguments(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
@@ -244,7 +245,7 @@ def tool_called(
             problem = f"{other!r} was never called, so {tool_name!r} was not called {word} it. Called were {sequence}."
         elif tool_name not in sequence or sign * (sequence.index(other) - sequence.index(tool_name)) <= 0:
             problem = f"{tool_name!r} was not first called {word} {other!r}: {sequence}."
-    return build_result(name, cassette, expected, actual, problem)
+    return build_result(name, cassette, {"tool": tool_name} | conditions, actual, problem)
 
 
 def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
@@ -311,16 +312,6 @@ def same_tool_calls(
     if diff.tool_sequence_changed:
         lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
     return build_result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
-
-
-def build_call_key(span: Span) -> str:
-    """Return a key that is equal for equal calls."""
-    return f"{span.tool_name} {encode_strictly(read_span_arguments(span))}"
-
-
-def _format_call_conditions(*values: object) -> list[str]:
-    names = ("times", "with_args", "before", "after")
-    return [f"{name}={value}" for name, value in zip(names, values, strict=True) if value is not None]
 
 
 def _format_json(value: object) -> str:

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Protocol
 
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -91,22 +92,15 @@ class BehaviorTrace(Protocol):
 def behavior_fingerprint(cassette: BehaviorTrace) -> str:
     """Return 16 hex digits that are equal for recordings with the same behaviour of agent and model."""
     digest = sha256()
-    for text in (cassette.input_text, cassette.output_text):
-        digest.update(_encode_json_line(normalize_value(text)))
-    for span in cassette.spans:
-        if (seen := _extract_span_behavior(span)) is not None:
-            digest.update(_encode_json_line(seen))
+    texts = map(normalize_value, (cassette.input_text, cassette.output_text))
+    # An agent's step only groups others.
+    spans = (_extract_span_behavior(span) for span in cassette.spans if span.kind is not SpanKind.AGENT_STEP)
+    for value in chain(texts, spans):
+        digest.update(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n")
     return digest.hexdigest()[:16]
 
 
-def _encode_json_line(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
-
-
-def _extract_span_behavior(span: Span) -> list[Any] | None:
-    """Return the relevant parts of a span; an agent's step only groups others and has none."""
-    if span.kind is SpanKind.AGENT_STEP:
-        return None
+def _extract_span_behavior(span: Span) -> list[Any]:
     if span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT):
         result = span.tool_result if span.tool_result is not None else span.output
         said = span.tool_args if span.tool_args is not None else span.input
@@ -125,16 +119,10 @@ def normalize_value(value: Any, depth: int = 0) -> Any:
             value = pattern.sub(f"<{name}>", value)
         return _SPACE.sub(" ", value).strip()
     if isinstance(value, dict):
-        return {
-            str(name): normalize_value(each, depth + 1)
-            for name, each in value.items()
-            if not (name in _IDS and _has_volatile_id(value))
-        }
+        # A message, or a tool call within one: its own id is irrelevant.
+        identified = isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)
+        kept = {name: each for name, each in value.items() if not (identified and name in _IDS)}
+        return {str(name): normalize_value(each, depth + 1) for name, each in kept.items()}
     if isinstance(value, list | tuple):
         return [normalize_value(each, depth + 1) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _has_volatile_id(value: dict[str, Any]) -> bool:
-    """Return whether an object is a message, or a tool call within one, so that its id is irrelevant."""
-    return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import batched, chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +42,7 @@ def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     return build_otlp_request([*spans, *converter.finish()], cassette.name)
 
 
-def build_otlp_request(spans: list[Plain], name: str) -> Plain:
+def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
     """Return an export request with these spans of one recording."""
     resource = {"attributes": [_build_attribute("service.name", name or "llmproxy")]}
     scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
@@ -91,7 +92,6 @@ class OtlpSpanConverter:
         attributes |= (request.metadata or {}) if request else {}
         attributes |= span.metadata or {}
         attributes |= _build_price_attributes(span)
-        self._strip_reasoning(attributes)
         if span.model and "gen_ai.response.model" not in attributes:
             attributes["gen_ai.response.model"] = span.model
         if self._content:
@@ -120,7 +120,6 @@ class OtlpSpanConverter:
         metadata = span.metadata or {}
         asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call") or "mcp.method.name" in metadata
         attributes = metadata | _build_price_attributes(span)
-        self._strip_reasoning(attributes)
         if self._content and span.tool_name:
             attributes |= _build_tool_content_attributes(span)
         plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
@@ -129,13 +128,10 @@ class OtlpSpanConverter:
             plain["name"] = "invoke_agent"
         return plain | _build_status(span)
 
-    def _strip_reasoning(self, attributes: Plain) -> None:
-        """Remove reasoning if texts are left out."""
-        if not self._content:
-            attributes.pop("llmproxy.reasoning", None)
-
     def _convert_span(self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None) -> Plain:
         begun = _to_nanoseconds(start)
+        if not self._content:
+            attributes.pop("llmproxy.reasoning", None)
         if duration_ms is None:
             attributes = attributes | {"llmproxy.unknown": ["duration"]}
         plain: Plain = {
@@ -147,14 +143,11 @@ class OtlpSpanConverter:
             "endTimeUnixNano": str(begun + max(round((duration_ms or 0.0) * _MILLION), 0)),
             "attributes": [_build_attribute(name, value) for name, value in attributes.items() if value is not None],
         }
-        if parent := self._find_parent_id(span):
+        # A request has no span of its own, so its children get its parent.
+        request = self._requests.get(span.parent_id or "")
+        if parent := span.parent_id if request is None else request.parent_id:
             plain["parentSpanId"] = _digest_id(parent, 16)
         return plain
-
-    def _find_parent_id(self, span: Span) -> str | None:
-        """Return the parent's id; a request has no span of its own, so its children get its parent."""
-        request = self._requests.get(span.parent_id or "")
-        return request.parent_id if request is not None else span.parent_id
 
 
 def _digest_id(text: str, digits: int) -> str:
@@ -283,23 +276,13 @@ def write_otlp(
     """Write OTLP in JSON lines; returns the number of spans. `content`: with texts. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
-    for batch in _batch_spans(spans, OtlpSpanConverter(f"{cassette}~{sample}", content=content)):
+    converter = OtlpSpanConverter(f"{cassette}~{sample}", content=content)
+    converted = chain(chain.from_iterable(map(converter.feed_span, spans)), converter.finish())
+    for batch in batched(converted, BATCH):
         line = json.dumps(build_otlp_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)
     return written
-
-
-def _batch_spans(spans: Iterator[Span], converter: OtlpSpanConverter) -> Iterator[list[dict[str, object]]]:
-    batch: list[dict[str, object]] = []
-    for span in spans:
-        batch += converter.feed_span(span)
-        if len(batch) >= BATCH:
-            yield batch
-            batch = []
-    batch += converter.finish()
-    if batch:
-        yield batch
 
 
 _HALF = re.compile("[\ud800-\udfff]")

@@ -18,6 +18,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from llmproxy.amounts import sum_known
 from llmproxy.core.dialects.conversation import read_interaction_answer
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.providers.provider_table import get_channel
@@ -107,10 +108,8 @@ class BehaviorRun:
 def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
     """Return the behaviour of the agent's model in a recording; failed answers count for nothing."""
     calls: list[ComparedToolCall] = []
-    answer, requests, models, ended = "", 0, dict[str, None](), False
-    tokens_in: int | None = 0
-    tokens_out: int | None = 0
-    cost: Decimal | None = Decimal(0)
+    counted: list[Interaction] = []
+    answer, ended = "", False
     for one in interactions:
         if one.party != AGENT or get_channel(one.provider, one.operation) is not Channel.LLM:
             continue
@@ -120,16 +119,20 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
         said = read_interaction_answer(one)
         if said is None:
             continue
-        requests += 1
+        counted.append(one)
         ended = not said.tool_calls and one.response.ending is Ending.COMPLETE
         calls += [ComparedToolCall(call.name, parse_json_or_text(call.arguments or "{}")) for call in said.tool_calls]
         answer = said.text or answer
-        models |= dict.fromkeys([one.model] if one.model else [])
-        tokens_in = None if tokens_in is None or one.usage.input is None else tokens_in + one.usage.input
-        tokens_out = None if tokens_out is None or one.usage.output is None else tokens_out + one.usage.output
-        price = compute_cost(one.provider, one.model, one.usage)
-        cost = None if cost is None or price is None else cost + price
-    return BehaviorRun(tuple(calls), answer, requests, tokens_in, tokens_out, cost, tuple(models), ended)
+    return BehaviorRun(
+        calls=tuple(calls),
+        answer=answer,
+        requests=len(counted),
+        tokens_in=sum_known([0, *(one.usage.input for one in counted)]),
+        tokens_out=sum_known([0, *(one.usage.output for one in counted)]),
+        cost=sum_known([Decimal(0), *(compute_cost(one.provider, one.model, one.usage) for one in counted)]),
+        models=tuple(dict.fromkeys(one.model for one in counted if one.model)),
+        ended=ended,
+    )
 
 
 def compare_behaviors(old: BehaviorRun, new: BehaviorRun) -> tuple[BehaviorChange, ...]:
@@ -153,50 +156,32 @@ def _pair_calls(
     old: Sequence[ComparedToolCall], new: Sequence[ComparedToolCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return pairs of corresponding calls, and the rest of each run."""
-    pairs = _find_common_calls([_make_call_key(call) for call in old], [_make_call_key(call) for call in new])
-    moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
-    for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
-        moved[_make_call_key(new[j])].append(j)
-    stays = {i for i, _ in pairs}
-    pairs += [
-        (i, queue.popleft())
-        for i, call in enumerate(old)
-        if i not in stays and (queue := moved.get(_make_call_key(call)))
-    ]
-    left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
-    right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
-    same_place = _pair_remaining_calls(old, new, left, right, pairs)
-    gone = [i for i in left if i not in {i for i, _ in same_place}]
-    added = [j for j in right if j not in {j for _, j in same_place}]
-    return sorted(pairs + same_place), gone, added
+    keys, new_keys = ([(call.tool, encode_strictly(call.arguments)) for call in side] for side in (old, new))
+    blocks = SequenceMatcher(None, keys, new_keys, autojunk=False).get_matching_blocks()
+    pairs = [(i + n, j + n) for i, j, size in blocks for n in range(size)]
+    left: dict[int, object] = {i: key for i, key in enumerate(keys) if i not in {i for i, _ in pairs}}
+    right: dict[int, object] = {j: key for j, key in enumerate(new_keys) if j not in {j for _, j in pairs}}
+    pairs += _take_equal(left, right)  # moved
+    # The rest by tool and place: equally many paired calls before them.
+    gone: dict[int, object] = {i: (old[i].tool, sum(n < i for n, _ in pairs)) for i in left}
+    added: dict[int, object] = {j: (new[j].tool, sum(n < j for _, n in pairs)) for j in right}
+    pairs += _take_equal(gone, added)
+    return sorted(pairs), list(gone), list(added)
 
 
-def _find_common_calls(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, int]]:
-    """Return the equal calls in order, as positions in both runs."""
-    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    return [(i + n, j + n) for i, j, size in blocks for n in range(size)]
-
-
-def _pair_remaining_calls(
-    old: Sequence[ComparedToolCall],
-    new: Sequence[ComparedToolCall],
-    left: Sequence[int],
-    right: Sequence[int],
-    pairs: Sequence[tuple[int, int]],
-) -> list[tuple[int, int]]:
-    """Pair remaining calls of one tool at one place: with equally many paired calls before it, in order."""
-    waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
-    for j in right:
-        waiting[new[j].tool, sum(n < j for _, n in pairs)].append(j)
-    return [(i, queue.popleft()) for i in left if (queue := waiting.get((old[i].tool, sum(n < i for n, _ in pairs))))]
+def _take_equal(left: dict[int, object], right: dict[int, object]) -> list[tuple[int, int]]:
+    """Take the positions with equal values out of both sides, and return them as pairs, in order."""
+    waiting: dict[object, deque[int]] = defaultdict(deque)
+    for j, key in right.items():
+        waiting[key].append(j)
+    pairs = [(i, queue.popleft()) for i, key in left.items() if (queue := waiting.get(key))]
+    for i, j in pairs:
+        del left[i], right[j]
+    return pairs
 
 
 def count_tools(calls: Iterable[ComparedToolCall]) -> Counter[str]:
     return Counter(call.tool for call in calls)
-
-
-def _make_call_key(call: ComparedToolCall) -> tuple[str, Any]:
-    return call.tool, encode_strictly(call.arguments)
 
 
 def _clip_text(text: str) -> str:

@@ -12,9 +12,11 @@ a temporary path. A changed result is information: the world answered differentl
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Any, Literal
 
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
@@ -90,15 +92,15 @@ def _format_value(value: object) -> str:
 
 def pair_calls_by_number(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
     """Yield tool, number of the call from 1, and the two spans, for every call that both sides have."""
-    later: dict[str, list[Span]] = {}
+    later: dict[str, list[Span]] = defaultdict(list)
     for span in new:
-        later.setdefault(span.tool_name or "", []).append(span)
-    seen: dict[str, int] = {}
+        later[span.tool_name or ""].append(span)
+    seen = Counter[str]()
     for span in old:
         name = span.tool_name or ""
-        n = seen[name] = seen.get(name, 0) + 1
-        if n <= len(later.get(name, ())):
-            yield name, n, span, later[name][n - 1]
+        seen[name] += 1
+        if seen[name] <= len(later[name]):
+            yield name, seen[name], span, later[name][seen[name] - 1]
 
 
 def find_tool_changes(
@@ -135,20 +137,12 @@ def classify_incidental(old: object, new: object) -> str | None:
 def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
     if depth < _DEPTH and isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys(), key=str):
-            yield from _compare_member(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth)
+            yield from _find_differences(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth + 1)
     elif depth < _DEPTH and isinstance(old, list) and isinstance(new, list):
-        for n in range(max(len(old), len(new))):
-            left, right = (side[n] if n < len(side) else MISSING for side in (old, new))
-            yield from _compare_member(f"{path}[{n}]", left, right, depth)
+        for n, (left, right) in enumerate(zip_longest(old, new, fillvalue=MISSING)):
+            yield from _find_differences(f"{path}[{n}]", left, right, depth + 1)
     elif not equals_json(old, new):
         yield path, old, new
-
-
-def _compare_member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
-    if old is MISSING or new is MISSING:
-        yield path, old, new
-    else:
-        yield from _find_differences(path, old, new, depth + 1)
 
 
 FailOn = Literal["contract", "any"]

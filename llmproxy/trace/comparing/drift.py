@@ -24,7 +24,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb, log2, prod, sqrt
 from statistics import fmean
 
@@ -174,14 +174,11 @@ def _describe_lost_members(old: Sequence[AnswerContract], new: Sequence[AnswerCo
     types = dict(ever)
     parents = {path for path, kind in ever if kind == "object"} | {""}
     for path, kind in sorted(always - ever):
-        if _get_parent_path(path) not in parents:
+        parent = path[: path.rindex("<")] if path.endswith(">") else path.removesuffix("[]").rpartition(".")[0]
+        if parent not in parents:
             continue  # its parent is gone, and named
         now = types.get(path)
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
-
-
-def _get_parent_path(path: str) -> str:
-    return path.removesuffix("[]").rpartition(".")[0] if not path.endswith(">") else path[: path.rindex("<")]
 
 
 def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float:
@@ -229,14 +226,11 @@ def compute_statistic[Answer](
         raise ValueError("a call is compared by an earlier answer and a new one at least")
     every = [*old, *new]
     apart = [[distance(one, other) for other in every] for one in every]
-    chosen = list(combinations(range(len(every)), len(old)))[:_MOST_ARRANGEMENTS]
-    means = [_mean_distance(apart, frozenset(earlier)) for earlier in chosen]
+    places = range(len(every))
+    chosen = map(frozenset, islice(combinations(places, len(old)), _MOST_ARRANGEMENTS))
+    means = [fmean(apart[i][j] for i in earlier for j in places if j not in earlier) for earlier in chosen]
     middle = fmean(means)
     return CallStatistic(means[0] - middle, tuple(mean - middle for mean in means))
-
-
-def _mean_distance(apart: Sequence[Sequence[float]], earlier: frozenset[int]) -> float:
-    return fmean(apart[one][other] for one in earlier for other in range(len(apart)) if other not in earlier)
 
 
 def compute_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from llmproxy.core.dialects.conversation import read_conversation, read_interact
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_messages import ToolText, read_call
+from llmproxy.core.mcp_messages import read_call
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import build_difference, list_differences, show_json
@@ -99,7 +99,7 @@ class CassetteTotals:
 class CassetteDiff:
     old: CassetteTotals
     new: CassetteTotals
-    pairs: tuple[TurnPair, ...] = field(default=())
+    pairs: tuple[TurnPair, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -121,7 +121,11 @@ class CassetteDiff:
         """Return the number of requests by kind, and the change of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
         counts = ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
-        return f"{counts}; {_describe_totals_change(self.old, self.new)}"
+        old, new, cost = self.old, self.new, self.new.cost - self.old.cost
+        return (
+            f"{counts}; tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
+            f" cost {'-' if cost < 0 else '+'}{_format_tokens_or_cost(abs(cost))}"
+        )
 
 
 def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
@@ -134,19 +138,17 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 def read_compared_turn(one: Interaction) -> ComparedTurn:
     call = read_call(one) if is_tool_call(one.operation) else None
     answer = read_interaction_answer(one)
-    said = [each.text for each in read_conversation(one.request.body) if each.role in ("user", "tool")]
+    if call is not None:
+        asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result
+    else:
+        said = [each.text for each in read_conversation(one.request.body) if each.role in ("user", "tool")]
+        asked, text = said[-1] if said else "", _decode_body(one.response.body) if answer is None else answer.text
     return ComparedTurn(
-        provider=one.provider, operation=one.operation, model=one.model,
-        asked=f"{call.tool}({call.arguments})" if call is not None else said[-1] if said else "",
-        status=one.response.status, ending=one.response.ending.value, text=_format_tool_result(call) if call is not None
-        else _decode_body(one.response.body) if answer is None else answer.text,
-        calls=() if answer is None else answer.tool_calls, tokens_in=one.usage.input, tokens_out=one.usage.output,
+        provider=one.provider, operation=one.operation, model=one.model, asked=asked, status=one.response.status,
+        ending=one.response.ending.value, text=text, calls=() if answer is None else answer.tool_calls,
+        tokens_in=one.usage.input, tokens_out=one.usage.output,
         cost=compute_cost(one.provider, one.model, one.usage),
     )  # fmt: skip
-
-
-def _format_tool_result(call: ToolText) -> str:
-    return f"error: {call.result}" if call.failed else call.result
 
 
 def _decode_body(body: bytes) -> str:
@@ -164,20 +166,16 @@ def _align_turns_by_key(
         while i < i2 and j < j2:
             if tag != "equal" and a[i].operation != b[j].operation:
                 break
-            yield _compare_pair(i, j, a[i], b[j])
+            changes = tuple(_compare_turns(a[i], b[j]))
+            what: What = "changed" if changes else "same"
+            yield TurnPair(what, i + 1, j + 1, b[j].title, show_json(b[j].asked), changes)
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield TurnPair(
-                "removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_lone_turn_changes(a[n]))
-            )
+            changes = tuple(_list_lone_turn_changes(a[n]))
+            yield TurnPair("removed", n + 1, None, a[n].title, show_json(a[n].asked), changes)
         for n in range(j, j2):
             changes = tuple(TurnChange(each.what, "", each.old) for each in _list_lone_turn_changes(b[n]))
             yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
-
-
-def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> TurnPair:
-    changes = tuple(_compare_turns(old, new))
-    return TurnPair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
 def _list_lone_turn_changes(turn: ComparedTurn) -> Iterator[TurnChange]:
@@ -235,14 +233,6 @@ def _sum_turns(turns: Sequence[ComparedTurn]) -> CassetteTotals:
 
 def _format_tokens_or_cost(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
-
-
-def _describe_totals_change(old: CassetteTotals, new: CassetteTotals) -> str:
-    cost = new.cost - old.cost
-    return (
-        f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
-        f" cost {'-' if cost < 0 else '+'}{_format_tokens_or_cost(abs(cost))}"
-    )
 
 
 _TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
