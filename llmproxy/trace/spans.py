@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -185,8 +184,14 @@ class Span:
         check_number(data.get("cost_usd"), "cost_usd")
         members["token_usage"] = TokenUsage.from_dict(data["token_usage"]) if data.get("token_usage") else None
         span = cls(**members)
-        if UNKNOWN in (data.get("metadata") or ()):
-            _restore_unknown(span)
+        if UNKNOWN in (data.get("metadata") or ()):  # numbers that the file contains as 0
+            span.metadata = dict(span.metadata)
+            marks = span.metadata.pop(UNKNOWN)
+            marks = marks if isinstance(marks, list) else []
+            if "duration_ms" in marks:
+                span.duration_ms = None
+            if "token_usage.total_tokens" in marks and span.token_usage is not None:
+                span.token_usage.total_tokens = None
         return span
 
 
@@ -196,18 +201,6 @@ _SPAN = tuple(Span.__dataclass_fields__)
 def read_span_arguments(span: Span) -> Any:
     """Return a tool call's arguments; if they were no object, their text."""
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
-
-
-def _restore_unknown(span: Span) -> None:
-    """Restore None for numbers that a file contains as 0."""
-    metadata = dict(span.metadata)
-    marks = metadata.pop(UNKNOWN)
-    span.metadata = metadata
-    if isinstance(marks, list):
-        if "duration_ms" in marks:
-            span.duration_ms = None
-        if "token_usage.total_tokens" in marks and span.token_usage is not None:
-            span.token_usage.total_tokens = None
 
 
 @dataclass
@@ -284,7 +277,12 @@ class SpanListDigest:
         self._between = b""
 
     def add(self, span: dict[str, Any]) -> None:
-        self._digest.update(self._between + canonical_json(span))
+        """Add a span. Raises TraceWrongShape for values without JSON form."""
+        try:
+            text = json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TraceWrongShape(f"Span {span.get('id')!r} cannot be written as JSON: {error}.") from error
+        self._digest.update(self._between + text)
         self._between = b", "
 
     def hexdigest(self) -> str:
@@ -292,18 +290,3 @@ class SpanListDigest:
         closed = self._digest.copy()
         closed.update(b"]")
         return closed.hexdigest()[:16]
-
-
-def fingerprint_spans(spans: Iterable[dict[str, Any]]) -> str:
-    fingerprint = SpanListDigest()
-    for span in spans:
-        fingerprint.add(span)
-    return fingerprint.hexdigest()
-
-
-def canonical_json(span: dict[str, Any]) -> bytes:
-    """Return the text of a span for the fingerprint. Raises TraceWrongShape for values without JSON form."""
-    try:
-        return json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TraceWrongShape(f"Span {span.get('id')!r} cannot be written as JSON: {error}.") from error

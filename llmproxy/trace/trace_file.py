@@ -18,7 +18,7 @@ import json
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -29,11 +29,11 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.protocol import AGENT
-from llmproxy.trace.spans import Provenance, Span, SpanKind, TraceNotJSON, check_number, fingerprint_spans, require_type
+from llmproxy.trace.spans import Provenance, Span, SpanKind, SpanListDigest, TraceNotJSON, check_number, require_type
 
 
-def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
-    """Read and convert a JSON file; errors name the file. Raises as `Cassette.load`."""
+def _read_json_file(path: Path) -> Any:
+    """Read a JSON file; errors name it. Raises as `Cassette.load`."""
     try:
         text = read_bounded_text(path)
     except FileNotFoundError as error:
@@ -43,29 +43,12 @@ def read_json_file[T](path: Path, make: Callable[[Any], T]) -> T:
     except OSError as error:
         raise MachineError(f"{path} cannot be read: {error.strerror or error}.") from error
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         what = "the file is empty" if not text.strip() else f"not JSON, or cut off ({error.msg})"
         raise TraceNotJSON(f"{path}, line {error.lineno}: {what}.", error) from error
     except RecursionError as error:
         raise CassetteCorrupt(f"{path}: nested too deeply.") from error
-    try:
-        return make(data)
-    except (CassetteCorrupt, CassetteNewer) as error:
-        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        error.message = f"{path}: {error.message}{where}"
-        raise
-
-
-def write_json_file(path: Path, data: dict[str, Any]) -> Path:
-    """Write indented JSON; values without JSON form are written as text."""
-    try:
-        with replace_file(path, "surrogatepass") as file:
-            json.dump(data, file, indent=2, default=str)
-            file.write("\n")
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
-    return path
 
 
 WRITES = "0.12.0"
@@ -107,7 +90,10 @@ class Cassette:
 
     def compute_fingerprint(self) -> str:
         """Set and return the fingerprint: 16 hex digits over all members of the spans, ids and times included."""
-        self.fingerprint = fingerprint_spans(span.to_dict() for span in self.spans)
+        digest = SpanListDigest()
+        for span in self.spans:
+            digest.add(span.to_dict())
+        self.fingerprint = digest.hexdigest()
         return self.fingerprint
 
     @property
@@ -206,8 +192,15 @@ class Cassette:
                    created_at_unknown=head.get("created_at") is None)  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
-        """Write the file atomically, creating its folders; returns its path."""
-        return write_json_file(Path(path), self.to_dict())
+        """Write the file atomically, creating its folders; returns its path. Values without JSON form become text."""
+        path, data = Path(path), self.to_dict()
+        try:
+            with replace_file(path, "surrogatepass") as file:
+                json.dump(data, file, indent=2, default=str)
+                file.write("\n")
+        except OSError as error:
+            raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
+        return path
 
     @classmethod
     def load(cls, path: str | Path) -> Cassette:
@@ -216,7 +209,13 @@ class Cassette:
         Raises CassetteNotFound (also a FileNotFoundError); CassetteCorrupt: invalid content (also JSONDecodeError,
         AttributeError, KeyError or ValueError); CassetteNewer: a newer llmproxy wrote it.
         """
-        return read_json_file(Path(path), cls.from_dict)
+        data = _read_json_file(Path(path))
+        try:
+            return cls.from_dict(data)
+        except (CassetteCorrupt, CassetteNewer) as error:
+            where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            error.message = f"{path}: {error.message}{where}"
+            raise
 
     @classmethod
     def from_store(cls, path: str | Path, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Cassette:

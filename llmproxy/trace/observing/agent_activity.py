@@ -28,6 +28,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from llmproxy.amounts import sum_known
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members
@@ -124,8 +125,16 @@ class ToolResult:
 
     @classmethod
     def classify(cls, text: str, *, declared: bool) -> ToolResult:
-        """Build a result; `declared`: the dialect marks it as failed."""
-        return cls(text, declared or _is_error_result(text))
+        """Build a result; `declared`: the dialect marks it as failed.
+
+        Also failed: an object with an error, and a text that begins like frameworks' errors.
+        """
+        stripped = text.lstrip()
+        if stripped[:1] != "{":
+            return cls(text, declared or _FAILED.match(stripped) is not None)
+        value = as_dict(parse_json(stripped))
+        errors = any(map(value.get, _ERRORS)) or any(value.get(name) is flag for name, flag in _FLAGS)
+        return cls(text, declared or errors)
 
 
 def read_tool_results(exchange: DecodedExchange) -> list[ToolResult | None]:
@@ -158,19 +167,6 @@ def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
                 yield as_str(inner.get("toolUseId")), inner.get("status") == "error"
 
 
-def _is_error_result(text: str) -> bool:
-    """Return whether a result is a failure: an object with an error, or a text that begins like frameworks' errors."""
-    stripped = text.lstrip()
-    if stripped[:1] == "{":
-        value = parse_json(stripped)
-        return isinstance(value, dict) and _has_error_member(value)
-    return _FAILED.match(stripped) is not None
-
-
-def _has_error_member(value: Mapping[str, object]) -> bool:
-    return any(value.get(name) for name in _ERRORS) or any(value.get(name) is flag for name, flag in _FLAGS)
-
-
 def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
     """Return when the first replayed exchange was recorded, Unix time; None if none was, or if unknown."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
@@ -180,8 +176,7 @@ def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
 
 def sum_recorded_latency(calls: Iterable[Call]) -> float | None:
     """Return the agent's time in models, milliseconds, as recorded; None without calls, or if one is not recorded."""
-    ends = [_read_recorded_ms(call.recording) for call in calls if call.party == AGENT]
-    return None if not ends or None in ends else sum(each for each in ends if each is not None)
+    return sum_known(_read_recorded_ms(call.recording) for call in calls if call.party == AGENT)
 
 
 def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
@@ -224,9 +219,8 @@ class AgentStep:
     @property
     def recordings(self) -> tuple[str, ...]:
         """Fingerprint of each exchange's recording by `make_recording_fingerprint`; empty if not recorded."""
-        return tuple(
-            "" if each.call.recording is None else make_recording_fingerprint(each.call.recording) for each in self.seen
-        )
+        recordings = (each.call.recording for each in self.seen)
+        return tuple("" if each is None else make_recording_fingerprint(each) for each in recordings)
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -360,18 +354,15 @@ class WireObserver:
         answer = exchange.answer
         if answer is None:
             return
-        asking = _build_exchange_times(seen, exchange)
+        call, began = seen.call, exchange.interaction.started_at
+        asking = ExchangeTimes(
+            live=(call.at, call.at + call.ms / 1000), recorded=(began, began + (exchange.duration_ms or 0.0) / 1000)
+        )
         self._keys[seen.call.seq] = seen.call.key
         for asked in (*answer.tool_calls, *answer.beside):
             known = self._approvals.get(asked.id or "") if asked.hosted else None
             tool = known or ToolUse(
-                asked.name,
-                asked.arguments,
-                asked.id,
-                seen.call.seq,
-                seen.call.interaction,
-                hosted=asked.hosted,
-                asking=asking,
+                asked.name, asked.arguments, asked.id, call.seq, call.interaction, hosted=asked.hosted, asking=asking
             )
             if asked.pending:
                 tool.approval = True
@@ -386,14 +377,6 @@ class WireObserver:
                 seen.tools.append(tool)
         own = [tool for tool in seen.tools if not tool.hosted]
         self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
-
-
-def _build_exchange_times(seen: WireCall, exchange: DecodedExchange) -> ExchangeTimes:
-    """Return the times that order exchanges: in replay, where answers take no time, also recorded ones."""
-    call, began = seen.call, exchange.interaction.started_at
-    live = (call.at, call.at + call.ms / 1000)
-    recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
-    return ExchangeTimes(live, recorded)
 
 
 def _list_counted_tools(seen: WireCall) -> Iterable[ToolUse]:
@@ -521,7 +504,8 @@ class UnansweredToolCalls:
         own = [each for each in latest if each.conversation is conversation]
         if asked is not None:
             alike = [each for each in latest if _is_same_call(each.tool, asked)]
-            exact = [each for each in alike if _are_same_calls(each.together, told.together)] or alike
+            answers = [each for each in alike if len(each.together) == len(told.together)]
+            exact = [each for each in answers if all(map(_is_same_call, each.together, told.together))] or alike
             yield from (each for each in own if each in exact)
             yield from exact
         by_id = [each for each in latest if call_id and each.tool.id == call_id]
@@ -556,10 +540,6 @@ def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)
 
 
-def _are_same_calls(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
-    return len(tools) == len(asked) and all(_is_same_call(*pair) for pair in zip(tools, asked, strict=True))
-
-
 class UnansweredResult(NamedTuple):
     """A result in a request that no model has answered yet."""
 
@@ -579,12 +559,14 @@ def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredR
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
     if answered:
         start = answered[-1] + 1
-    asked = _list_calls_of_last_answer(messages, start)
+    first = start  # of the answer's messages: in some dialects each of its calls is one
+    while first and messages[first - 1].role == "assistant":
+        first -= 1
+    asked = [call for message in messages[first:start] for call in message.tool_calls if not call.hosted]
     together = tuple(asked)
     by_name = Counter(message.tool_call_id for message in messages[start:] if message.role == "tool")
     left = {name: sum(name in (None, each.name) for each in asked) - by_name[name] for name in by_name}
-    for place in range(start, len(messages)):
-        message = messages[place]
+    for place, message in enumerate(messages[start:], start):
         if message.role != "tool":
             continue
         call = next((each for each in asked if message.tool_call_id and each.id == message.tool_call_id), None)
@@ -593,11 +575,3 @@ def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredR
         if call is not None:
             asked.remove(call)
         yield UnansweredResult(place, call, sure, together)
-
-
-def _list_calls_of_last_answer(messages: Sequence[Message], end: int) -> list[ToolCall]:
-    """Return the tool calls of the answer that ends before `end`; in some dialects each is a message."""
-    first = end
-    while first and messages[first - 1].role == "assistant":
-        first -= 1
-    return [call for message in messages[first:end] for call in message.tool_calls if not call.hosted]

@@ -131,7 +131,7 @@ def find_history_edits(
         spoken: The users' texts in the run; empty if unknown.
     """
     all_seen = [*before, *step.seen]
-    found: dict[str, list[tuple[HistoryEditFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
+    found: dict[str, list[HistoryEditFinding]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
     for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed_exchange(each)):
         if seen.exchange is None:
@@ -139,7 +139,7 @@ def find_history_edits(
             continue
         for each in read_provider_edits(seen.exchange):
             finding = _build_active_finding("declared", each.reason, seen, dict(each.values), each.summaries)
-            found[each.processor].append((finding, EVIDENCE.index("declared")))
+            found[each.processor].append(finding)
         if reason := explain_hidden_history(seen.exchange):
             doubts.append(f"{seen.label}: {reason}")
             continue
@@ -150,7 +150,7 @@ def find_history_edits(
             doubts.append(f"{seen.label}: {link}")
         elif link is not None:
             for name, finding in _find_shown_edits(link):
-                found[name].append((finding, EVIDENCE.index(finding.evidence)))
+                found[name].append(finding)
     if not step.seen:
         doubts.append("the agent sent no request in this step")
     return HistoryEditFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
@@ -171,7 +171,12 @@ def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]
         texts = [item.text for item in gap.inserted] or system_summary(link.change, proof=link.proof)
         if texts:
             told.append(("condenser", _build_condenser_finding(link, gap, texts)))
-            told += [] if link.proof else [("tokenLimiter", _build_unclear_limiter_finding(link, gap))]
+            if not link.proof:
+                reason = (
+                    f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven "
+                    "that the new text is a summary of them"
+                )
+                told.append(("tokenLimiter", _build_unobservable_finding(reason, link.seen.label)))
         elif all(has_only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
         else:
@@ -198,14 +203,6 @@ def _build_condenser_finding(link: HistoryLink, gap: HistoryGap, texts: list[str
     return _build_active_finding(evidence, reason, link.seen, values, texts)
 
 
-def _build_unclear_limiter_finding(link: HistoryLink, gap: HistoryGap) -> HistoryEditFinding:
-    reason = (
-        f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
-        "text is a summary of them"
-    )
-    return _build_unobservable_finding(reason, link.seen.label)
-
-
 def _build_active_finding(
     evidence: str, reason: str, seen: WireCall, values: dict[str, int | None], texts: list[str] | None
 ) -> HistoryEditFinding:
@@ -216,13 +213,11 @@ def _build_unobservable_finding(reason: str, where: str = "") -> HistoryEditFind
     return HistoryEditFinding(None, "unobservable", reason, where)
 
 
-def _join_findings(
-    name: str, found: Sequence[tuple[HistoryEditFinding, int]], doubts: Sequence[str]
-) -> HistoryEditFinding:
+def _join_findings(name: str, found: Sequence[HistoryEditFinding], doubts: Sequence[str]) -> HistoryEditFinding:
     """Combine the findings of a step's exchanges: the strongest evidence wins, summaries are concatenated."""
     if found:
-        best = max(found, key=lambda each: each[1])[0]
-        texts = [each.summaries for each, _ in found if each.activated]
+        best = max(found, key=lambda each: EVIDENCE.index(each.evidence))
+        texts = [each.summaries for each in found if each.activated]
         known = [text for each in texts if each is not None for text in each]
         best.summaries = known or (None if None in texts else [])
         return best

@@ -62,7 +62,9 @@ def find_parent(
         if each.exchange is not None and _is_same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
     ]  # fmt: skip
     family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
-    if not continues and any(_is_prefix(sent, _expect_history(each)) for each in family):
+    histories = ([item.key for item in _expect_history(each)] for each in family)
+    keys = [item.key for item in sent]
+    if not continues and any(len(keys) < len(each) and keys == each[: len(keys)] for each in histories):
         # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
         return None
     parent = _choose_parent(sent, system, family, writers)
@@ -72,7 +74,7 @@ def find_parent(
     before = join_system_text(parent.exchange.messages)
     change = compare_histories(_expect_history(parent), sent, before=before, after=system, written=written)
     proof = _is_insertion_summary(change, writers)
-    anchored = bool({item.key for item in _expect_history(parent)} & {item.key for item in sent})
+    anchored = not {item.key for item in _expect_history(parent)}.isdisjoint(keys)
     asked = any(each in alike and _may_end_with_user_text(each, spoken) for each in writers)
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
@@ -94,7 +96,7 @@ def _choose_parent(
     """
     known = [
         (
-            count_common_ends(_expect_history(each), sent[:-1] or sent),
+            sum(count_common_ends(_expect_history(each), sent[:-1] or sent)),
             _has_all_summaries(each, writers),
             each.exchange is not None and join_system_text(each.exchange.messages) == system,
         )
@@ -106,11 +108,6 @@ def _choose_parent(
     return max(
         best, key=lambda each: (_count_told_to_summarizer(writers, _expect_history(each)), each.call.seq), default=None
     )
-
-
-def _is_prefix(sent: Sequence[HistoryItem], known: Sequence[HistoryItem]) -> bool:
-    """Return whether a history is a proper beginning of another one."""
-    return len(sent) < len(known) and all(one.key == other.key for one, other in zip(sent, known, strict=False))
 
 
 def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: bool) -> bool:

@@ -92,36 +92,24 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
         if message.role == "system":
             continue
         calls = tuple(f"{call.name} {sort_json_members(call.arguments)}" for call in message.tool_calls)
-        item = HistoryItem(
-            message.role,
-            message.text,
-            calls,
-            message.tool_call_id,
-            bool(message.reasoning),
-            strip_spaces(message.text),
-        )
+        text, reasoning = message.text, bool(message.reasoning)
+        item = HistoryItem(message.role, text, calls, message.tool_call_id, reasoning, strip_spaces(text))
         if items and item.role == "assistant" == items[-1].role:
-            last = items[-1]
+            last = items.pop()
             item = HistoryItem(
                 "assistant", last.text + item.text, last.calls + calls, None, last.reasoning or item.reasoning,
                 last.alike + item.alike,
             )  # fmt: skip
-            items[-1] = item
-        else:
-            items.append(item)
+        items.append(item)
     return items
 
 
-def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> int:
-    """Return the number of common messages at the beginning and at the end of two histories."""
+def count_common_ends(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> tuple[int, int]:
+    """Return the numbers of common messages at the beginning and at the end of two histories."""
     most = min(len(one), len(other))
-    head = 0
-    while head < most and one[head].key == other[head].key:
-        head += 1
-    tail = 0
-    while tail < most - head and one[-1 - tail].key == other[-1 - tail].key:
-        tail += 1
-    return head + tail
+    head = next((n for n in range(most) if one[n].key != other[n].key), most)
+    tail = next((n for n in range(most - head) if one[-1 - n].key != other[-1 - n].key), most - head)
+    return head, tail
 
 
 def compare_histories(
@@ -137,11 +125,11 @@ def compare_histories(
     `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
     this request.
     """
-    kept_back = _count_new_items(sent)
-    body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
+    end = len(sent) - _count_new_items(sent)
+    body, new = list(sent[:end]), list(sent[end:])
     gaps: list[HistoryGap] = []
     pruned = 0
-    opcodes = _align_items([item.key for item in expected], [item.key for item in body])
+    opcodes = _align_items(expected, body)
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
@@ -161,15 +149,14 @@ def compare_histories(
     return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 
 
-def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
+def _align_items(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> list[tuple[str, int, int, int, int]]:
     """Return edit steps like `SequenceMatcher`, with common beginning and end kept.
 
     In a conversation of equal messages the longest match alone would put a summary before the messages it replaces.
     """
-    most = min(len(one), len(other))
-    head = next((n for n in range(most) if one[n] != other[n]), most)
-    tail = next((n for n in range(most - head) if one[-1 - n] != other[-1 - n]), most - head)
-    middle = SequenceMatcher(None, one[head : len(one) - tail], other[head : len(other) - tail], autojunk=False)
+    head, tail = count_common_ends(one, other)
+    keys, other_keys = ([item.key for item in side[head : len(side) - tail]] for side in (one, other))
+    middle = SequenceMatcher(None, keys, other_keys, autojunk=False)
     steps = [("equal", 0, head, 0, head)] if head else []
     steps += [(tag, i1 + head, i2 + head, j1 + head, j2 + head) for tag, i1, i2, j1, j2 in middle.get_opcodes()]
     return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
@@ -208,14 +195,8 @@ def _pair_messages(
             used.add(place)
             at, joined, pruned = place + 1, number + length, pruned + parts
             continue
-        found = next(
-            (
-                j
-                for j in range(at, len(sent))
-                if j not in used and (_count_pruned_parts(item, sent[j]) or _is_edited(item, sent[j]))
-            ),
-            None,
-        )
+        free = (j for j in range(at, len(sent)) if j not in used)
+        found = next((j for j in free if _count_pruned_parts(item, sent[j]) or _is_edited(item, sent[j])), None)
         if found is None:
             gone[number] = item
             continue

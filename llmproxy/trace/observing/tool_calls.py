@@ -23,7 +23,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import list_messages, read_call
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
-from llmproxy.core.traffic.interaction import Chunk, Interaction, Usage, header
+from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.conversations import RecordedConversation
@@ -248,14 +248,8 @@ def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]
     for use in asked:
         if use.output is None or use.hosted or use.denied:
             continue
-        twin = next(
-            (
-                each
-                for each in _find_candidates(use, left, served.names)
-                if _contains_result(use.output, each.output or "")
-            ),
-            None,
-        )
+        candidates = _find_candidates(use, left, served.names)
+        twin = next((each for each in candidates if _contains_result(use.output, each.output or "")), None)
         if twin is None:
             unsure.append(use)
         else:
@@ -461,7 +455,7 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
     tokens = [build_token_usage(each) for each in usages]
     return {
         "callCount": UsageSum(
-            sum(1 for each in chosen if each.is_answered and not _is_unread_answer(each)),
+            sum(each.is_answered and not _is_unread_answer(each) for each in chosen),
             complete=not any(each.is_cut_off or _is_unread_answer(each) for each in chosen),
         ),
         "inputTokens": _sum_known_values([each.input for each in usages]),
@@ -472,8 +466,8 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
         "uncachedInputTokens": _sum_known_values([each.prompt_tokens for each in tokens]),
         "reasoningTokens": _sum_known_values([each.reasoning for each in usages]),
         "costUsd": _sum_known_values([each.exchange.cost if each.exchange else None for each in counted]),
-        "latencyMs": _sum_known_values([_measure_duration_ms(each) for each in chosen]),
-        "firstTokenMs": _find_maximum([_measure_first_chunk_ms(each) for each in counted]),
+        "latencyMs": _sum_known_values([_read_chunk_ms(each, -1) for each in chosen]),
+        "firstTokenMs": _find_maximum([_read_chunk_ms(each, 0) for each in counted]),
     }
 
 
@@ -491,19 +485,10 @@ def _counts_for_usage(seen: WireCall) -> bool:
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
 
 
-def _measure_duration_ms(seen: WireCall) -> int | None:
-    """Return an exchange's duration in milliseconds, as recorded: a replay's pace does not matter."""
-    chunks = _list_chunks(seen)
-    return round(chunks[-1].offset / 1000) if chunks else None
-
-
-def _measure_first_chunk_ms(seen: WireCall) -> int | None:
-    chunks = _list_chunks(seen)
-    return round(chunks[0].offset / 1000) if chunks else None
-
-
-def _list_chunks(seen: WireCall) -> Sequence[Chunk]:
-    return () if seen.exchange is None else seen.exchange.interaction.response.chunks
+def _read_chunk_ms(seen: WireCall, which: int) -> int | None:
+    """Return when a chunk of the answer came, in milliseconds, as recorded: a replay's pace does not matter."""
+    chunks = () if seen.exchange is None else seen.exchange.interaction.response.chunks
+    return round(chunks[which].offset / 1000) if chunks else None
 
 
 def _find_maximum(values: Sequence[int | None]) -> UsageSum:

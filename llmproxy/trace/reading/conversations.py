@@ -18,7 +18,7 @@ Memory is a digest or two for each exchange, never the texts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -84,11 +84,8 @@ class RecordedConversations:
         self._waiting: dict[str, RecordedConversation] = {}
 
     def place_exchange(self, exchange: DecodedExchange) -> RequestPlace:
-        messages, start, found = exchange.messages, _START, None
-        for name in list_earlier_ids(exchange.tree):
-            if name in self._ids:
-                found, start = self._ids[name]
-                break
+        messages, known = exchange.messages, (self._ids.get(name) for name in list_earlier_ids(exchange.tree))
+        found, start = next(filter(None, known), (None, _START))
         marks = list(chain_digests(start, messages))
         digest = marks[-1][0] if marks else start
         system = next(iter(chain_digests(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
@@ -97,27 +94,21 @@ class RecordedConversations:
             return RequestPlace(failed, len(messages), digest, system, retry=True)
         if found is not None:
             return RequestPlace(found, 0, digest, system)
-        waiting = self._find_awaiting_conversation(messages)
         for mark, count in reversed(marks):
             if conversations := self._answered.get(mark):
                 return RequestPlace(
                     _choose_equal_conversation(conversations, exchange.tools, mark), count, digest, system
                 )
+        answered = next((n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant"), 0)
+        results = (message.tool_call_id for message in reversed(messages[answered:]) if message.role == "tool")
+        waiting = next((self._waiting[call_id] for call_id in results if call_id in self._waiting), None)
         if waiting is not None:
-            return RequestPlace(waiting, _count_up_to_last_answer(messages), digest, system)
+            return RequestPlace(waiting, answered, digest, system)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
-            if earlier is not None and _have_common_tools(earlier.tools, exchange.tools):
-                return RequestPlace(earlier, max(count, _count_up_to_last_answer(messages)), digest, system)
-        return RequestPlace(None, _count_up_to_last_answer(messages), digest, system)
-
-    def _find_awaiting_conversation(self, messages: Sequence[Message]) -> RecordedConversation | None:
-        for message in reversed(messages):
-            if message.role == "assistant":
-                return None
-            if message.role == "tool" and message.tool_call_id in self._waiting:
-                return self._waiting[message.tool_call_id]
-        return None
+            if earlier is not None and (not earlier.tools or not exchange.tools or earlier.tools & exchange.tools):
+                return RequestPlace(earlier, max(count, answered), digest, system)
+        return RequestPlace(None, answered, digest, system)
 
     def add_turn(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
         key = exchange.interaction.key
@@ -161,18 +152,6 @@ def _choose_equal_conversation(
 ) -> RecordedConversation:
     """Choose among equal conversations: not continued yet, then with the same tools, then the first."""
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
-
-
-def _have_common_tools(one: frozenset[str], other: frozenset[str]) -> bool:
-    return not one or not other or bool(one & other)
-
-
-def _count_up_to_last_answer(messages: Sequence[Message]) -> int:
-    """Return the number of messages up to the last answer in a request."""
-    for n in range(len(messages), 0, -1):
-        if messages[n - 1].role == "assistant":
-            return n
-    return 0
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------

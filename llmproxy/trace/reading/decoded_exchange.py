@@ -64,12 +64,10 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
 
 def parse_tool_result(text: str) -> Any:
     """Return a tool's result: an object or a list, else the text."""
-    if text.lstrip()[:1] in ("{", "["):
-        try:
-            return _parse_strict(text)
-        except (ValueError, RecursionError):
-            pass
-    return text
+    try:
+        return _parse_strict(text) if text.lstrip()[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _parse_strict(text: str) -> Any:
@@ -84,7 +82,7 @@ def join_texts(value: Any, depth: int = 0) -> str:
         return value
     if depth > _DEPTH:
         return ""
-    parts: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    parts: Iterable[Any] = value.values() if isinstance(value, dict) else as_list(value)
     return "\n".join(join_texts(part, depth + 1) for part in parts)
 
 
@@ -135,9 +133,8 @@ class RequestMessageCache:
         source = None
         for number in reversed(self._recent):
             known, read = self._recent[number]
-            same = 0
-            while same < min(len(known), len(entries)) and known[same] == entries[same]:
-                same += 1
+            most = min(len(known), len(entries))
+            same = next((n for n in range(most) if known[n] != entries[n]), most)
             if same > len(best):
                 best, source = read[:same], number
             if same == len(known):
@@ -158,7 +155,15 @@ class PlainMessageCache:
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
             return known[1]
-        plain = _message_to_dict(message)
+        plain: dict[str, Any] = {"role": message.role, "content": message.text}
+        if message.tool_calls:
+            plain["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+            ]
+        if message.tool_call_id:
+            plain["tool_call_id"] = message.tool_call_id
+        if message.reasoning:
+            plain["reasoning"] = message.reasoning
         self._made[id(message)] = message, plain
         if len(self._made) > _PLAIN:
             self._made.popitem(last=False)
@@ -166,19 +171,6 @@ class PlainMessageCache:
 
 
 _PLAIN = 512
-
-
-def _message_to_dict(message: Message) -> dict[str, Any]:
-    plain: dict[str, Any] = {"role": message.role, "content": message.text}
-    if message.tool_calls:
-        plain["tool_calls"] = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
-        ]
-    if message.tool_call_id:
-        plain["tool_call_id"] = message.tool_call_id
-    if message.reasoning:
-        plain["reasoning"] = message.reasoning
-    return plain
 
 
 def has_content(message: Message) -> bool:
@@ -360,16 +352,11 @@ _REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReaso
 
 
 def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
-    places: list[Any] = [value]
-    for name in ("choices", "candidates", "results"):
-        if name in value:
-            places += as_list(value[name])
-    places += [value[name] for name in ("delta", "messageStop") if name in value]
-    for place in places:
-        if isinstance(place, dict):
-            for name in place.keys() & _REASONS:
-                if isinstance(place[name], str) and place[name]:
-                    yield place[name]
+    places = [value, *(each for name in ("choices", "candidates", "results") for each in as_list(value.get(name)))]
+    for place in map(as_dict, [*places, value.get("delta"), value.get("messageStop")]):
+        for name in place.keys() & _REASONS:
+            if isinstance(place[name], str) and place[name]:
+                yield place[name]
 
 
 def _read_model_id_and_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
@@ -418,13 +405,9 @@ def _find_error_text(value: dict[str, Any]) -> str | None:
             return error
         if isinstance(error, dict) and error:
             return _first_text_member(error, "message", "type", "code") or "error"
-    exception = as_dict(value.get("exception"))
-    if exception:
-        return (
-            _first_text_member(as_dict(exception.get("body")), "message")
-            or _first_text_member(exception, "type")
-            or "exception"
-        )
+    if exception := as_dict(value.get("exception")):
+        told = _first_text_member(as_dict(exception.get("body")), "message")
+        return told or _first_text_member(exception, "type") or "exception"
     return None
 
 

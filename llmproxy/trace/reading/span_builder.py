@@ -34,7 +34,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
 from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
@@ -101,14 +101,13 @@ _OPERATIONS = {"generateContent": "generate_content", "completions": "text_compl
                "writer.completions": "text_completion", "generate": "text_completion"}  # fmt: skip
 _CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api.chat", "v1.chat", "v2.chat",
          "writer.chat", "agents.completions")  # fmt: skip
-_EMBEDDINGS = ("embed",)
 
 
 def get_otel_operation(operation: str) -> str:
     """Return ``chat``, ``generate_content``, ``text_completion``, ``embeddings``; else the operation itself."""
     if operation in _CHAT:
         return "chat"
-    if any(part in operation.lower() for part in _EMBEDDINGS):
+    if "embed" in operation.lower():
         return "embeddings"
     return _OPERATIONS.get(operation, operation)
 
@@ -134,19 +133,17 @@ def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are in :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
-    found = _build_otel_attributes(
+    error = str(response.status) if response.status >= _CLIENT_ERROR else "incomplete"
+    return _build_otel_attributes(
         gen_ai__response__model=exchange.answer_model,
         gen_ai__response__id=exchange.answer_id,
         gen_ai__response__finish_reasons=list(exchange.finish_reasons) or None,
         http__response__status_code=response.status,
         llmproxy__ending=response.ending.value,
         llmproxy__reasoning=(exchange.answer.reasoning or None) if exchange.answer else None,
+        gen_ai__response__time_to_first_chunk=None if first is None else first / 1000,  # seconds
+        error__type=None if exchange.error is None else error,
     )
-    if first is not None:
-        found["gen_ai.response.time_to_first_chunk"] = first / 1000  # seconds
-    if exchange.error is not None:
-        found["error.type"] = str(response.status) if response.status >= _CLIENT_ERROR else "incomplete"
-    return found
 
 
 _CLIENT_ERROR = 400
@@ -154,22 +151,18 @@ _CLIENT_ERROR = 400
 
 def build_usage_attributes(usage: Usage) -> dict[str, Any]:
     """Return the tokens of a call: input and output with their cached, written and reasoning parts."""
-    return {
-        name: count
-        for name, count in (
-            ("gen_ai.usage.input_tokens", usage.input),
-            ("gen_ai.usage.output_tokens", usage.output),
-            ("gen_ai.usage.cache_read.input_tokens", usage.cached),
-            ("gen_ai.usage.cache_creation.input_tokens", usage.cache_written),
-            ("gen_ai.usage.reasoning.output_tokens", usage.reasoning),
-        )
-        if count is not None
-    }
+    return _build_otel_attributes(
+        gen_ai__usage__input_tokens=usage.input,
+        gen_ai__usage__output_tokens=usage.output,
+        gen_ai__usage__cache_read__input_tokens=usage.cached,
+        gen_ai__usage__cache_creation__input_tokens=usage.cache_written,
+        gen_ai__usage__reasoning__output_tokens=usage.reasoning,
+    )
 
 
 def build_tool_attributes(call: ToolCall) -> dict[str, Any]:
-    return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name} | (
-        {"gen_ai.tool.call.id": call.id} if call.id else {}
+    return _build_otel_attributes(
+        gen_ai__operation__name="execute_tool", gen_ai__tool__name=call.name, gen_ai__tool__call__id=call.id or None
     )
 
 
@@ -218,7 +211,8 @@ class SpanBuilder:
         if place.retry and conversation.failed is not None:
             request = self._convert_to_attempt(conversation.failed)
         else:
-            self._release_failed_answer(conversation)
+            if conversation.failed is not None:  # it was not retried
+                conversation.failed.request.ready = conversation.failed.response.ready = True
             self._add_messages(exchange, place, conversation)
             request = self._line.add_span(
                 self._build_request_span(exchange, conversation), size=len(exchange.interaction.request.body)
@@ -358,7 +352,8 @@ class SpanBuilder:
         if span is None:
             return
         waiting = (each.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
-        call = next((each for each in waiting if each.id not in self._carried and carries_out_call(each, span)), None)
+        free = (each for each in waiting if each.id not in self._carried and each.tool_args == span.tool_args)
+        call = next((each for each in free if span.tool_name in list_unprefixed_names(each.tool_name or "")), None)
         if call is not None:
             span.parent_id = call.id
             self._carried.add(call.id)
@@ -375,12 +370,6 @@ class SpanBuilder:
         failed.request.span.metadata["llmproxy.attempts"] = failed.attempts + 1
         failed.response.ready = True
         return failed.request
-
-    def _release_failed_answer(self, conversation: RecordedConversation) -> None:
-        """Emit a failed answer that was not retried."""
-        if conversation.failed is not None:
-            conversation.failed.request.ready = conversation.failed.response.ready = True
-            conversation.failed = None
 
     def _add_non_chat_call(self, exchange: DecodedExchange) -> None:
         """Add a model call without a conversation."""
@@ -458,7 +447,9 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
     )
     span.metadata = _build_mcp_attributes(interaction)
     call = read_call(interaction)
-    code = _find_error_code(interaction)
+    answers = [part.value for part in list_messages(response) if isinstance(part.value, dict)]
+    codes = (as_dict(each.get("error")).get("code") for each in answers if "method" not in each)
+    code = next((int(each) for each in codes if isinstance(each, int)), None)
     if code is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}
     if response.status >= _FAILED:
@@ -480,12 +471,11 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
 
 def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     asked = parse_message(interaction.request.body)
-    params = asked.get("params") if isinstance(asked.get("params"), dict) else {}
     over_pipe = interaction.provider.startswith(STDIO_PREFIX)
     where = urlsplit(interaction.upstream) if interaction.upstream and not over_pipe else None
     found = {
         "mcp.method.name": asked.get("method"),
-        "mcp.resource.uri": params.get("uri") if isinstance(params, dict) else None,
+        "mcp.resource.uri": as_dict(asked.get("params")).get("uri"),
         "mcp.protocol.version": header(interaction.request.headers, "mcp-protocol-version"),
         "jsonrpc.request.id": None if asked.get("id") is None else str(asked["id"]),
         "network.transport": "pipe" if over_pipe else "tcp",
@@ -500,20 +490,6 @@ def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
         "llmproxy.ending": interaction.response.ending.value,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _find_error_code(interaction: Interaction) -> int | None:
-    """Return the JSON-RPC error code of an answer; None for a result."""
-    for part in list_messages(interaction.response):
-        error = part.value.get("error") if isinstance(part.value, dict) and "method" not in part.value else None
-        if isinstance(error, dict) and isinstance(error.get("code"), int):
-            return int(error["code"])
-    return None
-
-
-def carries_out_call(call: Span, served: Span) -> bool:
-    """Return whether a message carries out a model's tool call: its name, maybe prefixed, and its arguments."""
-    return served.tool_name in list_unprefixed_names(call.tool_name or "") and call.tool_args == served.tool_args
 
 
 def list_unprefixed_names(name: str) -> list[str]:

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -180,8 +180,10 @@ class ReplayEngine:
             cassette = copy.deepcopy(self.cassette)
             cassette.spans = [span for span in cassette.spans if self._predicate is None or self._predicate(span)]
             self._report_unused_overrides(cassette.spans)
-            for span, index in _number_llm_spans(cassette.spans):
+            index = 0
+            for span in cassette.spans:
                 self._apply_overrides(span, index)
+                index += span.kind in _LLM
             cassette.compute_metrics()
             cassette.compute_fingerprint()
             return AgentRun(cassette=cassette, replayed=True)
@@ -189,8 +191,7 @@ class ReplayEngine:
     def step(self) -> Span | None:
         """Return a copy of the next span, overrides applied; None at the end."""
         spans = self.spans
-        if not self._checked:
-            self._report_unused_overrides(spans)
+        self._report_unused_overrides(spans)
         if self._cursor >= len(spans):
             return None
         span = copy.deepcopy(spans[self._cursor])
@@ -218,13 +219,8 @@ class ReplayEngine:
         unused += [f"LLM call {index}" for index in self._answers if not 0 <= index < calls]
         if unused:
             names = ", ".join(sorted({repr(name) for name in called if name})) or "none"
-            text = (
-                f"Overrides that match nothing: {', '.join(unused)}. The recording has {calls} LLM spans (0 to "
-                f"{calls - 1}) and calls of {names}."
-                if calls
-                else f"Overrides that match nothing: {', '.join(unused)}. The recording has no LLM span and calls of "
-                f"{names}."
-            )
+            there = f"{calls} LLM spans (0 to {calls - 1})" if calls else "no LLM span"
+            text = f"Overrides that match nothing: {', '.join(unused)}. The recording has {there} and calls of {names}."
             if self._strict:
                 raise OverrideNotUsed(text)
             warnings.warn(text, OverrideWarning, stacklevel=3)
@@ -254,14 +250,6 @@ class ReplayEngine:
     def diff(self, other: Cassette | str | Path) -> ReplayDiff:
         """Compare the recording, without overrides or filter, with another one."""
         return ReplayDiff.compute(self.cassette, Cassette.load(other) if isinstance(other, str | Path) else other)
-
-
-def _number_llm_spans(spans: list[Span]) -> Iterator[tuple[Span, int]]:
-    """Yield each span with the number of LLM spans before it."""
-    index = 0
-    for span in spans:
-        yield span, index
-        index += span.kind in _LLM
 
 
 def replay(
