@@ -214,9 +214,7 @@ def print_final_error(error: Exception, *, debug: bool) -> Exit:
         text, code = str(error), error.exit_code
     elif isinstance(error, FileNotFoundError) and error.filename is None:  # what os.getcwd says
         text, code = "the folder in which this was typed is not there any more: `cd` to one that is.", Exit.ENVIRONMENT
-    elif (
-        isinstance(error, OSError) and error.filename is not None
-    ):  # a name that is too long, a link to itself, a folder in its place
+    elif isinstance(error, OSError) and error.filename is not None:  # a name too long, a link to itself, a folder
         name = str(error.filename)
         place = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}... ({len(name):,} characters)"
         text, code = f"{place}: {error.strerror}.", Exit.ENVIRONMENT

@@ -7,7 +7,6 @@ input and lists the valid ones. Most are one call: `one_of` a table, `text_match
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -321,13 +320,3 @@ read_upstreams = table_of(_upstream_name, _read_url, _split_upstream)
 """Read name -> base URL; typed as ``NAME=URL``."""
 read_rates = table_of(_rate_name, _read_call_rate, _split_call_rate)
 """Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
-
-
-def read_table(value: object) -> object:
-    """Read a table; in the environment it is JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"{value!r} is not JSON ({error})") from error

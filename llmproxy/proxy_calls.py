@@ -187,10 +187,8 @@ class Use:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        calls, read, written, unpriced = (
-            int(value.get(name) or 0) for name in ("calls", "input", "output", "unpriced")
-        )
-        return cls(calls, read, written, _read_money(value.get("cost")), unpriced)
+        counts = {name: int(value.get(name) or 0) for name in ("calls", "input", "output", "unpriced")}
+        return cls(**counts, cost=_read_money(value.get("cost")))
 
 
 _COUNTS = (

@@ -79,9 +79,12 @@ class Normalize:
 
 def read_normalize(value: object) -> Normalize:
     """Read the user's rules. Raises ValueError with the place in the table."""
-    table = value if isinstance(value, Normalize) else parsers.read_table(value)
-    if isinstance(table, Normalize):
-        return table
+    if isinstance(value, Normalize):
+        return value
+    try:
+        table = json.loads(value) if isinstance(value, str) else value  # in the environment it is JSON
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not JSON ({error})") from error
     given = _check_members(table, Normalize, "")
     scrubs = enumerate(_check_list(given.get("scrub", ()), "scrub"))
     return Normalize(
@@ -188,6 +191,11 @@ def _declare_option(
     return field(default_factory=lambda: default, metadata={"option": row})
 
 
+def _declare_switch(description: str, **more: Any) -> Any:
+    """Declare an option that is off unless it is given."""
+    return _declare_option(parsers.read_truth, default=False, description=description, **more)
+
+
 _VCR = parsers.in_words([name for name, mode in VCR_MODES.items() if name != mode])
 
 
@@ -265,11 +273,8 @@ class Settings:
         description="Answers to concurrent requests end in recorded order. How long an answer waits for an earlier one "
         "that does not come; 0 ignores the order.",
     )
-    coalesce: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="In modes record and once, identical concurrent requests to models share one answer.",
-        again=False,
+    coalesce: bool = _declare_switch(
+        "In modes record and once, identical concurrent requests to models share one answer.", again=False
     )
     bind: BindScope = _declare_option(
         parsers.read_scope,
@@ -328,11 +333,9 @@ class Settings:
         again=False,
         of_session=True,
     )
-    forward: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
-        "providers are decrypted, all others tunnelled, or refused in replay.",
+    forward: bool = _declare_switch(
+        "Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
+        "providers are decrypted, all others tunnelled, or refused in replay."
     )
     token: str = _declare_option(
         parsers.read_text,
@@ -378,11 +381,7 @@ class Settings:
         default=None,
         description="PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files.",
     )
-    allow_live: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="Let clients of a replay proxy open sessions in modes that use the network.",
-    )
+    allow_live: bool = _declare_switch("Let clients of a replay proxy open sessions in modes that use the network.")
     live: tuple[Channel, ...] = _declare_option(
         parsers.read_channels,
         "llm|mcp|http",
@@ -432,38 +431,23 @@ class Settings:
         "wait; replayed calls do not count.",
         repeat=True,
     )
-    match_credential: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "
-        "does not get the right one's answer.",
+    match_credential: bool = _declare_switch(
+        "Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "
+        "does not get the right one's answer."
     )
-    fail_on_miss: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="End with exit code 4 if a request was refused because it was not recorded.",
+    fail_on_miss: bool = _declare_switch(
+        "End with exit code 4 if a request was refused because it was not recorded.", again=False, of_session=True
+    )
+    fail_on_carried: bool = _declare_switch(
+        "End with exit code 7 if a recorded answer was reused for a changed request, under an accepted change.",
         again=False,
         of_session=True,
     )
-    fail_on_carried: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="End with exit code 7 if a recorded answer was reused for a changed request, under an accepted "
-        "change.",
-        again=False,
-        of_session=True,
+    fail_on_stale: bool = _declare_switch(
+        "End with exit code 10 if a recording older than --max-age was replayed.", again=False, of_session=True
     )
-    fail_on_stale: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="End with exit code 10 if a recording older than --max-age was replayed.",
-        again=False,
-        of_session=True,
-    )
-    strict: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="Like --fail-on-miss; also end with exit code 4 if no request came, a recording was not used, or a "
+    strict: bool = _declare_switch(
+        "Like --fail-on-miss; also end with exit code 4 if no request came, a recording was not used, or a "
         "hit was not exact (bound or carried).",
         of_session=True,
     )
@@ -479,16 +463,8 @@ class Settings:
         default=64 << 20,
         description="Largest request body in bytes: replay refuses larger, auto and record forward them unrecorded.",
     )
-    quiet: bool = _declare_option(
-        parsers.read_truth,
-        default=False,
-        description="Print misses and the summary only.",
-        again=False,
-        of_session=True,
-    )
-    verbose: bool = _declare_option(
-        parsers.read_truth, default=False, description="Log each step.", again=False, of_session=True
-    )
+    quiet: bool = _declare_switch("Print misses and the summary only.", again=False, of_session=True)
+    verbose: bool = _declare_switch("Log each step.", again=False, of_session=True)
     normalize: Normalize = _declare_option(
         read_normalize,
         default=Normalize(),
@@ -546,9 +522,8 @@ class Source:
         return self.origin is Origin.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
 
     def was_typed(self, *, environment: bool) -> bool:
-        return self.origin is Origin.FLAG or (
-            environment and self.origin is Origin.ENVIRONMENT and not self.is_sdk_variable
-        )
+        ours = self.origin is Origin.ENVIRONMENT and not self.is_sdk_variable
+        return self.origin is Origin.FLAG or (environment and ours)
 
 
 def find_reachable_host(host: str) -> str:
@@ -615,11 +590,8 @@ class Loaded:
             if not option.again or option.secret or not option.has_flag:
                 continue
             if option.name == "upstream":
-                given += [
-                    ("upstream", f"{n}={url}")
-                    for n, url, how in self.upstreams
-                    if how.was_typed(environment=environment)
-                ]
+                typed = [each for each in self.upstreams if each[2].was_typed(environment=environment)]
+                given += [("upstream", f"{name}={url}") for name, url, _ in typed]
             elif source.was_typed(environment=environment):
                 each = _spell_pairs(value) if isinstance(value, Mapping) else value if option.repeat else [value]
                 given += [(option.name, one if isinstance(one, bool) else _spell_value(one)) for one in each]
@@ -635,9 +607,8 @@ class Loaded:
         if self.is_default("upstream"):
             found_in = list(dict.fromkeys(source for _, source in new.values()))
             sources["upstream"] = Source(found_in[0].origin, ", ".join(each.name for each in found_in))
-        settings = copy(
-            self.settings
-        )  # not read again: a name may be ours (`*`, where all goes in mitmproxy's reverse mode)
+        # Not read again: a name may be ours (`*`, where all goes in mitmproxy's reverse mode).
+        settings = copy(self.settings)
         object.__setattr__(settings, "upstream", upstream)
         return replace(self, settings=settings, sources=sources)
 
@@ -661,7 +632,8 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
 
     Raises SettingsError: A name or value is invalid.
     """
-    layers = [_read_file(cwd), _read_env(env, cwd), _read_flags(flags, cwd)]
+    file = next((_read_table(*each) for each in find_project_tables(cwd)), {})
+    layers = [file, _read_env(env, cwd), _read_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
     sources = dict.fromkeys(FORMS, Source())
     for layer in layers:
@@ -724,13 +696,6 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
     return found
 
 
-def _read_file(cwd: Path) -> dict[str, _GivenValue]:
-    """Read the nearest pyproject.toml at or above a folder with a table of ours."""
-    for table, folder in find_project_tables(cwd):
-        return _read_table(table, folder)
-    return {}
-
-
 def find_project_tables(cwd: Path) -> Iterator[tuple[Mapping[str, object], Path]]:
     """Yield each ``[tool.llmproxy]`` of a pyproject.toml at or above a folder, with its folder, nearest first."""
     for folder in (cwd, *cwd.parents):
@@ -779,17 +744,11 @@ def format_value(value: object) -> str:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Normalize):
-        return json.dumps(_spell_rules(value)) if value != Normalize() else ""
+        scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in value.scrub]
+        rules = {"ignore": value.ignore, "scrub": scrubs, "packs": value.packs}
+        return json.dumps({name: rule for name, rule in rules.items() if rule}) if value != Normalize() else ""
     if isinstance(value, Mapping):
         return " ".join(_spell_pairs(value))
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _spell_rules(rules: Normalize) -> dict[str, object]:
-    """Return the user's rules as typed, without defaults."""
-    scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in rules.scrub]
-    return {
-        name: value for name, value in (("ignore", rules.ignore), ("scrub", scrubs), ("packs", rules.packs)) if value
-    }

@@ -116,10 +116,7 @@ class FileConn(sqlite3.Connection):
         except sqlite3.OperationalError as error:
             if primary_code(error) not in BUSY:
                 raise
-        self.remember_log_identity()
-
-    def remember_log_identity(self) -> None:
-        """Store the identity of the write-ahead log, if any, so that `is_current` notices its removal."""
+        # The identity of the log, if any, so that `is_current` notices its removal.
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
         if self.path is not None and self.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             self._log = sidecar_path(self.path, "-wal")
@@ -139,20 +136,16 @@ class FileConn(sqlite3.Connection):
         """Close the connection, and descriptors that waited for that."""
         super().close()
         raw, self._raw = self._raw, None
-        self._forget_connection()
-        if raw is not None:
-            _close_descriptor_when_unused(raw)
-
-    def _forget_connection(self) -> None:
         with _guard:
             identity, self.identity = self.identity, None
-            if identity is None:
-                return
-            _connected[identity] -= 1
-            if not _connected[identity]:
-                del _connected[identity]
-                for descriptor in _parked.pop(identity, ()):
-                    os.close(descriptor)
+            if identity is not None:
+                _connected[identity] -= 1
+                if not _connected[identity]:
+                    del _connected[identity]
+                    for descriptor in _parked.pop(identity, ()):
+                        os.close(descriptor)
+        if raw is not None:
+            _close_descriptor_when_unused(raw)
 
 
 def open_connection(path: Path, query: str, *, timeout: float) -> FileConn:
@@ -300,14 +293,9 @@ def write_transaction(conn: sqlite3.Connection) -> Iterator[None]:
     conn.execute("BEGIN IMMEDIATE")
     try:
         yield
-    except BaseException:
-        if conn.in_transaction:  # a full disk has already rolled back
-            conn.execute("ROLLBACK")
-        raise
-    try:
         conn.execute("COMMIT")
     except BaseException:
-        if conn.in_transaction:
+        if conn.in_transaction:  # a full disk has already rolled back
             conn.execute("ROLLBACK")
         raise
 

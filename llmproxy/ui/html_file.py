@@ -70,7 +70,13 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
             }
         )
     start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
-    return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **maker.build_data()}
+    data = {
+        "calls": maker.calls,
+        "bodies": maker.bodies,
+        "messages": maker.messages.values,
+        "tools": maker.tools.values,
+    }
+    return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **data}
 
 
 def _build_call_row(interaction: Interaction) -> dict[str, Any]:
@@ -151,14 +157,6 @@ class PageDataBuilder:
         if "of" in made:
             self.depth[interaction.id or 0] = depth
         return made
-
-    def build_data(self) -> dict[str, Any]:
-        return {
-            "calls": self.calls,
-            "bodies": self.bodies,
-            "messages": self.messages.values,
-            "tools": self.tools.values,
-        }
 
 
 def choose_cassettes(store: Readable, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:

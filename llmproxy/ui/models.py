@@ -257,11 +257,14 @@ class ViewReport(TypedDict):
     """The last tests; with a test that the asker does not know."""
 
 
-class ViewCallsQuery(TypedDict):
+class ViewStepsQuery(TypedDict):
     cassette: str
     """Which cassette."""
     sample: NotRequired[int]
     """Which sample; 1 unless given."""
+
+
+class _CallFilterQuery(TypedDict):
     find: NotRequired[str]
     """Only calls whose prompt, answer, model, operation, target or party holds this."""
     failed: NotRequired[str]
@@ -270,6 +273,9 @@ class ViewCallsQuery(TypedDict):
     """Only calls of this model."""
     ids: NotRequired[str]
     """Only calls of these numbers, with commas between them."""
+
+
+class ViewCallsQuery(ViewStepsQuery, _CallFilterQuery):
     offset: NotRequired[int]
     """Calls to leave out."""
     limit: NotRequired[int]
@@ -278,29 +284,13 @@ class ViewCallsQuery(TypedDict):
     """1: also what all of them come to."""
 
 
-class ViewPlaceQuery(TypedDict):
-    id: int
-    """Number of the call."""
-    find: NotRequired[str]
-    """Only calls whose prompt, answer, model, operation, target or party holds this."""
-    failed: NotRequired[str]
-    """1: only those without a whole good answer."""
-    model: NotRequired[str]
-    """Only calls of this model."""
-    ids: NotRequired[str]
-    """Only calls of these numbers, with commas between them."""
-
-
-class ViewStepsQuery(TypedDict):
-    cassette: str
-    """Which cassette."""
-    sample: NotRequired[int]
-    """Which sample; 1 unless given."""
-
-
 class ViewCallQuery(TypedDict):
     id: int
     """Number of the call."""
+
+
+class ViewPlaceQuery(ViewCallQuery, _CallFilterQuery):
+    pass
 
 
 class ViewReportQuery(TypedDict, total=False):

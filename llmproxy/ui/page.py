@@ -97,9 +97,8 @@ def list_page_scripts() -> list[str]:
 
 def wrap_js_module(name: str) -> str:
     """Return a module as a script, its first line first, without characters that terminals interpret."""
-    body = _CONTROL.sub(
-        lambda found: f"\\x{ord(found[0]):02x}", _convert_js_module(name)
-    )  # one in a minified string stays what it was
+    # A control character in a minified string stays what it was.
+    body = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", _convert_js_module(name))
     return f'modules["{name}"] = function (exports, use) {{ {body}\n}};\n//# sourceURL=llmproxy/ui/static/{name}\n'
 
 

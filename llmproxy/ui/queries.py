@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
-from itertools import islice
 from typing import Any
 
 from llmproxy.core.forks.fork_rows import list_forks
@@ -72,11 +71,8 @@ def read_call_filter(query: Query) -> CallFilter:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
     sample = read_int(query, "sample", 1, 999_999)
     find, model = (query.get(name, "")[:200] for name in ("find", "model"))
-    ids = tuple(
-        read_int({"ids": each}, "ids", None, 1 << 62)
-        for each in query.get("ids", "").split(",")[:MAX_RUN_CALLS]
-        if each
-    )
+    words = query.get("ids", "").split(",")[:MAX_RUN_CALLS]
+    ids = tuple(read_int({"ids": each}, "ids", None, 1 << 62) for each in words if each)
     return CallFilter(query["cassette"], sample, find, query.get("failed") == "1", model, ids)
 
 
@@ -141,10 +137,9 @@ def answer_call_place(store: Readable, query: Query) -> Json:
 def answer_steps(store: Readable, query: Query) -> Json:
     """Return the steps of a recording from its beginning on."""
     which = read_call_filter(query)
-    ids = [row["id"] for row in _prefer_agent_calls(call_list.read_row_window(store, which, 0, call_list.MOST))]
-    read: list[Interaction] = list(
-        take_until_byte_limit((store.load(id_) for id_ in islice(ids, MAX_RUN_CALLS)), MAX_RUN_BYTES)
-    )
+    listed = call_list.read_row_window(store, which, 0, call_list.MOST)
+    rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges
+    read = list(take_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES))
     return {"steps": steps_of(read), "calls": len(read), "of": call_list.count_calls(store, which)}
 
 
@@ -178,11 +173,6 @@ QUESTIONS: Mapping[str, Callable[[Readable, Query], Json]] = {
 
 
 # --- what they share -------------------------------------------------------------------------------------------------
-
-
-def _prefer_agent_calls(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
-    """Return the agent's own calls, without simulators and judges; all if there are none."""
-    return [row for row in listed if row["party"] == AGENT] or listed
 
 
 def take_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:

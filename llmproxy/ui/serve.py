@@ -51,9 +51,8 @@ def respond_to_request(
     body: bytes = b"",
 ) -> PageAnswer:
     """Answer one request of `llmproxy ui`; `put` handles input from the page, if it may write."""
-    path, _, asked = target.partition(
-        "?"
-    )  # origin form: nothing else names what is here, and `urlsplit` raises for `http://[`
+    # Origin form: nothing else names what is here, and `urlsplit` raises for `http://[`.
+    path, _, asked = target.partition("?")
     if path == "/":
         return redirect_to_page()
     try:

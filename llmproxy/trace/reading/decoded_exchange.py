@@ -267,13 +267,14 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
 
 
 def list_declared_tools(tree: dict[str, Any]) -> frozenset[str]:
-    """Return the names of the tools that a request declares; a provider's own tool is named by its type."""
-    return frozenset(name for name, _ in _walk_declared_tools(tree))
+    """Return the names of the tools that a request declares."""
+    return frozenset(name for name, _ in walk_declared_tools(tree))
 
 
 def list_tool_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
     """Return argument names of each declared tool by path, () for the top; list items count as the list."""
-    return {name: _list_arguments(arguments) for name, arguments in _walk_declared_tools(tree) if arguments}
+    properties = ((name, _find_properties(tool)) for name, tool in walk_declared_tools(tree))
+    return {name: _list_arguments(arguments) for name, arguments in properties if arguments}
 
 
 def _list_arguments(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
@@ -299,7 +300,8 @@ def _find_properties(tool: dict[str, Any]) -> dict[str, Any]:
     return as_dict(tool.get("parameter_definitions"))
 
 
-def _walk_declared_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def walk_declared_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and declaration of each tool of a request; a provider's own tool is named by its type."""
     lists = (tree.get("tools"), tree.get("functions"), as_dict(tree.get("toolConfig")).get("tools"),
              as_dict(tree.get("tool_config")).get("tools"), as_dict(tree.get("request")).get("tools"))  # fmt: skip
     for entry in (each for found in lists for each in as_list(found)):
@@ -309,7 +311,7 @@ def _walk_declared_tools(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, 
         for one in map(as_dict, several or [inner]):
             name = one.get("name") or one.get("type") or next(iter(one), None)
             if isinstance(name, str):
-                yield name, _find_properties(one)
+                yield name, one
 
 
 _PARAMETERS = (

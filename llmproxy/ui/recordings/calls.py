@@ -10,18 +10,24 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from llmproxy.core.dialects.conversation import compare_requests
-from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages, keep_user_text
+from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_answer_model
 from llmproxy.core.providers.provider_table import read_client
 from llmproxy.core.store.rows import read_answer_time
-from llmproxy.core.traffic.interaction import Interaction, Response
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
-from llmproxy.trace.reading.decoded_exchange import DecodedExchange, has_content, read_model_parameters
+from llmproxy.trace.reading.decoded_exchange import (
+    DecodedExchange,
+    has_content,
+    read_model_parameters,
+    walk_declared_tools,
+)
 from llmproxy.ui.recordings.new_content import LinkedExchange, ReportedToolResult
 
 CHUNKS = 2000
@@ -29,23 +35,30 @@ CHUNKS = 2000
 CHANGES = 60
 """Maximum differences listed between two requests."""
 _CONVERSATIONS = ("messages", "contents", "input")
-_TOOL_LISTS = ("tools", "functions")
 
 
 def call_to_json(told: LinkedExchange) -> dict[str, Any]:
     """Return a call for the page; `attach_results` adds `results` of its tools from later calls."""
     exchange = told.exchange
+    shown = _group_media_by_message(exchange.tree, exchange.messages)
+    response = exchange.interaction.response
     return {
-        **build_call_facts(exchange.interaction), "messages": _messages_to_json(exchange), "known": told.known,
+        **build_call_facts(exchange.interaction), "known": told.known,
+        "messages": [_message_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)],
         "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
         "changes": _list_changes_since_previous(told.previous, exchange, told.known) if told.previous else [],
-        "tools": _list_declared_tools(exchange.tree),
+        "tools": [
+            {"name": name, "about": as_str(tool.get("description"))}
+            for name, tool in walk_declared_tools(exchange.tree)
+        ],
         "parameters": {
             name.removeprefix("gen_ai.request."): value for name, value in read_model_parameters(exchange.tree).items()
         },
         "answer": _answer_to_json(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
         "timing": _timing_to_json(exchange),
-        "frames": _list_websocket_messages(exchange.interaction.response), "results": {},
+        # The messages of a WebSocket, a line each.
+        "frames": list(format_transcript(response.body)) if is_websocket_body(response.headers) else None,
+        "results": {},
     }  # fmt: skip
 
 
@@ -99,11 +112,6 @@ def _tool_call_to_json(call: ToolCall) -> dict[str, Any]:
     return made
 
 
-def _messages_to_json(exchange: DecodedExchange) -> list[dict[str, Any]]:
-    shown = _group_media_by_message(exchange.tree, exchange.messages)
-    return [_message_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
-
-
 def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
     """Return images and sounds by the message that contains them."""
     body = as_dict(tree.get("request")) or tree
@@ -124,33 +132,15 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
-    kind = response.mime_type
-    shown = [] if exchange.interaction.stream else find_media(list_events(kind, response.body))
+    shown = [] if exchange.interaction.stream else find_media(list_events(response.mime_type, response.body))
     return _message_to_json(exchange.answer, shown)
-
-
-def _list_declared_tools(tree: dict[str, Any]) -> list[dict[str, str]]:
-    """Return names and descriptions of a request's tools."""
-    body = as_dict(tree.get("request")) or tree
-    found: list[dict[str, str]] = []
-    for entry in (as_dict(each) for name in _TOOL_LISTS for each in as_list(body.get(name))):
-        inner = as_dict(entry.get("function")) or as_dict(entry.get("toolSpec")) or entry
-        several = as_list(inner.get("functionDeclarations")) or as_list(inner.get("function_declarations")) or [inner]
-        for one in map(as_dict, several):
-            name = as_str(one.get("name")) or as_str(one.get("type"))
-            if name:
-                found.append({"name": name, "about": as_str(one.get("description"))})
-    return found
 
 
 def _list_changes_since_previous(
     previous: DecodedExchange, exchange: DecodedExchange, known: int
 ) -> list[dict[str, Any]]:
     """Return a request's differences from its predecessor, except new messages."""
-    old, new = (
-        as_dict(previous.tree.get("request")) or previous.tree,
-        as_dict(exchange.tree.get("request")) or exchange.tree,
-    )
+    old, new = (as_dict(each.tree.get("request")) or each.tree for each in (previous, exchange))
     name = next((each for each in _CONVERSATIONS if isinstance(new.get(each), list)), None)
     if name is not None and known and isinstance(old.get(name), list):
         new = {**new, name: new[name][: len(old[name])]}
@@ -179,11 +169,6 @@ def _timing_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     }
 
 
-def _list_websocket_messages(response: Response) -> list[str] | None:
-    """Return the messages of a WebSocket, a line each; None for other calls."""
-    return list(format_transcript(response.body)) if is_websocket_body(response.headers) else None
-
-
 SHOWN = frozenset(
     {"image/png", "image/jpeg", "image/gif", "image/webp",
      "audio/wav", "audio/mpeg", "audio/ogg", "audio/flac", "audio/mp4"}
@@ -203,27 +188,19 @@ Medium = dict[str, str]
 
 def find_media(value: Any) -> list[Medium]:
     """Return the images and sounds in a part of a body, in order. Never raises."""
-    found: list[Medium] = []
-    for each in _walk_media(value, 0):
-        found.append(each)
-        if len(found) == _MOST:
-            break
-    return found
+    return list(islice(_walk_media(value, 0), _MOST))
 
 
 def _walk_media(value: Any, depth: int) -> Iterator[Medium]:
     if depth > _DEPTH:
         return
     if isinstance(value, dict):
-        own = _read_medium(value)
-        if own is not None:
+        if (own := _read_medium(value)) is not None:
             yield own
-            return
-        for part in value.values():
-            yield from _walk_media(part, depth + 1)
+        else:
+            yield from (each for part in value.values() for each in _walk_media(part, depth + 1))
     elif isinstance(value, list):
-        for part in value:
-            yield from _walk_media(part, depth + 1)
+        yield from (each for part in value for each in _walk_media(part, depth + 1))
     elif isinstance(value, str) and value[:5].lower() == "data:":
         match = _DATA.fullmatch(value)
         if match is not None and (made := _build_medium(match[1], match[2])):

@@ -56,17 +56,19 @@ class RecordingReader:
         if interaction.operation not in CHAT:
             return LinkedExchange(exchange)
         place = self._conversations.place_exchange(exchange)
-        conversation = place.conversation or self._begin_conversation(exchange, place)
+        conversation = place.conversation
+        if conversation is None:
+            name = str(next(self._names))
+            conversation = RecordedConversation(name, name, exchange.tools, place.system)
         previous = self._last.get(conversation.id)
         results = tuple(self._match_tool_results(exchange, place, conversation))
         self._conversations.add_turn(exchange, place, conversation)
-        self._add_pending_calls(exchange, conversation)
+        if exchange.answer is not None and not exchange.failed:
+            for call in exchange.answer.tool_calls:
+                pending = PendingCall(call.id, call.name, interaction, None)
+                self._conversations.add_tool_call(conversation, pending)
         self._last[conversation.id] = exchange
         return LinkedExchange(exchange, place.known if previous is not None else 0, previous, place.retry, results)
-
-    def _begin_conversation(self, exchange: DecodedExchange, place: RequestPlace) -> RecordedConversation:
-        name = str(next(self._names))
-        return RecordedConversation(name, name, exchange.tools, place.system)
 
     def _match_tool_results(
         self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
@@ -78,9 +80,3 @@ class RecordingReader:
             if pending is not None:
                 name = pending.call_id or pending.name
                 yield ReportedToolResult(pending.span.id, name, message.text, exchange.interaction.id or 0)
-
-    def _add_pending_calls(self, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
-        if exchange.answer is None or exchange.failed:
-            return
-        for call in exchange.answer.tool_calls:
-            self._conversations.add_tool_call(conversation, PendingCall(call.id, call.name, exchange.interaction, None))

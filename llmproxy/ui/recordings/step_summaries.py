@@ -29,9 +29,8 @@ Step = dict[str, Any]
 
 def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _StepReader()
-    return [
-        step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)
-    ] + reader.list_inputs_without_request()
+    steps = [step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)]
+    return steps + [{**step, "call": None} for step in reader.waiting]  # user inputs without a following request
 
 
 @dataclass(slots=True)
@@ -77,10 +76,6 @@ class _StepReader:
             call, depth = self.of.get(span.parent_id or "", (None, 0))
             yield {"kind": "answer", "call": call, "depth": depth, "text": _shorten_text(span.output)}
 
-    def list_inputs_without_request(self) -> list[Step]:
-        """Return user inputs without a following request."""
-        return [{**step, "call": None} for step in self.waiting]
-
     def _make_attempt_and_call_steps(self, span: Span) -> Iterator[Step]:
         inside = self.of.get(span.parent_id or "")
         depth = inside[1] + 1 if inside else 0
@@ -110,14 +105,13 @@ def _make_tool_step(span: Span, call: int | None, depth: int) -> Step:
         "call": call,
         "depth": depth,
         "name": span.tool_name,
-        "given": _shorten_text("" if given is None else given),
+        "given": _shorten_text(given),
         "result": None if span.tool_result is None else _shorten_text(span.tool_result),
         "ms": span.duration_ms,
     }
 
 
 def _shorten_text(value: object) -> str:
-    text = (
-        value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-    )
+    value = "" if value is None else value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= TEXT else f"{text[:TEXT]}… ({len(text):,} characters)"
