@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         tool_order as tool_order,
         tool_trajectory as tool_trajectory,
     )
-    from llmproxy.trace.behavior_fingerprint import behavior_fingerprint as behavior_fingerprint
     from llmproxy.trace.comparing.diff import ReplayDiff as ReplayDiff, ToolFieldChange as ToolFieldChange
     from llmproxy.trace.comparing.render import render as render
     from llmproxy.trace.export import otlp as otlp, write_otlp as write_otlp, write_trace as write_trace
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
         ReplayEngine as ReplayEngine,
         replay as replay,
     )
+    from llmproxy.trace.run_fingerprint import behavior_fingerprint as behavior_fingerprint
     from llmproxy.trace.spans import (
         AssertionResult as AssertionResult,
         EvalResult as EvalResult,
@@ -59,7 +59,7 @@ _HOMES = {
     "assertions": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
                    "output_json_schema", "output_matches", "token_count_under", "no_tool_called", "same_tool_calls",
                    "tool_called", "tool_order", "tool_trajectory"),
-    "behavior_fingerprint": ("behavior_fingerprint",),
+    "run_fingerprint": ("behavior_fingerprint",),
     "trace_file": ("AgentRun", "Cassette"),
     "comparing.diff": ("ReplayDiff", "ToolFieldChange"),
     "comparing.render": ("render",),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from llmproxy.core.traffic.json_diff import encode_strictly
+from llmproxy.trace.comparing.diff import ReplayDiff
 from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, read_span_arguments
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
@@ -302,8 +303,6 @@ def same_tool_calls(
     run: Subject, baseline: Subject | str | Path, *, ignore_fields: Iterable[str] = (), compare_results: bool = False
 ) -> AssertionResult:
     """The same tools had the same arguments as in a baseline; ids, times and temporary paths may differ."""
-    from llmproxy.trace.comparing.diff import ReplayDiff
-
     old = Cassette.load(baseline) if isinstance(baseline, str | Path) else unwrap_cassette(baseline)
     new = unwrap_cassette(run)
     diff = ReplayDiff.compute(old, new, ignore_fields=ignore_fields, compare_results=compare_results)

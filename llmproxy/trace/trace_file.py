@@ -29,6 +29,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.protocol import AGENT
+from llmproxy.trace.run_fingerprint import behavior_fingerprint, count_missing_measures
 from llmproxy.trace.spans import Provenance, Span, SpanKind, SpanListDigest, TraceNotJSON, check_number, require_type
 
 
@@ -99,8 +100,6 @@ class Cassette:
     @property
     def behavior_fingerprint(self) -> str:
         """16 hex digits over texts and tool calls, unchanged in a new recording of the same behaviour."""
-        from llmproxy.trace.behavior_fingerprint import behavior_fingerprint
-
         return behavior_fingerprint(self)
 
     def compute_metrics(self) -> None:
@@ -126,8 +125,6 @@ class Cassette:
     @property
     def unknown(self) -> dict[str, int]:
         """Number of spans that lack a required ``cost``, ``tokens`` or ``duration``, by measure; empty if none."""
-        from llmproxy.trace.behavior_fingerprint import count_missing_measures
-
         return count_missing_measures(self.spans)
 
     def get_tool_calls(self) -> list[Span]:

@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Key, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage, behavior_fingerprint
-from llmproxy.trace.behavior_fingerprint import count_missing_measures, normalize_value
 from llmproxy.trace.reading.span_builder import build_spans
+from llmproxy.trace.run_fingerprint import count_missing_measures, normalize_value
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.runs import SYSTEM, Json, chat, loop, span, store, tools, weather
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pkgutil import iter_modules
 
 import llmproxy.trace
 
@@ -24,6 +25,10 @@ def test_every_name_is_there() -> None:
     assert llmproxy.trace.__all__ == sorted(llmproxy.trace.__all__)
     for name in llmproxy.trace.__all__:
         assert getattr(llmproxy.trace, name).__module__.startswith("llmproxy.trace.")
+    modules_of_its_own = {each.name for each in iter_modules(llmproxy.trace.__path__)}
+    assert modules_of_its_own & set(llmproxy.trace.__all__) == {
+        "replay"
+    }  # an imported module would take the name; this one can be called
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

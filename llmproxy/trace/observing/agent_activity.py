@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -76,14 +76,13 @@ class RetriedCalls(NamedTuple):
 
 
 def find_retried_calls(sent: Iterable[SentRequest]) -> RetriedCalls:
-    questions: dict[str, list[SentRequest]] = {}
+    questions: dict[str, list[SentRequest]] = defaultdict(list)
     for each in sent:
         if each.question is not None:
-            questions.setdefault(each.question, []).append(each)
+            questions[each.question].append(each)
     sure, unclear = set[int](), set[int]()
     for group in questions.values():
-        if len(group) > 1:
-            _match_retries(group, sure, unclear)
+        _match_retries(group, sure, unclear)
     return RetriedCalls(frozenset(sure), frozenset(unclear))
 
 
@@ -139,19 +138,16 @@ class ToolResult:
 
 def read_tool_results(exchange: DecodedExchange) -> list[ToolResult | None]:
     """Return each message of a request as a tool result, None if it is none."""
-    declared: dict[str, list[bool]] = {}
+    declared: dict[str, deque[bool]] = defaultdict(deque)
     for call_id, failed in _read_failure_marks(exchange.tree):
-        declared.setdefault(call_id, []).append(failed)
-    counts: dict[str, int] = {}
+        declared[call_id].append(failed)
     found: list[ToolResult | None] = []
     for message in exchange.messages:
         if message.role != "tool":
             found.append(None)
             continue
-        call_id = message.tool_call_id or ""
-        counts[call_id] = number = counts.get(call_id, -1) + 1  # an id may come again with each turn
-        flags = declared.get(call_id, [])
-        found.append(ToolResult.classify(message.text, declared=number < len(flags) and flags[number]))
+        flags = declared[message.tool_call_id or ""]  # an id may come again with each turn
+        found.append(ToolResult.classify(message.text, declared=bool(flags) and flags.popleft()))
     return found
 
 

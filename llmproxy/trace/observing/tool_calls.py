@@ -20,6 +20,7 @@ from decimal import Decimal
 from typing import Any, Self
 
 from llmproxy.core.dialects.codecs import CHAT
+from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.mcp_messages import list_messages, read_call
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
@@ -187,7 +188,9 @@ def read_served_tools(calls: Iterable[tuple[Call, Interaction | None]], after: i
     for call, made in calls:
         seen = True
         if made is not None and call.operation == _LIST:
-            listed.update(_list_tool_names(made))
+            results = (as_dict(as_dict(each.value).get("result")) for each in list_messages(made.response))
+            offered = (as_dict(tool).get("name") for result in results for tool in as_list(result.get("tools")))
+            listed.update(name for name in offered if isinstance(name, str))
         if not is_tool_call(call.operation) or call.fault or call.decision in (Decision.REFUSE, Decision.FAULT):
             continue  # it never reached its server
         use = None if made is None else _build_served_use(call, made)
@@ -210,15 +213,6 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
         told.tool, told.arguments, None, call.seq, call.interaction, executed=whole,
         output=told.result if whole else None, errored=told.failed,
     )  # fmt: skip
-
-
-def _list_tool_names(made: Interaction) -> Iterable[str]:
-    for each in list_messages(made.response):
-        result = each.value.get("result") if isinstance(each.value, dict) else None
-        tools = result.get("tools") if isinstance(result, dict) else None
-        for tool in tools if isinstance(tools, list) else ():
-            if isinstance(tool, dict) and isinstance(tool.get("name"), str):
-                yield tool["name"]
 
 
 def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:

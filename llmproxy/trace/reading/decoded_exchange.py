@@ -12,7 +12,7 @@ comparison, and its parsed messages are reused: same messages, same objects.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -107,8 +107,7 @@ class RequestMessageCache:
     """Cache of the last requests' messages."""
 
     def __init__(self) -> None:
-        self._recent: OrderedDict[int, tuple[list[Any], list[list[Message]]]] = OrderedDict()
-        self._count = 0
+        self._recent: deque[tuple[list[Any], list[list[Message]]]] = deque(maxlen=_REMEMBERED)
 
     def read_messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
         """Return the conversation of a request with body `tree`, like
@@ -119,10 +118,7 @@ class RequestMessageCache:
             return read_conversation(interaction.request.body)
         read = self._reuse_read_entries(entries)
         if len(interaction.request.body) <= _LARGEST:
-            self._count += 1
-            self._recent[self._count] = entries, read
-            if len(self._recent) > _REMEMBERED:
-                self._recent.popitem(last=False)
+            self._recent.append((entries, read))
         system = to_text(tree["system"]) if tree.get("system") else ""
         messages = [Message("system", system)] if system else []
         messages += [message for found in read for message in found if has_content(message)]
@@ -131,7 +127,7 @@ class RequestMessageCache:
     def _reuse_read_entries(self, entries: list[Any]) -> list[list[Message]]:
         best: list[list[Message]] = []
         source = None
-        for number in reversed(self._recent):
+        for number in range(len(self._recent) - 1, -1, -1):
             known, read = self._recent[number]
             most = min(len(known), len(entries))
             same = next((n for n in range(most) if known[n] != entries[n]), most)
@@ -180,7 +176,7 @@ def has_content(message: Message) -> bool:
 _FIRST_CHUNKS = 64
 _FIRST_BYTES = 1 << 16
 """Bytes of a stream searched for the first token."""
-_CLIENT_ERROR = 400
+CLIENT_ERROR = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +202,7 @@ class DecodedExchange:
     def failed(self) -> bool:
         """Whether the answer is incomplete or an error, so that a client would retry."""
         response = self.interaction.response
-        return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
+        return response.status >= CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
 
     @property
     def cost(self) -> Decimal | None:
@@ -227,7 +223,7 @@ def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> D
     model, answer_id, finished = _read_model_id_and_reasons(events)
     return DecodedExchange(
         interaction=interaction, tree=tree, messages=history.read_messages(interaction, tree),
-        answer=_read_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
+        answer=_read_answer(interaction.operation, events) if response.status < CLIENT_ERROR else None,
         tools=list_declared_tools(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
         error=_describe_error(response, events), duration_ms=last / 1000 if timed else None,
         first_token_ms=_measure_first_token(interaction, kind) if timed and interaction.stream else None,
@@ -392,7 +388,7 @@ def _first_text_member(value: dict[str, Any], *names: str) -> str | None:
 def _describe_error(response: Response, events: Sequence[dict[str, Any]]) -> str | None:
     """Return an answer's error: HTTP status, an error event of a stream, a cut."""
     told = next((said for value in events[-4:] if (said := _find_error_text(value))), None)
-    if response.status >= _CLIENT_ERROR:
+    if response.status >= CLIENT_ERROR:
         said = told or (_first_text_member(events[0], "message", "detail") if events else None) or response.reason
         return f"HTTP {response.status}: {said}".rstrip(": ")
     if told is not None:

@@ -42,6 +42,7 @@ from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
 from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import (
+    CLIENT_ERROR,
     DecodedExchange,
     PlainMessageCache,
     RequestMessageCache,
@@ -133,7 +134,7 @@ def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are in :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
-    error = str(response.status) if response.status >= _CLIENT_ERROR else "incomplete"
+    error = str(response.status) if response.status >= CLIENT_ERROR else "incomplete"
     return _build_otel_attributes(
         gen_ai__response__model=exchange.answer_model,
         gen_ai__response__id=exchange.answer_id,
@@ -144,9 +145,6 @@ def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
         gen_ai__response__time_to_first_chunk=None if first is None else first / 1000,  # seconds
         error__type=None if exchange.error is None else error,
     )
-
-
-_CLIENT_ERROR = 400
 
 
 def build_usage_attributes(usage: Usage) -> dict[str, Any]:
@@ -265,12 +263,10 @@ class SpanBuilder:
 
     def _add_messages(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
         """Add a request's new messages: tool results, and user texts."""
-        new = list(exchange.messages[place.known :])
-        for n in range(len(new), 0, -1):
-            if new[n - 1].role == "assistant":  # history that the wire has not seen
-                new = new[n:]
-                break
-        for n, message in enumerate(new):
+        new = exchange.messages[place.known :]
+        # Up to the last answer it is history that the wire has not seen.
+        old = next((n for n in range(len(new), 0, -1) if new[n - 1].role == "assistant"), 0)
+        for n, message in enumerate(new[old:]):
             if message.role == "tool":
                 self._add_tool_result(exchange, conversation, message, n)
             elif message.role == "user" and message.text:
@@ -428,7 +424,6 @@ def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
 
 _PREFIX = re.compile(r"__|[./:]")
 """Separator of a server's and its tool's name, as agents present them to models: ``mcp__github__search``."""
-_FAILED = 400
 
 
 def build_mcp_span(interaction: Interaction) -> Span | None:
@@ -452,7 +447,7 @@ def build_mcp_span(interaction: Interaction) -> Span | None:
     code = next((int(each) for each in codes if isinstance(each, int)), None)
     if code is not None:
         span.metadata |= {"rpc.response.status_code": str(code), "error.type": str(code)}
-    if response.status >= _FAILED:
+    if response.status >= CLIENT_ERROR:
         span.metadata["error.type"] = str(response.status)
         span.error = f"HTTP {response.status}"
     if call is None:

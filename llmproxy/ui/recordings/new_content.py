@@ -73,9 +73,7 @@ class RecordingReader:
     def _match_tool_results(
         self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
     ) -> Iterator[ReportedToolResult]:
-        for message in exchange.messages[place.known :]:
-            if message.role != "tool":
-                continue
+        for message in (each for each in exchange.messages[place.known :] if each.role == "tool"):
             pending = self._conversations.take_pending_call(conversation, message.tool_call_id)
             if pending is not None:
                 name = pending.call_id or pending.name

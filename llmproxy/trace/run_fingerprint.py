@@ -21,6 +21,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from llmproxy.core.traffic.canonical_json import parse_json
+from llmproxy.lazy_regex import late
 from llmproxy.trace.spans import Span, SpanKind
 
 CLIENT_ERROR = 400
@@ -60,13 +61,13 @@ def _is_billed_answer(span: Span) -> bool:
     return span.kind is SpanKind.LLM_RESPONSE or bool(metadata.get("llmproxy.model_call"))
 
 
-_SPACE = re.compile(r"\s+")
+_SPACE = late(r"\s+")
 _IDS = frozenset({"id", "call_id", "tool_call_id"})
 """Members that hold a message's own id."""
 _DEPTH = 64
 # Stricter than the table of volatile differences: there both sides are at hand, here a wrong match would hide a change.
 _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (name, re.compile(pattern))
+    (name, late(pattern))
     for name, pattern in (
         ("uuid", r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"),
         ("time", r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
