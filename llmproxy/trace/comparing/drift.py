@@ -264,16 +264,14 @@ def correct_p_values(ps: Sequence[float]) -> list[float]:
     return found
 
 
-def estimate_power(
-    sizes: Sequence[tuple[int, int]], share: float, *, noise: float = NOISE, alpha: float = ALPHA, seed: int = 0
-) -> float:
+def estimate_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
     """Return the probability of detecting a change of this share of the calls.
 
     `sizes` has for each call the numbers of earlier and new answers. Answers are simulated: each is the call's usual
-    one or another, so that two of them differ with probability `noise`.
+    one or another, so that two of them differ with probability NOISE.
     """
-    stray = (1 - sqrt(max(0.0, 1 - 2 * noise))) / 2
-    lot = random.Random(seed)  # noqa: S311 - a simulation
+    stray = (1 - sqrt(1 - 2 * NOISE)) / 2
+    lot = random.Random(0)  # noqa: S311 - a simulation
     known: dict[tuple[tuple[int, ...], int], CallStatistic] = {}
     found = 0
     for number in range(_SIMULATED):
@@ -286,5 +284,5 @@ def estimate_power(
                     answers[:old], answers[old:], lambda one, two: float(one != two)
                 )
             calls.append(known[answers, old])
-        found += compute_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= alpha
+        found += compute_p_value(calls, seed=number, drawn=_DRAWN_IN_SIMULATIONS) <= ALPHA
     return found / _SIMULATED

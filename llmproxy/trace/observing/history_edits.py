@@ -144,7 +144,9 @@ def find_history_edits(
             doubts.append(f"{seen.label}: {reason}")
             continue
         link = find_parent(seen, all_seen, continues=continues, spoken=spoken)
-        if (isinstance(link, str) or (link is not None and link.lacks_only_latest)) and is_quoted_later(seen, all_seen):
+        later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
+        doubtful = isinstance(link, str) or (link is not None and link.lacks_only_latest)
+        if doubtful and is_quoted_later(seen.exchange, later):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
             doubts.append(f"{seen.label}: {link}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonpath
 
@@ -50,64 +50,63 @@ def find_parent(
     if exchange is None:
         return None
     sent = list_history_items(exchange.messages)
-    earlier = [
-        each for each in all_seen
+    earlier = {
+        each.call.seq: each.exchange for each in all_seen
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
         and each.call.operation in CHAT
-    ]  # fmt: skip
+    }  # fmt: skip
     system = join_system_text(exchange.messages)
-    writers = [each for each in earlier if _is_answer_quoted(each, sent, system)]
-    alike = [
-        each for each in earlier
-        if each.exchange is not None and _is_same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
-    ]  # fmt: skip
-    family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
-    histories = ([item.key for item in _expect_history(each)] for each in family)
+    writers = {n: each for n, each in earlier.items() if _is_answer_quoted(each, sent, system)}
+    goes_on = continues or bool(writers)
+    alike = {n: each for n, each in earlier.items() if _is_same_agent(each, exchange, goes_on=goes_on)}
+    # Who wrote a summary is no turn of the conversation.
+    family = {n: each for n, each in alike.items() if n not in writers}
+    histories = ([item.key for item in _expect_history(each)] for each in family.values())
     keys = [item.key for item in sent]
     if not continues and any(len(keys) < len(each) and keys == each[: len(keys)] for each in histories):
         # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
         return None
-    parent = _choose_parent(sent, system, family, writers)
-    if parent is None or parent.exchange is None:
+    parent = _choose_parent(sent, system, family, writers.values())
+    if parent is None:
         return _explain_missing_parent(sent, earlier, continues=False)
-    written = [strip_spaces(each.exchange.answer.text) for each in writers if each.exchange and each.exchange.answer]
-    before = join_system_text(parent.exchange.messages)
+    written = [strip_spaces(each.answer.text) for each in writers.values() if each.answer]
+    before = join_system_text(parent.messages)
     change = compare_histories(_expect_history(parent), sent, before=before, after=system, written=written)
-    proof = _is_insertion_summary(change, writers)
+    proof = _is_insertion_summary(change, writers.values())
     anchored = not {item.key for item in _expect_history(parent)}.isdisjoint(keys)
-    asked = any(each in alike and _may_end_with_user_text(each, spoken) for each in writers)
+    asked = any(n in alike and _may_end_with_user_text(each, spoken) for n, each in writers.items())
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
         return _explain_missing_parent(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(has_only_tools, gap.missing)) for gap in change.gaps)
-    if lost and not system_summary(change, proof=proof) and not _sends_whole_history(family):
+    if lost and not system_summary(change, proof=proof) and not _sends_whole_history(family.values()):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return HistoryLink(seen, change, proof)
 
 
 def _choose_parent(
-    sent: Sequence[HistoryItem], system: str, family: Sequence[WireCall], writers: Sequence[WireCall]
-) -> WireCall | None:
-    """Return the best of the possible parents: most in common, and the same summaries.
+    sent: Sequence[HistoryItem],
+    system: str,
+    family: Mapping[int, DecodedExchange],
+    writers: Collection[DecodedExchange],
+) -> DecodedExchange | None:
+    """Return the best of the possible parents, given by call number: most in common, and the same summaries.
 
     In a repetitive conversation several are possible; then the writer of a summary is excluded, and the summarised
     request preferred.
     """
-    known = [
-        (
-            sum(count_common_ends(_expect_history(each), sent[:-1] or sent)),
-            _has_all_summaries(each, writers),
-            each.exchange is not None and join_system_text(each.exchange.messages) == system,
-        )
-        for each in family
-    ]
-    best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
+    known: dict[int, tuple[int, bool, bool]] = {}
+    for n, each in family.items():
+        items, text = list_history_items(each.messages), join_system_text(each.messages)
+        common = sum(count_common_ends(_expect_history(each), sent[:-1] or sent))
+        known[n] = common, all(_is_answer_quoted(writer, items, text) for writer in writers), text == system
+    best = [n for n, one in known.items() if one == max(known.values())]
     if len(best) > 1:
-        best = [each for each in best if not is_quoted_later(each, family)] or best
-    return max(
-        best, key=lambda each: (_count_told_to_summarizer(writers, _expect_history(each)), each.call.seq), default=None
-    )
+        later = {n: [family[m] for m in family if m > n] for n in best}
+        best = [n for n in best if not is_quoted_later(family[n], later[n])] or best
+    told = {n: _count_told_to_summarizer(writers, _expect_history(family[n])) for n in best}
+    return family[max(best, key=lambda n: (told[n], n))] if best else None
 
 
 def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: bool) -> bool:
@@ -133,11 +132,8 @@ def _is_same_prompt(one: str, other: str) -> bool:
     return (head + tail) >= _ALIKE * max(len(one), len(other))
 
 
-def _expect_history(seen: WireCall) -> list[HistoryItem]:
+def _expect_history(exchange: DecodedExchange) -> list[HistoryItem]:
     """Return the expected history of the next request: this request's messages, and the answer."""
-    exchange = seen.exchange
-    if exchange is None:
-        return []
     items = list_history_items(exchange.messages)
     if exchange.answer is None:
         return items
@@ -147,7 +143,9 @@ def _expect_history(seen: WireCall) -> list[HistoryItem]:
     ]
 
 
-def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[WireCall], *, continues: bool) -> str | None:
+def _explain_missing_parent(
+    sent: Sequence[HistoryItem], family: Mapping[int, DecodedExchange], *, continues: bool
+) -> str | None:
     """Classify a request that continues none of the observed ones."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
@@ -156,19 +154,18 @@ def _explain_missing_parent(sent: Sequence[HistoryItem], family: Sequence[WireCa
     return None
 
 
-def _sends_whole_history(family: Sequence[WireCall]) -> bool:
+def _sends_whole_history(family: Iterable[DecodedExchange]) -> bool:
     """Return whether an earlier request had a user message after an answer: the agent sends its history."""
-    for seen in family:
-        roles = [item.role for item in list_history_items(seen.exchange.messages)] if seen.exchange is not None else []
+    for exchange in family:
+        roles = [item.role for item in list_history_items(exchange.messages)]
         if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
             return True
     return False
 
 
-def _is_answer_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) -> bool:
+def _is_answer_quoted(exchange: DecodedExchange, sent: Sequence[HistoryItem], system: str) -> bool:
     """Return whether a request quotes an earlier answer in another role: a summary was written for it."""
-    exchange = seen.exchange
-    if exchange is None or exchange.answer is None:
+    if exchange.answer is None:
         return False
     output = strip_spaces(exchange.answer.text)
     if len(output) < _LEAST or any(item.role == "assistant" and output in item.alike for item in sent):
@@ -176,58 +173,40 @@ def _is_answer_quoted(seen: WireCall, sent: Sequence[HistoryItem], system: str) 
     return any(output in item.alike for item in sent if item.role != "assistant") or output in strip_spaces(system)
 
 
-def is_quoted_later(seen: WireCall, all_seen: Sequence[WireCall]) -> bool:
+def is_quoted_later(exchange: DecodedExchange, later: Iterable[DecodedExchange]) -> bool:
     """Return whether a later request quotes an answer in another role."""
-    later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
-    return any(
-        _is_answer_quoted(seen, list_history_items(each.messages), join_system_text(each.messages)) for each in later
-    )
+    sent = ((list_history_items(each.messages), join_system_text(each.messages)) for each in later)
+    return any(_is_answer_quoted(exchange, items, system) for items, system in sent)
 
 
-def _has_all_summaries(seen: WireCall, writers: Sequence[WireCall]) -> bool:
-    """Return whether a request contains all these summaries."""
-    exchange = seen.exchange
-    if exchange is None:
-        return False
-    sent, system = list_history_items(exchange.messages), join_system_text(exchange.messages)
-    return all(_is_answer_quoted(each, sent, system) for each in writers)
-
-
-def _may_end_with_user_text(writer: WireCall, spoken: Sequence[str]) -> bool:
+def _may_end_with_user_text(writer: DecodedExchange, spoken: Sequence[str]) -> bool:
     """Return whether a request may end with the user's text: similar to one, or users' texts are unknown."""
     known = [strip_spaces(text) for text in spoken]
     users = [each.alike for each in _expect_history(writer) if each.role == "user"]
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
-def _count_told_to_summarizer(writers: Sequence[WireCall], items: Sequence[HistoryItem]) -> int:
+def _count_told_to_summarizer(writers: Iterable[DecodedExchange], items: Sequence[HistoryItem]) -> int:
     """Return the number of these messages in the summary writer's request; equal texts count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_contains_message(each, item) for item in different) for each in writers), default=0)
 
 
-def _contains_message(writer: WireCall, item: HistoryItem) -> bool:
+def _contains_message(writer: DecodedExchange, item: HistoryItem) -> bool:
     """Return whether a request contains or quotes a message."""
-    exchange = writer.exchange
-    if exchange is None:
-        return False
     if item.alike:
-        return any(item.alike in strip_spaces(message.text) for message in exchange.messages)
-    said = [call for each in list_history_items(exchange.messages) for call in each.calls]
+        return any(item.alike in strip_spaces(message.text) for message in writer.messages)
+    said = [call for each in list_history_items(writer.messages) for call in each.calls]
     return all(call in said for call in item.calls)
 
 
-def _is_insertion_summary(change: HistoryChange, writers: Sequence[WireCall]) -> bool:
+def _is_insertion_summary(change: HistoryChange, writers: Iterable[DecodedExchange]) -> bool:
     """Return whether an inserted text is the output of an earlier call that got the missing messages."""
     inserted = "".join(strip_spaces(item.text) for gap in change.gaps for item in gap.inserted)
     inserted += strip_spaces(change.grown)
-    for seen in writers:
-        exchange = seen.exchange
-        if exchange is None or exchange.answer is None or strip_spaces(exchange.answer.text) not in inserted:
-            continue
-        if any(_contains_message(seen, item) for item in change.missing if item.alike):
-            return True
-    return False
+    sources = (each for each in writers if each.answer is not None and strip_spaces(each.answer.text) in inserted)
+    missing = [item for item in change.missing if item.alike]
+    return any(_contains_message(each, item) for each in sources for item in missing)
 
 
 def has_only_tools(item: HistoryItem) -> bool:
