@@ -8,6 +8,7 @@ input and lists the valid ones. Most are one call: `one_of` a table, `text_match
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -138,20 +139,20 @@ read_name = text_matching(
 read_host = text_matching(r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str)
 
 
-def read_speed(value: object) -> float:
-    """Read a speed. A bool is refused, though Python accepts it as a number."""
-    with suppress(ValueError):
-        if 0 <= (number := float(str(value))) < float("inf"):
-            return number
-    raise ValueError(f"{value!r} is not a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
+def number_up_to(most: float, said: str) -> Callable[[object], float]:
+    """Return a converter of finite numbers from 0 on. A bool is refused, though Python accepts it as a number."""
+
+    def convert(value: object) -> float:
+        with suppress(ValueError):
+            if 0 <= (number := float(str(value))) <= most:
+                return number
+        raise ValueError(f"{value!r} is not {said}")
+
+    return convert
 
 
-def read_wait(value: object) -> float:
-    """Read a waiting time in seconds."""
-    with suppress(ValueError):
-        if not isinstance(value, bool) and 0 <= (seconds := float(str(value))) <= LONGEST_WAIT:
-            return seconds
-    raise ValueError(f"{value!r} is not a time to wait: seconds, from 0 to {LONGEST_WAIT}")
+read_speed = number_up_to(sys.float_info.max, "a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
+read_wait = number_up_to(LONGEST_WAIT, f"a time to wait: seconds, from 0 to {LONGEST_WAIT}")
 
 
 _AGES = {"h": 3_600, "d": 86_400, "w": 604_800}

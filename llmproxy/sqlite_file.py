@@ -330,13 +330,12 @@ def primary_code(error: sqlite3.Error) -> int:
 def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writing: bool) -> LLMProxyError:
     """Return our error for SQLite's `error` on the database at `path`."""
     code, what = primary_code(error), f"The {words.name} {path}"
+    places = {"path": path, "typed": shlex.quote(str(path))}
     if code in BUSY:
         hint = f"Close the program that holds it (sqlite3, a database browser), or {words.elsewhere}."
         return CassetteBusy(f"{what} is locked by another program ({error}).", hint=hint)
     if code in DAMAGED:
-        return words.corrupt(
-            f"{what} is damaged: {error}.", hint=words.damaged.format(path=path, typed=shlex.quote(str(path)))
-        )
+        return words.corrupt(f"{what} is damaged: {error}.", hint=words.damaged.format_map(places))
     if code in READ_ONLY and writing:
         hint = f"Check the permissions of the file and its folder, or {words.elsewhere}."
         return StoreReadOnly(f"{what} cannot be written to: {error}.", hint=hint)
@@ -344,9 +343,7 @@ def translate_error(error: sqlite3.Error, path: Path, words: ErrorTexts, *, writ
         return RecordingError(f"{what} did not take the {words.takes}: {error}.", hint="Check the free space.")
     if code in READ_ONLY:
         return MachineError(f"{what} cannot be opened: {error}.")
-    return words.corrupt(
-        f"{what} cannot be read: {error}.", hint=words.unreadable.format(path=path, typed=shlex.quote(str(path)))
-    )
+    return words.corrupt(f"{what} cannot be read: {error}.", hint=words.unreadable.format_map(places))
 
 
 @contextmanager

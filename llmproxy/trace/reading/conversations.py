@@ -94,11 +94,11 @@ class RecordedConversations:
             return RequestPlace(failed, len(messages), digest, system, retry=True)
         if found is not None:
             return RequestPlace(found, 0, digest, system)
-        for mark, count in reversed(marks):
-            if conversations := self._answered.get(mark):
-                return RequestPlace(
-                    _choose_equal_conversation(conversations, exchange.tools, mark), count, digest, system
-                )
+        if (longest := next((each for each in reversed(marks) if each[0] in self._answered), None)) is not None:
+            mark, count = longest
+            # Of equal ones: not continued yet, then with the same tools, then the first.
+            best = min(self._answered[mark], key=lambda each: (each.last != mark, each.tools != exchange.tools))
+            return RequestPlace(best, count, digest, system)
         answered = next((n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant"), 0)
         results = (message.tool_call_id for message in reversed(messages[answered:]) if message.role == "tool")
         waiting = next((self._waiting[call_id] for call_id in results if call_id in self._waiting), None)
@@ -145,13 +145,6 @@ class RecordedConversations:
             self._waiting.pop(found.call_id, None)
             conversation.calls[found.call_id] = found.span.id
         return found
-
-
-def _choose_equal_conversation(
-    conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest
-) -> RecordedConversation:
-    """Choose among equal conversations: not continued yet, then with the same tools, then the first."""
-    return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
 
 # -- digests -----------------------------------------------------------------------------------------------------------
