@@ -62,6 +62,13 @@ def test_who_asked_and_answered_when_is_told() -> None:
     assert call_to_json(RecordingReader().read(chat()))["recorded_at"] == chat().started_at
 
 
+def test_tools_of_every_dialect_are_listed() -> None:
+    """Bedrock's are in `toolConfig`."""
+    body = json.dumps({"toolConfig": {"tools": [{"toolSpec": {"name": "find", "description": "Finds."}}]}}).encode()
+    asked = dataclasses.replace(chat(), request=dataclasses.replace(chat().request, body=body))
+    assert call_to_json(RecordingReader().read(asked))["tools"] == [{"name": "find", "about": "Finds."}]
+
+
 def test_everything_told_is_json() -> None:
     """Whatever was recorded: half surrogate pairs too."""
     for each in (*samples.agent(), *samples.hostile(), samples.picture()):
