@@ -81,9 +81,10 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
 def apply_bindings(interaction: Interaction, bindings: Bindings) -> Interaction:
     """Return a recording with the present values of run variables in place of the recorded ones."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
+    renamed = rewrite_recorded(bindings, tree := parse_json(request.body))
     return replace(
         interaction,
-        request=replace(request, body=_insert_stand_ins(request.body, bindings)),
+        request=request if renamed == tree else replace(request, body=write_json_like(renamed, like=request.body)),
         response=interaction.response if isinstance(response, Mismatch) else response,
     )
 
@@ -145,13 +146,6 @@ def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -
             yield f"{path}: {name} still stands on line {where}{more}: look at it before you commit the file."
 
 
-def _insert_stand_ins(body: bytes, bindings: Bindings) -> bytes:
-    """Return a request's body with stand-ins; a body that is no JSON stays."""
-    tree = parse_json(body)
-    renamed = rewrite_recorded(bindings, tree)
-    return body if renamed == tree else write_json_like(renamed, like=body)
-
-
 def anonymize_all(
     interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
@@ -210,12 +204,12 @@ def anonymize(interaction: Interaction) -> Recorded:
 
 def drop_unkeyed_headers(each: Recorded) -> Recorded:
     """Return an exchange without request headers that cannot choose an answer; the user-agent stays."""
-    kept = [(name, value) for name, value in each.headers if name.lower() == "user-agent" or _is_keyed_header(name)]
-    return replace(each, headers=tuple(kept))
-
-
-def _is_keyed_header(name: str) -> bool:
-    return any(counts_header(name, known=known) for known in (True, False))
+    kept = tuple(
+        (name, value)
+        for name, value in each.headers
+        if name.lower() == "user-agent" or any(counts_header(name, known=known) for known in (True, False))
+    )
+    return replace(each, headers=kept)
 
 
 def _may_occur(variable: Mapping[str, str], text: str) -> bool:
@@ -288,29 +282,22 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
 def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
     """Read an object that :func:`to_json` wrote; `number` is for errors. Raises CassetteCorrupt if it is none."""
     try:
-        return _parse_exported_interaction(parse_exchange(dict(line), number), str(line.get("cassette") or "default"))
+        each = parse_exchange(dict(line), number)
+        said: Mapping[str, Json] = each.extra
+        borders = (part.partition(":") for part in said.get("chunks", "").split())
+        chunks = ChunkedBody(each.response_body, ((int(offset), int(length)) for offset, _, length in borders))
+        return Interaction(
+            provider=said["provider"], operation=said["operation"], key=Key(said["key"]),
+            request=Request(each.method, said["target"], each.headers, each.body),
+            response=Response(
+                status=each.status, reason=each.reason, headers=each.response_headers, chunks=chunks,
+                ending=Ending(said["ending"]), head_offset=said["head_offset"], chunked=bool(said["chunked"]),
+            ),
+            started_at=float(said["started_at"]), cassette=str(line.get("cassette") or "default"),
+            sample=said.get("sample", 1), party=said.get("party", AGENT), occurrence=said.get("occurrence", 1),
+            id=said.get("id"), model=said.get("model"), stream=bool(said.get("stream")),
+            upstream=said.get("upstream", ""), usage=Usage(**said["usage"]), redacted=bool(said.get("redacted")),
+            rules=said.get("rules", ""), made_ids=tuple(said.get("made_ids", ())),
+        )  # fmt: skip
     except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
-
-
-def _parse_exported_interaction(each: Recorded, cassette: str) -> Interaction:
-    said: Mapping[str, Json] = each.extra
-    return Interaction(
-        provider=said["provider"], operation=said["operation"], key=Key(said["key"]),
-        request=Request(each.method, said["target"], each.headers, each.body),
-        response=Response(
-            status=each.status, reason=each.reason, headers=each.response_headers,
-            chunks=_cut_chunks(said.get("chunks", ""), each.response_body), ending=Ending(said["ending"]),
-            head_offset=said["head_offset"], chunked=bool(said["chunked"]),
-        ),
-        started_at=float(said["started_at"]), cassette=cassette, sample=said.get("sample", 1),
-        party=said.get("party", AGENT), occurrence=said.get("occurrence", 1), id=said.get("id"),
-        model=said.get("model"), stream=bool(said.get("stream")), upstream=said.get("upstream", ""),
-        usage=Usage(**said["usage"]), redacted=bool(said.get("redacted")), rules=said.get("rules", ""),
-        made_ids=tuple(said.get("made_ids", ())),
-    )  # fmt: skip
-
-
-def _cut_chunks(borders: str, body: bytes) -> ChunkedBody:
-    pairs = (part.partition(":") for part in borders.split())
-    return ChunkedBody(body, ((int(offset), int(length)) for offset, _, length in pairs))

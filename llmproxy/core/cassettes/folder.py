@@ -23,6 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from llmproxy.advice import format_command, quote_word
@@ -37,7 +38,6 @@ from llmproxy.core.cassettes.anonymized_export import (
     read_head_notes,
 )
 from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review_yaml, write_text
-from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
@@ -64,6 +64,8 @@ _RETRIES = 25
 _PAUSE = 0.2
 """Seconds between two attempts, while another process loads the same file."""
 _RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
+_COMPARED = attrgetter("method", "uri", "headers", "body", "status", "response_headers", "response_body")
+"""What of a recorded exchange must be in the store before its file may be overwritten."""
 _Stamp = tuple[int, int, int]
 """A file's modification time in nanoseconds, size in bytes, inode."""
 
@@ -200,7 +202,9 @@ class CassetteDir:
             ):
                 differing[name] = _FileData(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
-            raise _join_errors(failed)
+            listed = "\n".join(map(str, failed))
+            many = CassetteCorrupt(f"{len(failed)} cassette files cannot be read; nothing was changed:\n{listed}")
+            raise failed[0] if len(failed) == 1 else many
         for path, text in merged.items():
             write_text(path, text)
         aside = sum(_replace_recordings(store, name, new, self.now, wait) for name, new in differing.items())
@@ -299,12 +303,10 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     """Return the content of a cassette's file; None if nothing is recorded."""
     recorded = anonymize_all(store.iter_interactions(cassette), read_notes(store, cassette))
-    fork = find_fork(store, cassette, 1)
-    return (
-        review_yaml.dumps(recorded, cassette, fork, unfinished=_has_unfinished_recording(store, cassette)).encode()
-        if recorded
-        else None
-    )
+    if not recorded:
+        return None
+    fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
+    return review_yaml.dumps(recorded, cassette, fork, unfinished=unfinished).encode()
 
 
 def _list_run_variables(store: Readable, cassette: str) -> list[str]:
@@ -340,12 +342,6 @@ def _read_file_interactions(
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
     return remove_row_numbers(found), skipped, read_head_notes(recorded, source.name)
-
-
-def _join_errors(failed: list[CassetteError]) -> CassetteError:
-    listed = "\n".join(map(str, failed))
-    many = CassetteCorrupt(f"{len(failed)} cassette files cannot be read; nothing was changed:\n{listed}")
-    return failed[0] if len(failed) == 1 else many
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,13 +422,9 @@ def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        if not any(_are_same_exchange(drop_unkeyed_headers(each), anonymize(store.load(id_))) for id_ in known):
+        wanted = _COMPARED(drop_unkeyed_headers(each))
+        if not any(_COMPARED(anonymize(store.load(id_))) == wanted for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,
             )
-
-
-def _are_same_exchange(one: Recorded, other: Recorded) -> bool:
-    names = ("method", "uri", "headers", "body", "status", "response_headers", "response_body")
-    return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -195,9 +195,7 @@ class _ExchangeConverter:
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
             request=request, response=response, started_at=extra.get_float("started_at", each.recorded_at),
             cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
-            model=canonical.model
-            or read_model(header(headers, "content-type") or "", body),
-            stream=canonical.stream,
+            model=canonical.model or read_model(header(headers, "content-type") or "", body), stream=canonical.stream,
             upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,

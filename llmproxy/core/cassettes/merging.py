@@ -150,13 +150,11 @@ def _check_rules(stores: Mapping[Path, Readable]) -> None:
 
 def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
     """Return a cassette's live recordings in order, the number of outdated ones, and descriptions of conflicts."""
+    replaced = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL"
     gone = {
-        identity
+        _identify_recording(store.load(id_))
         for store in stores.values()
-        for row in store.query(
-            "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL", (to_sql(name),)
-        )
-        for identity in [_identify_recording(store.load(row[0]))]
+        for (id_,) in store.query(replaced, (to_sql(name),))
     }
     kept: dict[_Occurrence, _KeptRecording] = {}
     stale, conflicts = 0, list[str]()
@@ -297,10 +295,11 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
             f"cassette {name}: {files} say different things about whose child it is, what varies in it, or how old it "
             "may be"
         )
-    kept = [each for place, each in old.items() if place not in gone and place not in new] + [
-        each for each, _ in new.values()
-    ]
-    kept.sort(key=_build_exchange_sort_key)
+    kept = [each for place, each in old.items() if place not in gone and place not in new]
+    kept += [each for each, _ in new.values()]
+    kept.sort(
+        key=lambda one: (int(one.extra.get("sample", 1)), float(one.extra.get("started_at", 0.0)), one.uri, one.body)
+    )
     united = [*fields, *merge_accepted(*([each for each in side if each not in dropped] for side in accepted))]
     bare = [
         replace(each, extra={name: value for name, value in each.extra.items() if name not in review_yaml.NOTES})
@@ -320,11 +319,6 @@ def _list_changes_in_notes(notes: Iterable[Note]) -> list[AcceptedChange]:
 
 def _get_answer(one: Recorded) -> tuple[int, bytes]:
     return one.status, one.response_body
-
-
-def _build_exchange_sort_key(one: Recorded) -> tuple[int, float, str, bytes]:
-    sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
-    return int(sample), float(started), one.uri, one.body
 
 
 class CopiedCassette(NamedTuple):
@@ -349,7 +343,7 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
         )
     _refuse_lossy_copy(source, name, found)
     notes, there = read_notes(source, name), list(target.iter_interactions(new))
-    ours, theirs = Counter(map(_drop_row_id, found)), Counter(map(_drop_row_id, there))
+    ours, theirs = (Counter(replace(each, id=None) for each in side) for side in (found, there))
     if there and ours == theirs and notes == read_notes(target, new):
         return CopiedCassette(len(found), 0, same=True)
     if there and not instead:
@@ -371,11 +365,6 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
         for sample in samples:
             target.end_writing(new, sample, holder, clean=sample in clean)
     return CopiedCassette(len(found), len(there), same=False)
-
-
-def _drop_row_id(each: Interaction) -> Interaction:
-    """Return the data in which equal recordings agree."""
-    return replace(each, id=None)
 
 
 def _refuse_lossy_copy(source: Store, name: str, found: list[Interaction]) -> None:

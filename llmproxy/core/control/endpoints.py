@@ -26,7 +26,6 @@ from llmproxy.core.control.parsing import (
     parse_flag,
     parse_live_channels,
     parse_name,
-    parse_optional_flag,
     parse_overrides,
     parse_run_variables,
     parse_speed,
@@ -207,8 +206,8 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
         bind=parse_enum(BindScope, body.get("bind"), "bind"),
         faults=parse_control_faults(body.get("faults")),
         live=parse_live_channels(body, engine.config.live),
-        trial=parse_optional_flag(body.get("trial"), "trial"),
-        carry=parse_optional_flag(body.get("carry"), "carry"),
+        trial=parse_flag(body.get("trial"), "trial"),
+        carry=parse_flag(body.get("carry"), "carry"),
     )
     if under is not None:
         try:
@@ -243,7 +242,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), parse_control_faults(call.body["faults"], **seed)
-    again = parse_flag(call.body.get("again"), "again")
+    again = bool(parse_flag(call.body.get("again"), "again"))
     engine.features.get_feature(FaultFeature).change_faults(session, given, again=again)
     return _list_faults(engine, call)
 
@@ -318,14 +317,14 @@ def _close_session(engine: Engine, call: RoutedRequest) -> Json:
     It waits for open calls, a few seconds at most. Its recording is then complete (`once` replays it from now on),
     unless the body says otherwise; names bound to it are free again. Assert on the answer.
     """
-    complete, after = parse_optional_flag(call.body.get("complete"), "complete"), call.body.get("after")
+    complete, after = parse_flag(call.body.get("complete"), "complete"), call.body.get("after")
     session = engine.sessions.get_session(call.name)
     last = build_session_report(engine, session)
     if after is not None:
         last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
     if idle := engine.features.get_feature(FaultFeature).explain_idle_rules(session):
         last["faults"] = _add_idle_reasons(last["faults"], idle)
-    interrupted = parse_flag(call.body.get("interrupted"), "interrupted")
+    interrupted = bool(parse_flag(call.body.get("interrupted"), "interrupted"))
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
     engine.trials.store_trial(session)
     return last

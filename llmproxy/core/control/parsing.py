@@ -68,16 +68,11 @@ def parse_enum[E: (Mode, Exhausted, BindScope)](kind: type[E], value: Json, what
     raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be {', '.join(kind)}.")
 
 
-def parse_flag(value: Json, what: str) -> bool:
-    """Return a boolean member, False if it is absent. Raises BadControl."""
+def parse_flag(value: Json, what: str) -> bool | None:
+    """Return a boolean member, None if it is absent. Raises BadControl."""
     if not isinstance(value, bool | None):
         raise BadControl(f"llmproxy: {what} is {show_given(value)}; it can be true or false.")
-    return bool(value)
-
-
-def parse_optional_flag(value: Json, what: str) -> bool | None:
-    """Return a boolean member, None if it is absent. Raises BadControl."""
-    return None if value is None else parse_flag(value, what)
+    return value
 
 
 def parse_name(value: Json, otherwise: str) -> str:

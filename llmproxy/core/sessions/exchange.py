@@ -342,17 +342,14 @@ class Recording:
     def _decode_chunks(self) -> tuple[ChunkedBody, bool]:
         """Return the received body, and whether its content-encoding is undone; undecodable content stays."""
         came = ChunkedBody(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True))
-        if self._content_encoding:
+        if coding := self._content_encoding:
             with suppress(ValueError):
-                return _inflate_pieces(came, self._content_encoding), True
-        return came, not self._content_encoding
-
-
-def _inflate_pieces(pieces: ChunkedBody, coding: str) -> ChunkedBody:
-    """Undo a content-encoding, keeping borders and times. Raises ValueError if it does not decode."""
-    inflater, out = BodyDecoder(coding), io.BytesIO()
-    borders = [(piece.offset, out.write(data)) for piece in pieces if (data := inflater.decode_piece(piece.data))]
-    return ChunkedBody(out.getvalue(), borders)
+                inflater, out = BodyDecoder(coding), io.BytesIO()
+                borders = [
+                    (each.offset, out.write(data)) for each in came if (data := inflater.decode_piece(each.data))
+                ]
+                return ChunkedBody(out.getvalue(), borders), True
+        return came, not coding
 
 
 UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)

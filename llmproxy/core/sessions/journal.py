@@ -86,16 +86,9 @@ class ReplayedRequest(NamedTuple):
 
 
 _Entry = Call | ReplayedRequest | JournaledMiss
-_COLUMNS = 23
+_DECISION = f"(NULL{', ?' * 23})"
 _AT_ONCE = 64
 """Rows per insert: a quarter of the time, with the interpreter's lock, of single ones."""
-
-
-def _build_insert(count: int) -> str:
-    row = f"(NULL{', ?' * _COLUMNS})"
-    return f"INSERT INTO decisions VALUES {', '.join([row] * count)}"  # noqa: S608 - constants
-
-
 _MISS = "INSERT INTO misses VALUES (NULL, ?, ?, ?, ?)"
 _ASKED_TABLE = """
 CREATE TABLE IF NOT EXISTS asked (
@@ -230,7 +223,8 @@ class Journal:
                 rows = [_build_decision_row(self._run, each) for each in batch if isinstance(each, Call)]
                 for at in range(0, len(rows), _AT_ONCE):
                     some = rows[at : at + _AT_ONCE]
-                    self._conn.execute(_build_insert(len(some)), list(chain.from_iterable(some)))
+                    sql = f"INSERT INTO decisions VALUES {', '.join([_DECISION] * len(some))}"  # noqa: S608 - constants
+                    self._conn.execute(sql, list(chain.from_iterable(some)))
                 missed = [each for each in batch if isinstance(each, JournaledMiss)]
                 values = [(self._run, m.at, to_sql(m.text), json.dumps(m.data, default=str)) for m in missed]
                 self._conn.executemany(_MISS, values)

@@ -39,14 +39,6 @@ def deflate_content(content: bytes, level: int) -> bytes | None:
     return out.getvalue() if out.tell() < most else None
 
 
-def fill_zeroed_blob(conn: sqlite3.Connection, row: int, data: bytes) -> None:
-    """Write `data` over the zeros of a row in `bodies`, inside the caller's transaction. Raises sqlite3.Error."""
-    view = memoryview(data)
-    with conn.blobopen("bodies", "data", row) as blob:
-        for at in range(0, len(data), PIECE):
-            blob.write(view[at : at + PIECE])
-
-
 def read_blob(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
     """Return the data column of a row of `bodies`. Raises sqlite3.Error, zlib.error."""
     out = io.BytesIO()
@@ -225,22 +217,17 @@ def read_body(conn: sqlite3.Connection, body_id: int, known: RowCache[bytes] | N
             chain.append((row_id, prefix, suffix, stored))
             at = base_id
     if chain:
-        content = _apply_deltas(conn, content, chain)
+        buffer = bytearray(content)
+        for row_id, prefix, suffix, stored in reversed(chain):
+            if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
+                raise _damage_error(row_id, "it does not fit the body it builds on")
+            buffer[prefix : len(buffer) - suffix] = stored.read_content(conn)
+        content = bytes(buffer)
     if digest and hashlib.sha256(content).digest() != digest:
         raise _damage_error(body_id, "its content does not have the sha256 it was stored with")
     if known is not None:
         known.put(body_id, content, len(content))
     return content
-
-
-def _apply_deltas(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Blob]]) -> bytes:
-    """Return the content of the first delta of a chain whose last one has the base `base`."""
-    buffer = bytearray(base)
-    for row_id, prefix, suffix, stored in reversed(chain):
-        if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
-            raise _damage_error(row_id, "it does not fit the body it builds on")
-        buffer[prefix : len(buffer) - suffix] = stored.read_content(conn)
-    return bytes(buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +250,10 @@ def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedB
     if cursor.rowcount <= 0 or cursor.lastrowid is None:
         return None
     if large:
-        fill_zeroed_blob(conn, cursor.lastrowid, how.data)
+        view = memoryview(how.data)
+        with conn.blobopen("bodies", "data", cursor.lastrowid) as blob:
+            for at in range(0, len(view), PIECE):
+                blob.write(view[at : at + PIECE])
     return cursor.lastrowid
 
 

@@ -344,12 +344,6 @@ class Readable:
         sql = "SELECT id, started_at, response_body FROM interactions WHERE id = ?"  # the key may be derived anew
         return not row or self.query(sql, row[:1]) == [row]
 
-    def _check_same_file(self) -> None:
-        """Raise CassetteBusy if the file was replaced since its slots were read: ids have other meanings then."""
-        before, opened = self._last_row, self._opened
-        if self.generation[0] != opened and not self._still_has_row(before):
-            raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
-
     def find_keyed(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return the live recordings of `key` in order of occurrence; cached until the next commit."""
         generation = self.generation
@@ -394,14 +388,16 @@ class Readable:
         return (derived.names.get(id_) if derived else None) or (Key(key), occurrence)
 
     def response(self, interaction_id: int) -> Response:
-        """Return the recorded answer. Raises CassetteNotFound (no such row), CassetteCorrupt (damaged)."""
+        """Return the recorded answer. Raises CassetteNotFound: no such row; CassetteCorrupt: damaged; CassetteBusy."""
         if (remembered := self._answers.get(interaction_id)) is not None:
             return remembered
         row = self._first(rows.SELECT_RESPONSE, (interaction_id,))
         if row is None:
             raise self._build_missing_error(interaction_id)
         if self._watch:
-            self._check_same_file()
+            before, opened = self._last_row, self._opened
+            if self.generation[0] != opened and not self._still_has_row(before):  # ids have other meanings now
+                raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
         self._price = interaction_id, row[8:14]
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
@@ -478,8 +474,7 @@ class Readable:
 
     def read_request(self, interaction_id: int) -> StoredRequest:
         """Return the recorded request. Raises CassetteNotFound, CassetteCorrupt."""
-        row = self._first(_REQUEST, (interaction_id,))
-        if row is None:
+        if (row := self._first(_REQUEST, (interaction_id,))) is None:
             raise self._build_missing_error(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
             provider, upstream, method, target, headers, body = row

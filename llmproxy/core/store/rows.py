@@ -148,12 +148,19 @@ type Described = tuple[str | None, str | None, float | None]
 
 
 def extract_texts_and_cost(interaction: Interaction) -> Described:
-    """Return the last user text, the answer's text and the cost; None for unknown ones. Never raises."""
+    """Return the last user text, the answer's text and the cost; None for unknown ones. Never raises.
+
+    Of a tool's call over MCP: its arguments and its result.
+    """
     said = replied = cost = None
     try:
         operation, answer = interaction.operation, interaction.response
         if operation.startswith(MCP_PREFIX):
-            return _extract_mcp_texts(interaction)
+            from llmproxy.core.mcp_messages import read_call
+
+            if (call := read_call(interaction)) is None:
+                return None, None, None
+            return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
         from llmproxy.core.dialects.conversation import read_answer, read_last_user_text
         from llmproxy.core.dialects.streams import keep_first_megabyte
         from llmproxy.core.dialects.usage_and_cost import compute_cost
@@ -171,15 +178,6 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
     except Exception:  # these columns are for display; a recording must not fail because of them
         log.debug("describe.failed", exc_info=True)
     return said, replied, cost
-
-
-def _extract_mcp_texts(interaction: Interaction) -> tuple[str | None, str | None, None]:
-    """Return a tool's arguments and result; each is None for another message."""
-    from llmproxy.core.mcp_messages import read_call
-
-    if (call := read_call(interaction)) is None:
-        return None, None, None
-    return clip_text(call.arguments, LAST_USER_CHARACTERS), clip_text(call.result, ANSWER_CHARACTERS), None
 
 
 def clip_text(text: str, limit: int) -> str:

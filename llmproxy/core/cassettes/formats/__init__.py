@@ -26,8 +26,6 @@ from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, Set
 from llmproxy.files import read_bounded_bytes, replace_file
 from llmproxy.sqlite_file import is_database
 
-__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "get_format", "open_source", "read_each_item", "recognise"]
-
 _HEAD = 1 << 16
 
 
@@ -40,8 +38,12 @@ class Source:
 
     @cached_property
     def text(self) -> str:
-        """The content as text. Raises CassetteCorrupt."""
-        return decode_text(self.data, self.name)
+        """The content as text. Raises CassetteCorrupt if it is not UTF-8."""
+        try:
+            return self.data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = self.data[: error.start].count(b"\n") + 1
+            raise CassetteCorrupt(f"{self.name}, line {line}: not UTF-8 text ({error.reason}).") from error
 
     @cached_property
     def head(self) -> str:
@@ -164,7 +166,16 @@ def recognise_format(source: Source) -> Format | None:
 
 def open_source(path: Path, models: Sequence[str] = ()) -> Source:
     """Return a file's content. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
-    return Source(read_bytes(path), str(path), models)
+    if is_database(path):
+        raise CassetteCorrupt(
+            f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"
+        )
+    try:
+        return Source(read_bounded_bytes(path), str(path), models)
+    except FileNotFoundError as error:
+        raise CassetteNotFound(f"There is no cassette file {path}.") from error
+    except OSError as error:
+        raise MachineError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 _LISTED = 10
@@ -197,29 +208,6 @@ def read_each_item[T](
             "taken from it:\n" + "\n".join([*listed, *more])
         )
     return found
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
-    if is_database(path):
-        raise CassetteCorrupt(
-            f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"
-        )
-    try:
-        return read_bounded_bytes(path)
-    except FileNotFoundError as error:
-        raise CassetteNotFound(f"There is no cassette file {path}.") from error
-    except OSError as error:
-        raise MachineError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def decode_text(data: bytes, name: str) -> str:
-    """Return the text of a file; `name` is for errors. Raises CassetteCorrupt if it is not UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise CassetteCorrupt(f"{name}, line {line}: not UTF-8 text ({error.reason}).") from error
 
 
 def write_text(path: Path, text: str) -> None:

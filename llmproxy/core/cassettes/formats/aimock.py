@@ -93,21 +93,16 @@ class _Fixture:
             yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
             return
         speaker = get_model_speaker(self.model)
+        timing = {
+            "head_offset": microseconds(self.times.get("ttftMs"), _MS),
+            "body_offset": microseconds(self.times.get("totalDurationMs"), _MS),
+        }
         for stream in (False, True):
             url, body = speaker.ask(self.model, messages, stream)
             kind, answer = self.write_answer(speaker, stream=stream)
             headers = (("content-type", kind), *((("retry-after", self.retry_after),) if self.retry_after else ()))
             yield Recorded(
-                "POST",
-                url,
-                WHOLE,
-                dump_json(body),
-                self.status,
-                "",
-                headers,
-                answer,
-                number=self.number,
-                extra=self.build_timing(),
+                "POST", url, WHOLE, dump_json(body), self.status, "", headers, answer, number=self.number, extra=timing
             )
 
     def build_conversation(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> list[Message]:
@@ -132,12 +127,6 @@ class _Fixture:
         if stream:
             return "text/event-stream", sse(speaker.stream(self.said))
         return "application/json", dump_json(speaker.answer(self.said))
-
-    def build_timing(self) -> dict[str, object]:
-        return {
-            "head_offset": microseconds(self.times.get("ttftMs"), _MS),
-            "body_offset": microseconds(self.times.get("totalDurationMs"), _MS),
-        }
 
 
 def _read_fixtures(models: Sequence[str], tree: Tree, number: int) -> list[_Fixture]:

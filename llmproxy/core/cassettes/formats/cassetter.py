@@ -47,7 +47,10 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     is_toml = bool(_TOML.search(source.head))
-    tree = _parse_toml(source) if is_toml else load_yaml(source.text, source.name)
+    try:
+        tree = tomllib.loads(source.text) if is_toml else load_yaml(source.text, source.name)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise CassetteCorrupt(f"{source.name}: {error}.") from error
     if not isinstance(tree, dict):
         raise CassetteCorrupt(f"{source.name}: a cassette is a mapping, not {kind(tree)}.")
     version = tree.get("version")
@@ -61,13 +64,6 @@ def read(source: Source) -> list[Recorded]:
     for name, what in _OTHERS.items():
         found += [build_skipped_exchange(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
-
-
-def _parse_toml(source: Source) -> Tree:
-    try:
-        return tomllib.loads(source.text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
 
 def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:

@@ -92,7 +92,8 @@ def _parse_value(data: memoryview, at: int, end: int, depth: int) -> tuple[Tree,
         items = list(_parse_items(data, start, stop, depth + 1))
         if len(items) % 2:
             raise _Damaged(at, "a dictionary's last name has no value")
-        return {_decode_name(key): value for key, value in zip(items[::2], items[1::2], strict=True)}, stop + 1
+        names = [key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in items[::2]]
+        return dict(zip(names, items[1::2], strict=True)), stop + 1
     return _parse_scalar(chr(tag), bytes(content), at), stop + 1
 
 
@@ -100,10 +101,6 @@ def _parse_items(data: memoryview, start: int, stop: int, depth: int) -> Iterato
     while start < stop:
         value, start = _parse_value(data, start, stop, depth)
         yield value
-
-
-def _decode_name(key: Tree) -> str:
-    return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
 
 
 def _parse_scalar(tag: str, content: bytes, at: int) -> Tree:

@@ -182,7 +182,9 @@ def _build_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
         how = {} if style == "compact" else {"style": style}
         if shared is None and isinstance(tree, dict) and len(body) > _SHORT:
             return how | {"json_parts": [OneLineValue(part, _LINE) for part in _group_answer_members(tree)]}
-        return how | {"json": tree if shared is None else shared.anchor_shared_parts(tree)}
+        if shared is not None and isinstance(tree, dict):
+            tree = {name: shared.anchor_part(value, items=True) for name, value in tree.items()}
+        return how | {"json": tree}
     try:
         said = body.decode()
     except UnicodeDecodeError:
@@ -238,13 +240,8 @@ class _SharedParts:
         self.names: dict[str, str] = {}
         self.left = _MAX_ALIASES
 
-    def anchor_shared_parts(self, tree: object) -> object:
-        """Return a request's tree with anchors and aliases."""
-        if not isinstance(tree, dict):
-            return tree
-        return {name: self.anchor_part(value, items=True) for name, value in tree.items()}
-
     def anchor_part(self, value: object, *, items: bool) -> object:
+        """Return a member of a request, or an item of one, with anchors and aliases."""
         text = _format_shareable(value)
         if text in self.again:
             name = "p" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -37,7 +37,7 @@ from llmproxy.core.store.file.connect import (
 from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, build_delta_group, choose_occurrence
-from llmproxy.core.traffic.interaction import Ending, Interaction
+from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
 from llmproxy.server_store_path import find_store_server
 from llmproxy.sqlite_file import FileConn, FileState, write_transaction
@@ -160,27 +160,24 @@ class FileStore(Store):
 
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._writing_connection() as conn:
-            bodies = [self._prepare_bodies(conn, given.interaction) for given, _ in made]
+            prepare, ones = self._bodies.prepare_body, [given.interaction for given, _ in made]
+            bodies = [  # the slow part, without the write lock
+                (prepare(conn, one.request.body, build_delta_group(one)), prepare(conn, one.response.body, None))
+                for one in ones
+            ]
             with write_transaction(conn):
                 now = self._now()
                 if instead_of is not None:
                     conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
                 stored: list[tuple[int, tuple[int, int]]] = []
-                for one, prepared in zip(made, bodies, strict=True):
+                for (given, row), prepared in zip(made, bodies, strict=True):
                     first = stored[0][0] if stored else None
-                    stored.append(self._insert_interaction(conn, *one, prepared, now, before=first))
-            for (given, _), (_, request) in zip(made, stored, strict=True):
-                self._bodies.remember_base(
-                    build_delta_group(given.interaction), request, given.interaction.request.body
-                )
+                    stored.append(self._insert_interaction(conn, given, row, prepared, now, before=first))
+            for one, (_, request) in zip(ones, stored, strict=True):
+                self._bodies.remember_base(build_delta_group(one), request, one.request.body)
         ids = [new for new, _ in stored]
         self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
         return ids
-
-    def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[PreparedBody, PreparedBody]:
-        """Encode the bodies of request and response: the slow part, without the write lock."""
-        request = self._bodies.prepare_body(conn, interaction.request.body, build_delta_group(interaction))
-        return request, self._bodies.prepare_body(conn, interaction.response.body, None)
 
     def _insert_interaction(
         self,
@@ -195,7 +192,10 @@ class FileStore(Store):
         one = given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
-        position = _next_position(conn, name, sample, now)
+        counted = conn.execute(_COUNT, (name, sample)).fetchall()
+        if not counted:
+            statements.ensure_cassette(conn, name, sample, now)
+            counted = conn.execute(_COUNT, (name, sample)).fetchall()
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
         gone, nth = choose_occurrence(
@@ -203,11 +203,10 @@ class FileStore(Store):
         )
         if gone:
             conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
-        new = int(conn.execute(_INSERT, (position, nth, request[0], response, *row)).lastrowid or 0)
+        new = int(conn.execute(_INSERT, (*counted[0], nth, request[0], response, *row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
-        said = to_sql(one.run_variables)
-        rows.insert_made_ids_and_run_variables(conn, new, name, sample, one.made_ids, said)
+        rows.insert_made_ids_and_run_variables(conn, new, name, sample, one.made_ids, to_sql(one.run_variables))
         return new, request
 
     def begin_writing(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
@@ -331,15 +330,6 @@ class FileStore(Store):
             except sqlite3.Error as error:
                 self._bodies.forget_bases()
                 raise translate(error, self.path, writing=True) from error
-
-
-def _next_position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> int:
-    """Count one more interaction of a cassette, creating its row if missing, and return its position."""
-    found = conn.execute(_COUNT, (name, sample)).fetchall()
-    if not found:
-        statements.ensure_cassette(conn, name, sample, now)
-        found = conn.execute(_COUNT, (name, sample)).fetchall()
-    return int(found[0][0])
 
 
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:

@@ -155,7 +155,8 @@ def _write_changes(
     epoch = copied
     while True:
         if not found or found[0][1] != epoch:
-            _clear_sample(local, place)
+            local.execute("DELETE FROM interactions WHERE cassette = ? AND sample = ?", place)
+            local.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", place)  # new rows may share bodies
         if not found:
             local.execute("DELETE FROM server_copies WHERE cassette = ? AND sample = ?", place)
             return True
@@ -179,12 +180,6 @@ def _read_changes(
 ) -> list[tuple[Any, ...]]:
     """Return the next rows after a version and id, each behind its cassette's; none if the cassette is gone."""
     return conn.execute(_CHANGES.encode(), (epoch, version, id_, to_pg(place[0]), place[1])).fetchall()
-
-
-def _clear_sample(local: sqlite3.Connection, place: CopyPlace) -> None:
-    """Delete copied rows, but not the bodies, which the new rows may share."""
-    local.execute("DELETE FROM interactions WHERE cassette = ? AND sample = ?", place)
-    local.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", place)
 
 
 def _write_cassette(local: sqlite3.Connection, place: CopyPlace, head: tuple[Any, ...]) -> None:

@@ -209,7 +209,10 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
     for sha, base in children:
         while base is not None and base in dead:
             base = dead[base]  # noqa: PLW2901 - down the chain
-        below = () if base is None else (DeltaBase(0, _read_delta_depth(conn, base), read_body(conn, base)),)
+        below: tuple[DeltaBase, ...] = ()
+        if base is not None:
+            depth = conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (base,)).fetchall()[0][0]
+            below = (DeltaBase(0, int(depth), read_body(conn, base)),)
         new = encode_body(read_body(conn, sha), below)
         values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
         conn.execute(
@@ -217,10 +220,6 @@ def _rebase_bodies(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
             "WHERE sha256 = %s",
             values,
         )
-
-
-def _read_delta_depth(conn: Conn, sha: bytes) -> int:
-    return int(conn.execute("SELECT depth FROM llmproxy.bodies WHERE sha256 = %s", (sha,)).fetchall()[0][0])
 
 
 def read_body(conn: Conn, sha: bytes) -> bytes:
