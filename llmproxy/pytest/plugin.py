@@ -16,7 +16,6 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +164,10 @@ _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_
 
 
 @dataclass(slots=True)
-class _PluginRun:
+class PluginRun:
+    """The plugin in one run of pytest."""
+
+    config: pytest.Config
     taken: set[str] = field(default_factory=set)
     """Options that another plugin has defined first."""
     shared: SharedProxy | None = None
@@ -180,14 +182,51 @@ class _PluginRun:
     bench: SuiteResources | None = None
     """Resources of YAML suites, once there are some."""
 
-    def option(self, config: pytest.Config, flag: str) -> str:
+    def option(self, flag: str) -> str:
         """Return the value of the flag, else of the ini file; empty without either."""
         name = flag.removeprefix("--").replace("-", "_")
-        typed = None if flag in self.taken else getattr(config.known_args_namespace, name, None)
-        return str(typed or config.getini(name) or "")
+        typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
+        return str(typed or self.config.getini(name) or "")
+
+    def make_resources(self) -> SuiteResources:
+        config = self.config
+        mode, update = _choose_run_mode(config), read_update_option(config)
+        return SuiteResources(config.rootpath, mode, self.option(CASSETTE_DIR), update=update)
+
+    def find_store(self, *, suites: bool) -> Path | None:
+        """Return the store of suites or of tests; None if a running proxy has another one."""
+        # The proxy that we named is ours.
+        with nullcontext(os.environ) if self.shared is None else self.shared.restored_env() as env:
+            if read_proxy_url(env):
+                return None
+            return (
+                self.make_resources().find_store(env) if suites else load({}, env, self.config.rootpath).settings.store
+            )
+
+    def list_stores(self) -> dict[Path, Path | None]:
+        """Return the stores of this run's tests and suites with their cassette folders; none of a running proxy."""
+        said, usual = self.option(CASSETTE_DIR), self.config.rootpath / CASSETTES
+        found = {
+            self.find_store(suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
+            for suites in (True, False)
+        }
+        return {store: folder for store, folder in found.items() if store is not None and store.exists()}
+
+    def has_recording_options(self) -> bool:
+        """Return whether a mode or update of recordings is set."""
+        return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
+
+    def prepare_proxy(self, mode: str) -> None:
+        folder, update, root = self.option(CASSETTE_DIR), read_update_option(self.config), self.config.rootpath
+        self.shared = SharedProxy(
+            os.environ, root, replay=mode in OFFLINE and update != Update.CHANGED,
+            cassette_dir=str(root / folder) if folder else "", typed=build_rerun_command(self.config), update=update,
+            asked=self.asked,
+        )  # fmt: skip
+        self.notes += self.shared.prepare().notes
 
 
-_RUN = pytest.StashKey[_PluginRun]()
+_RUN = pytest.StashKey[PluginRun]()
 _SESSION = pytest.StashKey[SharedSession]()
 _PASSED = pytest.StashKey[bool]()
 
@@ -228,7 +267,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from llmproxy.scenario.config import ScenarioConfig
 
         ScenarioConfig.configure(verbose=True, debug=True)
-    scenarios = config.stash[LISTENER] = ScenarioRunPlugin(_import_scenario_report, keep_events=keep, debug=debug)
+    scenarios = config.stash[LISTENER] = ScenarioRunPlugin(keep_events=keep, debug=debug)
     scenarios.recorded = lambda: run.shared is not None
 
     def read_asked(item: pytest.Item) -> tuple[str, str, object]:
@@ -241,74 +280,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
         sharding = make_sharding(config)
         config.pluginmanager.register(sharding, "llmproxy-sharding")
-    collector = RunSummaryPlugin(
-        _import_scenario_report,
-        make_report_handlers(config, lambda: _find_store(config, run, suites=bool(collector.rows))),
-    )
-    collector.baseline = read_baseline_option(config)
-    if sharding is not None:
-        collector.shard = lambda: sharding.told
-    if not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None)):
-        collector.state = lambda: _make_resources(config, run).state_path(os.environ)
-        collector.store_of = lambda suites: _find_store(config, run, suites=suites)
-        collector.last = lambda: _make_resources(config, run).last_report_path()
-        collector.accepted = lambda names: _describe_accepted_changes(config, run, names)
-        collector.fails_on = lambda: _read_fail_on_settings(config)
-        if read_update_option(config) == Update.TRIAL:
-            collector.stores = lambda: _list_stores(config, run)
+    handlers = make_report_handlers(config, lambda: run.find_store(suites=bool(collector.rows)))
+    keeps_results = not (hasattr(config, "workerinput") or config.getoption(REJUDGE, default=None))
+    collector = RunSummaryPlugin(handlers, run if keeps_results else None)
+    collector.baseline, collector.sharding = read_baseline_option(config), sharding
     config.pluginmanager.register(collector, "llmproxy-summary")
-
-
-def _make_resources(config: pytest.Config, run: _PluginRun) -> SuiteResources:
-    return SuiteResources(
-        config.rootpath, _choose_run_mode(config), run.option(config, CASSETTE_DIR), update=read_update_option(config)
-    )
-
-
-def _find_store(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
-    """Return the store of the tests; None if a running proxy has another one."""
-    before = (
-        nullcontext(os.environ) if run.shared is None else run.shared.restored_env()
-    )  # the proxy that we named is ours
-    with before as env:
-        if read_proxy_url(env):
-            return None
-        return _make_resources(config, run).find_store(env) if suites else load({}, env, config.rootpath).settings.store
-
-
-def _list_stores(config: pytest.Config, run: _PluginRun) -> dict[Path, Path | None]:
-    """Return the stores of this run's tests and suites with their cassette folders; none of a running proxy."""
-    said, usual = run.option(config, CASSETTE_DIR), config.rootpath / CASSETTES
-    found = {
-        _find_store(config, run, suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
-        for suites in (True, False)
-    }
-    return {store: folder for store, folder in found.items() if store is not None and store.exists()}
-
-
-def _describe_accepted_changes(config: pytest.Config, run: _PluginRun, names: Sequence[str]) -> list[str]:
-    from llmproxy.report.request_changes import describe_accepted_changes
-
-    today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
-    return [line for store in _list_stores(config, run) for line in describe_accepted_changes(store, names, today)]
-
-
-def _read_fail_on_settings(config: pytest.Config) -> tuple[bool, bool]:
-    said = load({}, os.environ, config.rootpath).settings
-    return said.fail_on_carried, said.fail_on_stale
-
-
-def _import_scenario_report() -> object:
-    from llmproxy.pytest import scenario_report as pytest_plugin
-
-    return pytest_plugin
 
 
 def _set_up_run(config: pytest.Config) -> None:
     """Set up the plugin, once for each run."""
     if _RUN in config.stash:
         return
-    run = config.stash[_RUN] = _PluginRun(taken=set(TAKEN))
+    run = config.stash[_RUN] = PluginRun(config, taken=set(TAKEN))
     run.notes += [
         f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
     ]
@@ -320,21 +303,16 @@ def _set_up_run(config: pytest.Config) -> None:
     wanted = _is_plugin_used(config, run)
     if not is_distributed(config):
         if wanted:
-            _prepare_proxy(config, run, mode)
+            run.prepare_proxy(mode)
     elif not read_proxy_url(os.environ):
         run.proxies = WorkerProxyServer(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 
 
-def _has_recording_options(config: pytest.Config, run: _PluginRun) -> bool:
-    """Return whether a mode or update of recordings is set."""
-    return bool(run.option(config, MODE) or read_update_option(config) or os.environ.get("LLMPROXY_MODE"))
-
-
-def _is_plugin_used(config: pytest.Config, run: _PluginRun) -> bool:
+def _is_plugin_used(config: pytest.Config, run: PluginRun) -> bool:
     """Return whether this test suite uses the plugin, before any of it is imported."""
-    if _has_recording_options(config, run) or config.getini("llmproxy_autouse"):
+    if run.has_recording_options() or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
     named = [str(each).partition("::")[0] for each in getattr(config.known_args_namespace, "file_or_dir", None) or ()]
@@ -342,18 +320,6 @@ def _is_plugin_used(config: pytest.Config, run: _PluginRun) -> bool:
     places = [here / path for path in named] or testpaths or [here]
     there = [place for place in places if place.exists()]
     return mentions_plugin_below(there, config.rootpath, config.getini("python_files"), config.getini("norecursedirs"))
-
-
-def _prepare_proxy(config: pytest.Config, run: _PluginRun, mode: str) -> None:
-    folder = run.option(config, CASSETTE_DIR)
-    where = str(config.rootpath / folder) if folder else ""
-    typed = build_rerun_command(config)
-    update = read_update_option(config)
-    offline = mode in OFFLINE and update != Update.CHANGED
-    run.shared = SharedProxy(
-        os.environ, config.rootpath, replay=offline, cassette_dir=where, typed=typed, update=update, asked=run.asked,
-    )  # fmt: skip
-    run.notes += run.shared.prepare().notes
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -384,7 +350,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
 
     config, run = parent.config, parent.config.stash[_RUN]
     if run.bench is None:
-        run.bench = _make_resources(config, run)
+        run.bench = run.make_resources()
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
         run.bench.asked = run.asked
         run.bench.restored_env = run.shared.restored_env if run.shared is not None else nullcontext
@@ -397,30 +363,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     always = config.getini("llmproxy_autouse")
     for item in items:
         names: list[str] | None = getattr(item, "fixturenames", None)
-        if names is not None and (FIXTURE in names or always or _has_our_marker(item)):
+        marked = item.get_closest_marker(FIXTURE) or (
+            item.get_closest_marker(FAULTS) and not item.get_closest_marker(AGENT_TEST)  # whose runs have own sessions
+        )
+        if names is not None and (FIXTURE in names or always or marked):
             names[:] = [name for name in names if name != FIXTURE]
-            names.insert(_find_function_scope_index(item, names), FIXTURE)
-
-
-def _has_our_marker(item: pytest.Item) -> bool:
-    """Return whether our marker, or the faults', requires the fixture, unless the runs have their own sessions."""
-    if item.get_closest_marker(FIXTURE):
-        return True
-    return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
-
-
-def _find_function_scope_index(item: pytest.Item, names: Sequence[str]) -> int:
-    """Return the index of the first function-scoped fixture; wider ones belong to no single test."""
-    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
-    return max(wide) + 1 if wide else 0
+            known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+            wide = [at for at, name in enumerate(names) if known.get(name) and known[name][-1].scope != "function"]
+            names.insert(max(wide, default=-1) + 1, FIXTURE)  # fixtures of a wider scope belong to no single test
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the proxy if a test needs it (it starts in the background), else restore the environment."""
     config, run = session.config, session.config.stash[_RUN]
-    wanted = AGENT_TEST if _has_recording_options(config, run) else FIXTURE
+    wanted = AGENT_TEST if run.has_recording_options() else FIXTURE
     users = [
         each
         for each in session.items
@@ -441,7 +398,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
         return
     if run.shared is None:
-        _prepare_proxy(config, run, _choose_run_mode(config))
+        run.prepare_proxy(_choose_run_mode(config))
         run.found.append(
             "the environment was set late: set llmproxy_mode in the ini file, so that clients made at import find us"
         )
@@ -464,7 +421,10 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin_test(replace(_read_options(request.node), run_variables=_get_tmp_path_variables(request)))
+        asked = _read_options(request.node)
+        if "tmp_path" in request.fixturenames:
+            asked = replace(asked, run_variables=(build_path_variable("tmp", request.getfixturevalue("tmp_path")),))
+        walk = shared.begin_test(asked)
         HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
@@ -490,13 +450,6 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
             "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unused_faults]),
             pytrace=False,
         )
-
-
-def _get_tmp_path_variables(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
-    """Return the run variable of this test's temporary folder, if it uses one."""
-    if "tmp_path" not in request.fixturenames:
-        return ()
-    return (build_path_variable("tmp", request.getfixturevalue("tmp_path")),)
 
 
 @pytest.fixture(scope="session")

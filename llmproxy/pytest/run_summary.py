@@ -6,10 +6,12 @@ report of a test's session, the scenarios that ran in it, and their events if a 
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +19,19 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Miss, Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import SHOWN_KEY, join_name
+from llmproxy.protocol import SHOWN_KEY, Update, join_name
 from llmproxy.proxy_calls import find_violated_option
-from llmproxy.pytest.options import BASELINE, MODE, build_rerun_command
+from llmproxy.pytest.options import BASELINE, MODE, Sharding, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
 from llmproxy.report.report_kinds import make_report_handler
 from llmproxy.report.run_tree import RunTree, deserialize_event
+from llmproxy.settings import load
 
 if TYPE_CHECKING:
     import pytest
 
+    from llmproxy.pytest.plugin import PluginRun
     from llmproxy.pytest.shared_proxy import SharedSession
 
 ATTRIBUTE = "llmproxy"
@@ -44,9 +48,10 @@ _LISTED = 5
 class RunSummaryPlugin:
     """Collects reports of sessions and scenarios from all processes, and summarises them."""
 
-    def __init__(self, texts: Callable[[], Any], handlers: Sequence[Handler] = ()) -> None:
-        """`handlers` get all events of scenarios at the end; `texts`: see `ScenarioRunPlugin`."""
-        self._texts = texts
+    def __init__(self, handlers: Sequence[Handler] = (), run: PluginRun | None = None) -> None:
+        """`handlers` get all events of scenarios at the end; `run`: None if this process keeps no results."""
+        self._run = run
+        self._reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
         self.runs: list[Mapping[str, Any]] = []
@@ -55,27 +60,13 @@ class RunSummaryPlugin:
         self._tests: dict[str, list[Mapping[str, Any]]] = {}
         """By test: the results of its runs."""
         self._handlers = handlers
-        self.state: Callable[[], Path] | None = None
-        """Returns the state database with past tests, for their trend; None if this process keeps none."""
-        self.last: Callable[[], Path] | None = None
-        """File that keeps the events of this test, for ``llmproxy label``; None if this process keeps none."""
         self.baseline: Path | None = None
         """JSON report of an earlier run to compare with."""
-        self.stores: Callable[[], Mapping[Path, Path | None]] = dict
-        """Stores whose trials are reported at the end, with their cassette folders; none without trials, or if reported
-        elsewhere."""
-        self.store_of: Callable[[bool], Path | None] = lambda _suites: None
-        """Returns the store of suites (True) or of tests; None if a running proxy has another one."""
         self._suites: set[str] = set()
         self._changed: list[str] = []
-        self.accepted: Callable[[Sequence[str]], Sequence[str]] = list
-        """Returns the dates since which changes are accepted, a line each."""
-        self.fails_on: Callable[[], tuple[bool, bool]] = lambda: (False, False)
-        """Returns whether carried answers, and recordings above their max age, have exit codes of their own."""
         self._forbidden = ""
         self._compared: list[str] = []
-        self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
-        """Returns the shard of the tests (`report.sharding`)."""
+        self.sharding: Sharding | None = None
         self._times: dict[str, float] = {}
         """By test: seconds, set-up and teardown included."""
         self._test_of: dict[str, str] = {}
@@ -103,7 +94,8 @@ class RunSummaryPlugin:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the requested scenario reports, and the data for `llmproxy test --trend` and `llmproxy label`."""
-        for store, folder in self.stores().items():
+        trials = self._run.list_stores() if self._run is not None and self._reports_trials else {}
+        for store, folder in trials.items():
             from llmproxy.report.request_changes import summarize_trials_since
 
             found = summarize_trials_since(store, self._since)
@@ -114,19 +106,22 @@ class RunSummaryPlugin:
                 session.exitstatus = Exit.CHANGED
         self._fail_on_carried_or_stale(session)
         rows = [*self.rows, *self._list_python_test_rows()]
-        if rows and self.state is not None:
-            self._add_to_trend(self.state(), rows, int(exitstatus))
-        if rows and self.events and self.last is not None:
-            self._handlers = [*self._handlers, *self._make_last_report_writer(self.last())]
+        if rows and self._run is not None:
+            resources = self._run.make_resources()
+            self._add_to_trend(resources.state_path(os.environ), rows, int(exitstatus))
+            if self.events:
+                self._handlers = [*self._handlers, *self._make_last_report_writer(resources.last_report_path())]
         if not self._handlers and self.baseline is None:
             return
         run_tree = RunTree()
         for tree in self.events:
             run_tree.add_event(deserialize_event(tree))
-        rows = self._texts().build_scenario_rows(run_tree, self.rows)
+        from llmproxy.pytest.scenario_report import build_scenario_rows
+
+        rows = build_scenario_rows(run_tree, self.rows)
         if self.baseline is not None:
             self._compare_with_baseline(self.baseline, rows)
-        shard = self.shard()
+        shard = None if self.sharding is None else self.sharding.told
         part = None if shard is None else {**shard, "runs": self._test_of}
         times = {test: round(seconds * 1000) for test, seconds in self._times.items()}
         code, took = int(session.exitstatus), time.time() - self._since
@@ -148,8 +143,10 @@ class RunSummaryPlugin:
     def _fail_on_carried_or_stale(self, session: pytest.Session) -> None:
         """Set the exit code of a violated --fail-on-carried or --fail-on-stale."""
         total = sum_reports(report for _, report in self.done)
-        carried, stale = self.fails_on() if total.carried or total.stale else (False, False)
-        forbidden = find_violated_option(total, carried=carried, stale=stale)
+        if self._run is None or not (total.carried or total.stale):
+            return
+        said = load({}, os.environ, self._run.config.rootpath).settings
+        forbidden = find_violated_option(total, carried=said.fail_on_carried, stale=said.fail_on_stale)
         if forbidden and session.exitstatus == Exit.OK:
             session.exitstatus, self._forbidden = forbidden
 
@@ -164,7 +161,11 @@ class RunSummaryPlugin:
     def _list_python_test_rows(self) -> list[Mapping[str, Any]]:
         """Return the rows of tests in Python with recorded runs; tests without a proxy have none."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
-        return self._texts().merge_rows_by_test(found, self.passed, whole=True) if found else []
+        if not found:
+            return []
+        from llmproxy.pytest.scenario_report import merge_rows_by_test
+
+        return merge_rows_by_test(found, self.passed, whole=True)
 
     def _make_last_report_writer(self, path: Path) -> list[Handler]:
         try:
@@ -197,15 +198,19 @@ class RunSummaryPlugin:
             terminalreporter.write_line(line)
         from llmproxy.report.scenario_rows import format_case_table
 
-        several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
-        cases = self._texts().merge_rows_by_test(several, self.passed) if several else []
+        cases: Sequence[Mapping[str, Any]] = ()
+        if self.runs:
+            from llmproxy.pytest.scenario_report import merge_rows_by_test
+
+            cases = merge_rows_by_test({t: runs for t, runs in self._tests.items() if t.endswith("]")}, self.passed)
         for line in format_case_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:
-            texts = self._texts()
-            reporter = texts.ScenarioReporter()
+            from llmproxy.pytest.scenario_report import ScenarioReporter, unpack_run
+
+            reporter = ScenarioReporter()
             for tree in self.runs:
-                reporter.add_result(*texts.unpack_run(tree))
+                reporter.add_result(*unpack_run(tree))
             reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
 
     def _write_session_lines(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -224,8 +229,13 @@ class RunSummaryPlugin:
             terminalreporter.write_line(line)
         total = sum_reports(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}")
-        for line in self.accepted(total.carried_names) if total.carried else ():
-            terminalreporter.write_line(f"carried: {line}")
+        if total.carried and self._run is not None:
+            from llmproxy.report.request_changes import describe_accepted_changes
+
+            today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
+            for store in self._run.list_stores():
+                for line in describe_accepted_changes(store, total.carried_names, today):
+                    terminalreporter.write_line(f"carried: {line}")
         if self._forbidden:
             terminalreporter.write_line(self._forbidden)
         if total.misses:
@@ -235,8 +245,9 @@ class RunSummaryPlugin:
     def _list_view_commands(self) -> Iterator[str]:
         """Yield commands that open the recording of a failed test in the viewer."""
         for test, report in [each for each in self.done if each[0] not in self.passed][:_LISTED]:
-            store = self.store_of(test in self._suites) if report.hits or report.recorded or report.unused else None
-            if store is not None:
+            if self._run is None or not (report.hits or report.recorded or report.unused):
+                continue
+            if (store := self._run.find_store(suites=test in self._suites)) is not None:
                 name = join_name(report.cassette, report.sample or 1)  # older proxies do not say it
                 yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
@@ -329,21 +340,14 @@ def miss_sections(
         report = session.report()
     except ControlError as error:
         return [("llmproxy", str(error))]
-    injected = _build_faults_section(session)
+    met = [
+        f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}"
+        for call in (session.calls() if report.injected else ())
+        if call.fault
+    ]
+    injected = [("llmproxy: injected faults that it met", "\n".join(met))] if report.injected else []
     title = f'llmproxy: {len(missed)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
     untold = [each.text for each in missed if not is_miss_in_text(each, shown)]
     known = bool(missed and renew and (report.hits or report.unused))
     anew = [("llmproxy: this test changed? Record it anew", renew)] if known else []
     return [*injected, *([(title, "\n\n".join(untold))] if untold else []), *anew]
-
-
-def _build_faults_section(session: SharedSession) -> list[tuple[str, str]]:
-    """Return the injected faults of a failed test by call; empty if there were none."""
-    if not session.report().injected:
-        return []
-    lines = [
-        f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}"
-        for call in session.calls()
-        if call.fault
-    ]
-    return [("llmproxy: injected faults that it met", "\n".join(lines))]

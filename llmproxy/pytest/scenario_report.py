@@ -58,7 +58,11 @@ class ScenarioReporter:
 
     def print_report(self, write: Callable[[str], object] = print, *, colour: bool | None = None) -> None:
         """Write the report line by line; nothing without scenarios. In colours on a terminal."""
-        paint = _make_painter(sys.stdout.isatty() if colour is None else colour)
+        coloured = sys.stdout.isatty() if colour is None else colour
+
+        def paint(text: str, name: str) -> str:
+            return f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if coloured else text
+
         for line in self._format_report(paint) if self.results else ():
             write(line)
 
@@ -97,10 +101,6 @@ def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Calla
         yield paint(f"   Failed Criteria: {len(result.failed_criteria)}", "red")
     if result.inconclusive_criteria:
         yield paint(f"   Inconclusive Criteria: {len(result.inconclusive_criteria)}", "yellow")
-
-
-def _make_painter(colour: bool) -> Callable[[str, str], str]:  # noqa: FBT001 - the whole of its argument
-    return lambda text, name: f"\x1b[{_COLOURS[name]}m{text}\x1b[0m" if colour else text
 
 
 def _get_sample_and_runs(scenario: Any) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,9 @@ from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import Event, ImmediateHandler, Started
 from llmproxy.report.run_tree import Run, RunTree, to_plain
+
+if TYPE_CHECKING:
+    from llmproxy.pytest.scenario_report import ScenarioReporter
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
@@ -40,12 +43,9 @@ _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "
 class ScenarioRunPlugin(ImmediateHandler):
     """Gets every run of this process from `llmproxy.client.pytest_scenario_hooks`."""
 
-    def __init__(self, texts: Callable[[], Any], *, keep_events: bool, debug: bool) -> None:
-        """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal.
-
-        `texts` returns the module `llmproxy.pytest.scenario_report`, which is in a higher layer and imports scenarios.
-        """
-        self._texts, self.keep_events, self.debug = texts, keep_events, debug
+    def __init__(self, *, keep_events: bool, debug: bool) -> None:
+        """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal."""
+        self.keep_events, self.debug = keep_events, debug
         self.test = ""
         self._line = ""
         """File and line of the test."""
@@ -61,8 +61,8 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._place = ""
         self._named: dict[str, int] = {}
         """Recording names used by the test -> count."""
-        self.reporter: Any = None
-        """A ScenarioReporter, once there is a run."""
+        self.reporter: ScenarioReporter | None = None
+        """None until there is a run."""
         self._events: list[Event] = []
         self._retried: set[str] = set()
         """Tests with a failed attempt that recorded something."""
@@ -107,9 +107,10 @@ class ScenarioRunPlugin(ImmediateHandler):
         runs: list[Run] = list(self._run_tree.runs.values()) if self._run_tree is not None else []
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
-    def get_reporter(self) -> Any:
-        if self.reporter is None:
-            self.reporter = self._texts().ScenarioReporter()
+    def get_reporter(self) -> ScenarioReporter:
+        from llmproxy.pytest.scenario_report import ScenarioReporter
+
+        self.reporter = self.reporter or ScenarioReporter()
         return self.reporter
 
     # -- how runs are recorded
@@ -216,22 +217,25 @@ class ScenarioRunPlugin(ImmediateHandler):
             self.record_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
         if report.failed and self._run_tree is not None and not self._of_suite:
+            from llmproxy.pytest.scenario_report import build_failure_sections
+
             runs: list[Run] = list(self._run_tree.runs.values())
-            report.sections += self._texts().build_failure_sections(runs, self._ended, report.longreprtext)
+            report.sections += build_failure_sections(runs, self._ended, report.longreprtext)
         return report
 
     def _pack_report(self, item: pytest.Item) -> dict[str, Any]:
-        texts = self._texts()
+        from llmproxy.pytest.scenario_report import list_run_properties, pack_run
+
         fresh, self._fresh = self._fresh, []
         events, self._events = self._events, []
         before = len(self._ended) - len(fresh)
         for number, (scenario, result) in enumerate(fresh, before + 1):
-            item.user_properties += texts.list_run_properties(scenario, result, number)
+            item.user_properties += list_run_properties(scenario, result, number)
         wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
         of_suite, self._rows, rows = self._wires, [], self._rows
         self._wires = []
         return {
-            "runs": [texts.pack_run(scenario, result) for scenario, result in fresh],
+            "runs": [pack_run(scenario, result) for scenario, result in fresh],
             "events": [to_plain(event) for event in events],
             "rows": rows,
             "wires": [*(wire.to_json() for wire in wires if wire is not None), *of_suite],

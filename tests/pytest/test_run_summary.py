@@ -5,12 +5,14 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.errors import Exit
 from llmproxy.proxy_calls import Use
+from llmproxy.pytest.plugin import PluginRun
 from llmproxy.pytest.run_summary import RunSummaryPlugin
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
@@ -35,6 +37,11 @@ class Terminal:
         self.lines.append(text)
 
 
+def configured(root: Path) -> Any:
+    """Return the config of a run without options."""
+    return SimpleNamespace(rootpath=root, known_args_namespace=SimpleNamespace(), getini=lambda _name: "")
+
+
 def heard(collector: RunSummaryPlugin, test: str, outcome: str, report: Report) -> None:
     for when, result in (("call", outcome), ("teardown", "passed")):
         sent = pytest.TestReport(test, ("", 0, ""), {}, outcome=result, longrepr=None, when=when)  # type: ignore[arg-type]
@@ -51,12 +58,12 @@ def summary(collector: RunSummaryPlugin, verbosity: int = 0) -> list[str]:
 
 def test_nothing_is_written_where_nobody_used_us() -> None:
     """Other people's suites look as before."""
-    assert summary(RunSummaryPlugin(lambda: None)) == []
+    assert summary(RunSummaryPlugin()) == []
 
 
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
-    collector = RunSummaryPlugin(lambda: None)
+    collector = RunSummaryPlugin()
     heard(collector, "a", "passed", Report("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
     heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=["no"]))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent", RECORD]
@@ -64,7 +71,7 @@ def test_the_last_line_adds_everything_up() -> None:
 
 def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
-    collector = RunSummaryPlugin(lambda: None)
+    collector = RunSummaryPlugin()
     unused = tuple(UnusedRecording(n, "messages", "claude", "x" * 99) for n in range(5))
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-2] == [
@@ -75,24 +82,24 @@ def test_what_a_green_test_hides_is_said() -> None:
 
 
 @pytest.mark.parametrize(("sample", "name"), [(0, "a"), (1, "a"), (2, "'a~2'")])
-def test_a_failed_test_names_its_recording(sample: int, name: str) -> None:
+def test_a_failed_test_names_its_recording(sample: int, name: str, tmp_path: Path) -> None:
     """A proxy that says no sample (0) has but the first one."""
-    collector = RunSummaryPlugin(lambda: None)
-    collector.store_of = lambda _suites: Path("my.db")
+    collector = RunSummaryPlugin(run=PluginRun(configured(tmp_path)))
     heard(collector, "t", "failed", Report("a", "a", sample, hits=1))
     assert summary(collector)[1].startswith(f"t: look at its recording: llmproxy ui {name} ")
 
 
 @pytest.mark.parametrize(
     ("forbids", "before", "code", "said"),
-    [((False, True), 0, Exit.STALE, True), ((True, False), 0, Exit.OK, False), ((False, True), 1, Exit.FAILED, False)],
+    [("stale", 0, Exit.STALE, True), ("carried", 0, Exit.OK, False), ("stale", 1, Exit.FAILED, False)],
 )
 def test_recordings_above_their_age_have_a_code(
-    forbids: tuple[bool, bool], before: int, code: Exit, said: bool
+    forbids: str, before: int, code: Exit, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where --fail-on-stale was set, and nothing else failed."""
-    collector, session = RunSummaryPlugin(lambda: None), SimpleNamespace(exitstatus=before)
-    collector.fails_on = lambda: forbids
+    monkeypatch.setenv(f"LLMPROXY_FAIL_ON_{forbids.upper()}", "true")
+    collector = RunSummaryPlugin(run=PluginRun(configured(tmp_path)))
+    session = SimpleNamespace(exitstatus=before)
     heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
     collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]
     written = summary(collector)
@@ -102,7 +109,7 @@ def test_recordings_above_their_age_have_a_code(
 
 
 def test_a_long_list_is_for_those_who_ask() -> None:
-    collector = RunSummaryPlugin(lambda: None)
+    collector = RunSummaryPlugin()
     for n in range(9):
         heard(collector, f"t{n}", "passed", Report("a", "a", failed=1))
     assert summary(collector)[-2] == "... and 4 more: -v"

@@ -11,7 +11,6 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.client.pytest_scenario_hooks import HOST
-from llmproxy.pytest import scenario_report as pytest_plugin
 from llmproxy.pytest.scenario_run_listener import ScenarioRunPlugin
 from tests.scenario.people import Agent
 from tests.support.pytest_run import run, write
@@ -66,7 +65,7 @@ def test_async_tests_run_where_nobody_else_runs_them(tmp_path: Path, other: str,
 
 def test_a_parcel_is_plain_values_and_taken_once() -> None:
     """It travels from xdist's workers; what ended is on one report only."""
-    listener, before = ScenarioRunPlugin(lambda: pytest_plugin, keep_events=True, debug=False), HOST.listener
+    listener, before = ScenarioRunPlugin(keep_events=True, debug=False), HOST.listener
     HOST.listener = listener
     try:
         steps = [scenario.user("hi"), scenario.agent(), scenario.succeed()]

@@ -246,7 +246,9 @@ class CassetteDir:
                 if path.exists() and not force:
                     _check_file_is_in_store(path, store, cassette)
                 write_text(path, data.decode())
-                for said in describe_remaining_names(path, data.decode(), _list_run_variables(store, cassette)):
+                samples = {info.sample for info in store.cassettes(cassette) if info.live}
+                declared = [said for sample in samples for said in list_run_variables(store, cassette, sample)]
+                for said in describe_remaining_names(path, data.decode(), declared):
                     log.warning("%s", said)
             if store.generation == generation:
                 remember(cassette, SyncedCassetteFile(hashlib.sha256(data).digest(), last))
@@ -307,11 +309,6 @@ def _format_cassette(store: Readable, cassette: str) -> bytes | None:
         return None
     fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
     return review_yaml.dumps(recorded, cassette, fork, unfinished=unfinished).encode()
-
-
-def _list_run_variables(store: Readable, cassette: str) -> list[str]:
-    samples = {info.sample for info in store.cassettes(cassette) if info.live}
-    return [said for sample in samples for said in list_run_variables(store, cassette, sample)]
 
 
 def _has_unfinished_recording(store: Readable, cassette: str) -> bool:

@@ -28,7 +28,7 @@ from llmproxy.core.dialects.conversation import list_made_ids
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
-from llmproxy.core.keys.normalize import Canonical, IdOrigin, MadeBy, build_key, canonicalize, drop_asked_ids
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, drop_asked_ids
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
@@ -156,10 +156,7 @@ class _ExchangeConverter:
         return made_up, False
 
     def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
-        return canonicalize(request, route, self.rules, self.build_id_origin_lookup(sample))
-
-    def build_id_origin_lookup(self, sample: int) -> MadeBy:
-        return lambda name: self.made.get((sample, name))
+        return canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
 
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state before a request, and record its own changes of the server's objects."""
@@ -167,7 +164,7 @@ class _ExchangeConverter:
         tree = parse_json(body) if route.changes else None
         change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
-            route, each.method, canonical.refs, change, self.build_id_origin_lookup(sample)
+            route, each.method, canonical.refs, change, lambda name: self.made.get((sample, name))
         ):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):

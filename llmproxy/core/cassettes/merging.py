@@ -341,7 +341,14 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
             f"The store {show_store(source.path)} holds nothing of cassette {name}.",
             hint=format_command("ls", source.path),
         )
-    _refuse_lossy_copy(source, name, found)
+    samples = sorted({each.sample for each in found})
+    for sample in samples:  # in the target a fork would replay differently
+        if (fork := find_fork(source, name, sample)) is not None and fork.overrides.tools:
+            raise SettingsError(
+                f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
+                hint="A file can be sent: "
+                + format_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
+            )
     notes, there = read_notes(source, name), list(target.iter_interactions(new))
     ours, theirs = (Counter(replace(each, id=None) for each in side) for side in (found, there))
     if there and ours == theirs and notes == read_notes(target, new):
@@ -352,7 +359,6 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
             f"{len(found)} recordings are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
             hint="Replace it with --replace, or give this one another name: --as NAME",
         )
-    samples = sorted({each.sample for each in found})
     for sample in samples:
         target.begin_writing(new, sample, exclusive=True, holder=holder)
     clean: set[int] = set()
@@ -365,14 +371,3 @@ def copy_cassette(source: Store, target: Store, name: str, new: str, *, instead:
         for sample in samples:
             target.end_writing(new, sample, holder, clean=sample in clean)
     return CopiedCassette(len(found), len(there), same=False)
-
-
-def _refuse_lossy_copy(source: Store, name: str, found: list[Interaction]) -> None:
-    """Raise SettingsError for a cassette that would replay differently in the target."""
-    for sample in {each.sample for each in found}:
-        if (fork := find_fork(source, name, sample)) is not None and fork.overrides.tools:
-            raise SettingsError(
-                f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
-                hint="A file can be sent: "
-                + format_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
-            )

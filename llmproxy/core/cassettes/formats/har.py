@@ -139,8 +139,10 @@ def _build_entry(each: Recorded) -> dict[str, object]:
     wait = _to_number(each.extra.get("head_offset")) / _MS
     offsets = [_to_number(part.partition(":")[0]) for part in str(each.extra.get("chunks", "")).split()]
     receive = max(0.0, max(offsets, default=0.0) / _MS - wait)
+    started = _to_number(each.extra.get("started_at", each.recorded_at))
+    started_at = datetime.fromtimestamp(started if started < _YEAR_10000 else 0, UTC)
     return {
-        "startedDateTime": _format_time(each.extra.get("started_at", each.recorded_at)),
+        "startedDateTime": started_at.isoformat(timespec="milliseconds"),
         "time": wait + receive,
         "request": _build_request(each),
         "response": _build_response(each),
@@ -190,8 +192,3 @@ def _to_number(value: Any) -> float:
         return max(0.0, float(value))
     except (TypeError, ValueError):
         return 0.0
-
-
-def _format_time(unix: Any) -> str:
-    seconds = _to_number(unix)
-    return datetime.fromtimestamp(seconds if seconds < _YEAR_10000 else 0, UTC).isoformat(timespec="milliseconds")

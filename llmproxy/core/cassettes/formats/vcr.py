@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import yaml
+
 from llmproxy.core.cassettes.formats import Source, read_each_item
 from llmproxy.core.cassettes.formats.entries import (
     ReadingProblem,
@@ -36,13 +38,16 @@ from llmproxy.core.cassettes.formats.entries import (
     parse_unix_time,
     text,
 )
-from llmproxy.core.cassettes.formats.yaml_text import build_yaml_error, map_interaction_lines, refuse_exploding_yaml
+from llmproxy.core.cassettes.formats.yaml_text import map_interaction_lines
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
 FORMAT = 1
 """Version of the member ``llmproxy``."""
 VCR_VERSION = 1
+_MAX_DEPTH = 64
+_MAX_ALIASES = 10_000
+"""PyYAML writes one for each repeated object."""
 _START = re.compile(r"^(?:interactions|version)\s*:|^-\s+\w+\s*:", re.MULTILINE)
 
 
@@ -83,19 +88,51 @@ def read(source: Source) -> list[Recorded]:
 
 
 def _load_yaml(text: str, name: str) -> Any:
-    import yaml
+    """Return a file's tree, read by vcrpy's own loader: its files are YAML 1.1 with tags (`!!binary` bodies)."""
     from vcr.serializers import yamlserializer
 
     if not text.strip():
         hint = "An empty cassette is written as `interactions: []`." if name.endswith((".yaml", ".yml")) else ""
         raise CassetteCorrupt(f"{name}: the file is empty.", hint=hint)
     try:
-        refuse_exploding_yaml(text, name)
+        _refuse_exploding_yaml(text, name)
         return yamlserializer.deserialize(text)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         if isinstance(error, CassetteCorrupt):
             raise
-        raise build_yaml_error(error, text, name) from error
+        raise _build_yaml_error(error, text, name) from error
+
+
+def _build_yaml_error(error: Exception, text: str, name: str) -> CassetteCorrupt:
+    """Return a YAML loader's error as CassetteCorrupt, with the line if known."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        return CassetteCorrupt(f"{name}{where}: {error.problem or error.context or 'not YAML'}.")
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return CassetteCorrupt(f"{name}, line {line}: the character #{error.character:04x} must not stand here.")
+    return CassetteCorrupt(f"{name}: {str(error) or type(error).__name__}")
+
+
+def _refuse_exploding_yaml(text: str, name: str) -> None:
+    """Refuse valid YAML that is too large when it is constructed: depth, aliases, merges."""
+    depth = aliases = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        problem = ""
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            problem = "nested too deeply" if depth > _MAX_DEPTH else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            problem = "too many aliases" if aliases > _MAX_ALIASES else ""
+        elif isinstance(event, yaml.ScalarEvent) and event.value == "<<" and not event.style:
+            problem = "merge keys (<<) have no place in a cassette"
+        if problem:
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            raise CassetteCorrupt(f"{name}, line {line}: {problem}.")
 
 
 def read_interaction(item: Tree, number: int) -> Recorded:

@@ -201,51 +201,6 @@ def load_yaml(text: str, name: str) -> Any:
         raise CassetteCorrupt(f"{name}: {error}") from error
 
 
-# -- vcrpy's files. Its own loader reads them, not `load_yaml`: they are YAML 1.1 with tags (`!!binary` bodies).
-
-
-_MAX_DEPTH = 64
-_MAX_ALIASES = 10_000
-"""PyYAML writes one for each repeated object."""
-
-
-def build_yaml_error(error: Exception, text: str, name: str) -> CassetteCorrupt:
-    """Return a YAML loader's error as CassetteCorrupt, with the line if known."""
-    import yaml
-
-    if isinstance(error, yaml.MarkedYAMLError):
-        mark = error.problem_mark or error.context_mark
-        where = f", line {mark.line + 1}" if mark else ""
-        return CassetteCorrupt(f"{name}{where}: {error.problem or error.context or 'not YAML'}.")
-    if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
-        return CassetteCorrupt(f"{name}, line {line}: the character #{error.character:04x} must not stand here.")
-    return CassetteCorrupt(f"{name}: {str(error) or type(error).__name__}")
-
-
-def refuse_exploding_yaml(text: str, name: str) -> None:
-    """Refuse valid YAML that is too large when it is constructed: depth, aliases, merges."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    depth = aliases = 0
-    for event in yaml.parse(text, Loader=loader):
-        problem = ""
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            problem = "nested too deeply" if depth > _MAX_DEPTH else ""
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.AliasEvent):
-            aliases += 1
-            problem = "too many aliases" if aliases > _MAX_ALIASES else ""
-        elif isinstance(event, yaml.ScalarEvent) and event.value == "<<" and not event.style:
-            problem = "merge keys (<<) have no place in a cassette"
-        if problem:
-            line = event.start_mark.line + 1 if event.start_mark else "?"
-            raise CassetteCorrupt(f"{name}, line {line}: {problem}.")
-
-
 def map_interaction_lines(text: str) -> dict[int, int]:
     """Return the line of each interaction, both from 1; needed only for errors."""
     import yaml

@@ -149,7 +149,12 @@ class ServerStore(Store):
                 if writable:
                     schema.upgrade_schema(conn)
                 schema.check_version(conn, server)
-                _check_role(conn, server, writable=writable)
+                if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
+                    raise StoreReadOnly(
+                        f"The store {server.shown} cannot be written to: this role may only read it.",
+                        hint="Replay works (--mode replay). To record, use a role that may: docs/store.md has the "
+                        "grants.",
+                    )
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
             writer = on_error.enter_context(closing(open_writer(server.copy)))
             local_copy.prepare_copy(writer, identity)
@@ -441,15 +446,6 @@ class ServerStore(Store):
 
 
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")
-
-
-def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
-    """Raise StoreReadOnly if `writable`, and this role may only read."""
-    if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
-        raise StoreReadOnly(
-            f"The store {server.shown} cannot be written to: this role may only read it.",
-            hint="Replay works (--mode replay). To record, use a role that may: docs/store.md has the grants.",
-        )
 
 
 def _read_id(answer: Answer) -> int:
