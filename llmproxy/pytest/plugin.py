@@ -216,6 +216,24 @@ class PluginRun:
         """Return whether a mode or update of recordings is set."""
         return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
 
+    def read_options(self, item: pytest.Item) -> SessionOptions:
+        """Return the options of marker and command line. Raises ValueError."""
+        marker = item.get_closest_marker(FIXTURE)
+        given: dict[str, Any] = dict(marker.kwargs) if marker else {}
+        if marker and marker.args:
+            raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
+        if unknown := sorted(set(given) - set(_ARGUMENTS)):
+            raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
+        typed = _choose_run_mode(self.config, str(given.pop("mode", None) or ""))
+        mode = self.config.stash[LISTENER].choose_retry_mode(item.nodeid, typed)
+        cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
+        live = choose_live_channels(
+            {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
+            str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or ""),
+            ci=in_ci(os.environ),
+        )
+        return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
+
     def prepare_proxy(self, mode: str) -> None:
         folder, update, root = self.option(CASSETTE_DIR), read_update_option(self.config), self.config.rootpath
         self.shared = SharedProxy(
@@ -267,15 +285,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from llmproxy.scenario.config import ScenarioConfig
 
         ScenarioConfig.configure(verbose=True, debug=True)
-    scenarios = config.stash[LISTENER] = ScenarioRunPlugin(keep_events=keep, debug=debug)
-    scenarios.recorded = lambda: run.shared is not None
-
-    def read_asked(item: pytest.Item) -> tuple[str, str, object]:
-        asked = _read_options(item)
-        return asked.mode if run.shared is not None else "", asked.cassette, asked.faults
-
-    scenarios.asked_of = read_asked
-    config.pluginmanager.register(scenarios, "llmproxy-scenarios")
+    config.stash[LISTENER] = ScenarioRunPlugin(run, keep_events=keep, debug=debug)
+    config.pluginmanager.register(config.stash[LISTENER], "llmproxy-scenarios")
     sharding = None
     if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
         sharding = make_sharding(config)
@@ -404,7 +415,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            asked = [_read_options(item) for item in users]
+            asked = [run.read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
             run.shared.start(live=live or read_update_option(config) == Update.CHANGED)
             HOST.ready = run.shared.wait_ready
@@ -417,11 +428,12 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`,
     `misses`, `url`).
     """
-    shared = request.config.stash[_RUN].shared
+    run = request.config.stash[_RUN]
+    shared, late = run.shared, run.late
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        asked = _read_options(request.node)
+        asked = run.read_options(request.node)
         if "tmp_path" in request.fixturenames:
             asked = replace(asked, run_variables=(build_path_variable("tmp", request.getfixturevalue("tmp_path")),))
         walk = shared.begin_test(asked)
@@ -429,7 +441,6 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
     request.node.stash[_SESSION] = walk
-    late = request.config.stash[_RUN].late
     late.on_test_start()
     yield walk
     late.on_test_end(request.node.nodeid, shared.address)
@@ -457,25 +468,6 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     """Results of this process's scenarios so far: `results`, `get_summary()`, `print_report()`."""
     reporter: ScenarioReporter = request.config.stash[LISTENER].get_reporter()
     return reporter
-
-
-def _read_options(item: pytest.Item) -> SessionOptions:
-    """Return the options of marker and command line. Raises ValueError."""
-    marker = item.get_closest_marker(FIXTURE)
-    given: dict[str, Any] = dict(marker.kwargs) if marker else {}
-    if marker and marker.args:
-        raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
-    if unknown := sorted(set(given) - set(_ARGUMENTS)):
-        raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
-    typed = _choose_run_mode(item.config, str(given.pop("mode", None) or ""))
-    mode = item.config.stash[LISTENER].choose_retry_mode(item.nodeid, typed)
-    cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
-    live = choose_live_channels(
-        {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
-        str(getattr(item.config.known_args_namespace, "llmproxy_live", None) or ""),
-        ci=in_ci(os.environ),
-    )
-    return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
 
 
 def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from llmproxy.report.events import Event, ImmediateHandler, Started
 from llmproxy.report.run_tree import Run, RunTree, to_plain
 
 if TYPE_CHECKING:
+    from llmproxy.pytest.plugin import PluginRun
     from llmproxy.pytest.scenario_report import ScenarioReporter
 
 MARKER = "agent_test"
@@ -43,21 +44,14 @@ _ASYNC_PLUGINS = ("asyncio", "pytest_asyncio", "trio", "tornasync", "twisted", "
 class ScenarioRunPlugin(ImmediateHandler):
     """Gets every run of this process from `llmproxy.client.pytest_scenario_hooks`."""
 
-    def __init__(self, *, keep_events: bool, debug: bool) -> None:
+    def __init__(self, run: PluginRun, *, keep_events: bool, debug: bool) -> None:
         """`keep_events`: all events are needed at the end; `debug`: a person types at the terminal."""
-        self.keep_events, self.debug = keep_events, debug
+        self._run, self.keep_events, self.debug = run, keep_events, debug
         self.test = ""
         self._line = ""
         """File and line of the test."""
         self.again = ""
         """Command that reruns only this test."""
-        self.asked_of: Callable[[pytest.Item], tuple[str, str, object]] = lambda item: (
-            "", make_cassette_name(item.nodeid), None,
-        )  # fmt: skip
-        """Session options of a test's runs: mode, recording's name (prefix of its scenarios'), faults; set with the
-        proxy."""
-        self.recorded: Callable[[], bool] = lambda: False
-        """Returns whether runs are recorded: then their events are kept as the last report."""
         self._place = ""
         self._named: dict[str, int] = {}
         """Recording names used by the test -> count."""
@@ -82,7 +76,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     def handle(self, event: Event) -> None:
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
-        if self.keep_events or (self.recorded() and not self._of_suite):
+        if self.keep_events or (self._run.shared is not None and not self._of_suite):  # recorded: for the last report
             self._events.append(event)
         if self._run_tree is None:
             self._run_tree = RunTree()
@@ -170,7 +164,9 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._line = f"{file}:{(line or 0) + 1}"
         HOST.listener, HOST.place = self, self.choose_cassette
         try:
-            HOST.mode, self._place, HOST.faults = self.asked_of(item)
+            asked = self._run.read_options(item)
+            HOST.mode = asked.mode if self._run.shared is not None else ""
+            self._place, HOST.faults = asked.cassette, asked.faults
         except ValueError:  # the fixture says what is wrong with the marker
             HOST.mode, self._place = "", make_cassette_name(item.nodeid)
         try:

@@ -65,7 +65,8 @@ def test_async_tests_run_where_nobody_else_runs_them(tmp_path: Path, other: str,
 
 def test_a_parcel_is_plain_values_and_taken_once() -> None:
     """It travels from xdist's workers; what ended is on one report only."""
-    listener, before = ScenarioRunPlugin(keep_events=True, debug=False), HOST.listener
+    of_run: Any = SimpleNamespace(shared=None)
+    listener, before = ScenarioRunPlugin(of_run, keep_events=True, debug=False), HOST.listener
     HOST.listener = listener
     try:
         steps = [scenario.user("hi"), scenario.agent(), scenario.succeed()]

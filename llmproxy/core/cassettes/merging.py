@@ -62,9 +62,6 @@ def raise_conflicts(conflicts: Sequence[str], hint: str) -> None:
 
 # -- stores
 
-_Occurrence = tuple[str, int, str, str, int]
-"""Cassette, sample, party, key, occurrence: the identity for a lookup."""
-
 
 @dataclass(frozen=True, slots=True)
 class MergedStores:
@@ -72,13 +69,6 @@ class MergedStores:
     interactions: int
     stale: int
     """Recordings left out because another store had replaced them."""
-
-
-@dataclass(slots=True)
-class _KeptRecording:
-    interaction: Interaction
-    path: Path
-    """Store from which it is taken."""
 
 
 def merge_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
@@ -148,7 +138,7 @@ def _check_rules(stores: Mapping[Path, Readable]) -> None:
             )
 
 
-def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
+def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[Interaction], int, list[str]]:
     """Return a cassette's live recordings in order, the number of outdated ones, and descriptions of conflicts."""
     replaced = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NOT NULL"
     gone = {
@@ -156,21 +146,19 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
         for store in stores.values()
         for (id_,) in store.query(replaced, (to_sql(name),))
     }
-    kept: dict[_Occurrence, _KeptRecording] = {}
+    kept: dict[tuple[object, ...], tuple[Interaction, Path]] = {}
     stale, conflicts = 0, list[str]()
     for path, store in stores.items():
         for each in store.iter_interactions(name):
             if _identify_recording(each) in gone:
                 stale += 1
                 continue
-            place = (each.cassette, each.sample, each.party, each.key, each.occurrence)
-            before = kept.setdefault(place, _KeptRecording(each, path))
-            if _digest_answer(before.interaction) != _digest_answer(each):
-                conflicts.append(
-                    f"{_format_title(each)}: #{before.interaction.id} of {before.path}, #{each.id} of {path}"
-                )
-            elif each.started_at < before.interaction.started_at:
-                before.interaction, before.path = each, path
+            place = (each.sample, each.party, each.key, each.occurrence)  # by which a request is looked up
+            before, there = kept.setdefault(place, (each, path))
+            if _digest_answer(before) != _digest_answer(each):
+                conflicts.append(f"{_format_title(each)}: #{before.id} of {there}, #{each.id} of {path}")
+            elif each.started_at < before.started_at:
+                kept[place] = each, path
     holding = [(path, store) for path, store in stores.items() if store.find_last_id(name)]
     forks = [(path, find_fork(store, name, 1)) for path, store in holding]
     notes = [(path, _list_notes_except_changes(store, name)) for path, store in holding]
@@ -181,8 +169,8 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[_Kept
             for path, value in filled[1:]
             if value != filled[0][1]
         ]
-    order = attrgetter(*(f"interaction.{name}" for name in ("sample", "started_at", "party", "key", "occurrence")))
-    return sorted(kept.values(), key=order), stale, conflicts
+    order = attrgetter("sample", "started_at", "party", "key", "occurrence")
+    return sorted((each for each, _ in kept.values()), key=order), stale, conflicts
 
 
 def _identify_recording(one: Interaction) -> tuple[object, ...]:
@@ -200,12 +188,12 @@ def _format_title(one: Interaction) -> str:
     return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
 
 
-def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
+def _write_cassette(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[Interaction]) -> None:
     """Store the merged recordings of a cassette."""
-    samples = sorted({one.interaction.sample for one in kept})
+    samples = sorted({one.sample for one in kept})
     for sample in samples:
         made.begin_writing(name, sample, exclusive=True, holder=_HOLDER)
-    made.add_interactions([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
+    made.add_interactions([Addition(replace(one, id=None), supersede=False) for one in kept])
     forks = [find_fork(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         store_fork(made, fork)

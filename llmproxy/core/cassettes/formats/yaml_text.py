@@ -217,35 +217,27 @@ MAX_BYTES = 1 << 20
 _DEPTH = 39
 
 
-@dataclass(frozen=True, slots=True)
-class _JsonStyle:
-    item: str
-    colon: str
-    indent: int | None = None
-    ascii: bool = False
-    end: str = ""
-
-
 _SHAPES: dict[str, tuple[str, str, int | None]] = {
     "compact": (",", ":", None), "spaced": (", ", ": ", None), "indent1": (",", ": ", 1), "indent2": (",", ": ", 2),
     "indent4": (",", ": ", 4),
 }  # fmt: skip
-STYLES = {
-    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": _JsonStyle(*shape, escaped, end)
-    for name, shape in _SHAPES.items()
+STYLES: dict[str, tuple[dict[str, Any], str]] = {
+    f"{name}{'-ascii' if escaped else ''}{'-newline' if end else ''}": (
+        {"separators": (item, colon), "indent": indent, "ensure_ascii": escaped},
+        end,
+    )
+    for name, (item, colon, indent) in _SHAPES.items()
     for escaped in (False, True)
     for end in ("", "\n")
 }
-"""``compact`` is the style of JavaScript and most SDKs, ``spaced-ascii`` Python's, ``indent2`` OpenAI's, Google's."""
+"""Options of `json.dumps` and end of the text by name: ``compact`` is the style of JavaScript and most SDKs,
+``spaced-ascii`` Python's, ``indent2`` OpenAI's, Google's."""
 
 
 def write_json_style(tree: object, style: str) -> bytes:
     """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for values that are not JSON."""
-    how = STYLES[style]
-    text = json.dumps(
-        tree, ensure_ascii=how.ascii, indent=how.indent, separators=(how.item, how.colon), allow_nan=False
-    )
-    return (text + how.end).encode("utf-8", "strict")
+    how, end = STYLES[style]
+    return (json.dumps(tree, allow_nan=False, **how) + end).encode("utf-8", "strict")
 
 
 def detect_json_style(body: bytes) -> tuple[object, str] | None:
