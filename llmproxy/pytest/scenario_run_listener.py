@@ -203,7 +203,9 @@ class ScenarioRunPlugin(ImmediateHandler):
         """Attach the ended runs to the report, and their texts to that of a failure."""
         parcel = self._pack_report(item) if self._fresh or self._events or self._rows else None
         if self._ended:
-            _hide_own_frames()
+            for name, module in list(sys.modules.items()):  # `--full-trace` shows the engine's frames
+                if name.startswith("llmproxy.scenario."):
+                    setattr(module, "__tracebackhide__", True)  # noqa: B010 - pytest's name, which no module declares
             if call.excinfo is not None and not item.config.getoption("fulltrace", default=False):
                 _drop_event_loop_frames(call.excinfo.tb)
         report = yield
@@ -258,13 +260,6 @@ def _is_unclaimed_async_test(item: pytest.Function) -> bool:
     if claimed or item.get_closest_marker(MARKER):
         return True
     return not any(map(there, _ASYNC_PLUGINS))
-
-
-def _hide_own_frames() -> None:
-    """Hide the engine's frames between test and agent in tracebacks (`--full-trace` shows them)."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("llmproxy.scenario."):
-            setattr(module, "__tracebackhide__", True)  # noqa: B010 - pytest's name, which no module declares
 
 
 def _drop_event_loop_frames(tb: TracebackType) -> None:

@@ -225,21 +225,18 @@ class SharedProxy:
     def begin_test(self, asked: SessionOptions) -> SharedSession:
         """Open a test's session and route this process's traffic to it. Raises MachineError: not served, refused."""
         control = self.wait_ready()
+        overridden = {each["name"] for each in asked.run_variables}
+        found = gather_run_variables(self._before or self.env, Path.cwd())  # of the process, as it is now
+        run_variables = [*(each for each in found if each["name"] not in overridden), *asked.run_variables]
         opened = control.open_session(
             asked.cassette, under=self.name, mode=asked.mode, speed=asked.speed, exhausted=asked.exhausted,
-            sample=asked.sample, run_variables=self._list_run_variables(asked), bind=asked.bind, faults=asked.faults,
-            live=asked.live, patience=BUSY,
+            sample=asked.sample, run_variables=run_variables, bind=asked.bind, faults=asked.faults, live=asked.live,
+            patience=BUSY,
         )  # fmt: skip
         self._set_placeholder_keys(opened.key_names if opened.asks_no_model else None)
         if isinstance(self._proxy, ControllerProxy):
             self._proxy.announce_open_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
-
-    def _list_run_variables(self, asked: SessionOptions) -> list[Mapping[str, str]]:
-        """Return a test's run variables: the process's current ones, overridden by its own."""
-        names = {each["name"] for each in asked.run_variables}
-        found = gather_run_variables(self._before or self.env, Path.cwd())
-        return [*(each for each in found if each["name"] not in names), *asked.run_variables]
 
     @contextmanager
     def restored_env(self) -> Iterator[Mapping[str, str]]:
