@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.formats.entries import (
     status,
     text,
 )
-from llmproxy.core.cassettes.formats.yaml_text import load_yaml, write_json_of_length
+from llmproxy.core.cassettes.formats.yaml_text import STYLES, load_yaml, write_json_style
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -92,7 +92,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
         return b""
     try:
         if form == "json":
-            return write_json_of_length(content, header(headers, "content-length"))
+            return _write_json_of_length(content, header(headers, "content-length"))
         if form == "binary" and isinstance(content, str):
             return binascii.unhexlify("".join(content.split()))
     except (ValueError, TypeError) as error:
@@ -100,3 +100,11 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
     if form == "text" and isinstance(content, str):
         return encode_utf8(content)
     raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")
+
+
+def _write_json_of_length(tree: Tree, length: str | None) -> bytes:
+    """Return the bytes of a tree: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
+    best = write_json_style(tree, "compact")
+    if length is None or str(len(best)) == length:
+        return best
+    return next((text for style in STYLES if str(len(text := write_json_style(tree, style))) == length), best)

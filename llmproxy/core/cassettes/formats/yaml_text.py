@@ -276,11 +276,3 @@ def _candidate_json_styles(body: bytes) -> Iterator[str]:
         shapes = ["compact", "spaced"]
     escapes = ("", "-ascii") if text.isascii() else ("",)
     yield from (shape + escape + end for escape in escapes for shape in shapes)
-
-
-def write_json_of_length(tree: object, length: str | None) -> bytes:
-    """Return the bytes of a tree: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
-    best = write_json_style(tree, "compact")
-    if length is None or str(len(best)) == length:
-        return best
-    return next((text for style in STYLES if str(len(text := write_json_style(tree, style))) == length), best)
