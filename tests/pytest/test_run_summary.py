@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir
 
 class Terminal:
     config = SimpleNamespace(
-        known_args_namespace=SimpleNamespace(llmproxy_cassette_dir="my cassettes", file_or_dir=["a"])
+        known_args_namespace=SimpleNamespace(llmproxy_cassette_dir="my cassettes", file_or_dir=["a"]), rootpath=Path()
     )
 
     def __init__(self, verbosity: int = 0) -> None:
@@ -35,11 +34,6 @@ class Terminal:
 
     def write_line(self, text: str) -> None:
         self.lines.append(text)
-
-
-def configured(root: Path) -> Any:
-    """Return the config of a run without options."""
-    return SimpleNamespace(rootpath=root, known_args_namespace=SimpleNamespace(), getini=lambda _name: "")
 
 
 def heard(collector: RunSummaryPlugin, test: str, outcome: str, report: Report) -> None:
@@ -82,9 +76,9 @@ def test_what_a_green_test_hides_is_said() -> None:
 
 
 @pytest.mark.parametrize(("sample", "name"), [(0, "a"), (1, "a"), (2, "'a~2'")])
-def test_a_failed_test_names_its_recording(sample: int, name: str, tmp_path: Path) -> None:
+def test_a_failed_test_names_its_recording(sample: int, name: str) -> None:
     """A proxy that says no sample (0) has but the first one."""
-    collector = RunSummaryPlugin(run=PluginRun(configured(tmp_path)))
+    collector = RunSummaryPlugin(run=PluginRun(Terminal.config))  # type: ignore[arg-type]
     heard(collector, "t", "failed", Report("a", "a", sample, hits=1))
     assert summary(collector)[1].startswith(f"t: look at its recording: llmproxy ui {name} ")
 
@@ -94,12 +88,12 @@ def test_a_failed_test_names_its_recording(sample: int, name: str, tmp_path: Pat
     [("stale", 0, Exit.STALE, True), ("carried", 0, Exit.OK, False), ("stale", 1, Exit.FAILED, False)],
 )
 def test_recordings_above_their_age_have_a_code(
-    forbids: str, before: int, code: Exit, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forbids: str, before: int, code: Exit, said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where --fail-on-stale was set, and nothing else failed."""
     monkeypatch.setenv(f"LLMPROXY_FAIL_ON_{forbids.upper()}", "true")
-    collector = RunSummaryPlugin(run=PluginRun(configured(tmp_path)))
-    session = SimpleNamespace(exitstatus=before)
+    run = PluginRun(Terminal.config)  # type: ignore[arg-type]
+    collector, session = RunSummaryPlugin(run=run), SimpleNamespace(exitstatus=before)
     heard(collector, "a", "passed", Report("a", "a", hits=2, stale=1))
     collector.pytest_sessionfinish(session, before)  # type: ignore[arg-type]
     written = summary(collector)

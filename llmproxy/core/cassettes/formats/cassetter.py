@@ -92,7 +92,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
         return b""
     try:
         if form == "json":
-            return _write_json_of_length(content, header(headers, "content-length"))
+            return write_json_of_length(content, header(headers, "content-length"))
         if form == "binary" and isinstance(content, str):
             return binascii.unhexlify("".join(content.split()))
     except (ValueError, TypeError) as error:
@@ -102,7 +102,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
     raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")
 
 
-def _write_json_of_length(tree: Tree, length: str | None) -> bytes:
+def write_json_of_length(tree: Tree, length: str | None) -> bytes:
     """Return the bytes of a tree: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
     best = write_json_style(tree, "compact")
     if length is None or str(len(best)) == length:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import example, given, settings, strategies as st
 
+from llmproxy.core.cassettes.formats.cassetter import write_json_of_length
 from llmproxy.core.cassettes.formats.yaml_text import (
     MAX_BYTES,
     STYLES,
@@ -15,7 +16,6 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     AnchorReference,
     detect_json_style,
     load_yaml,
-    write_json_of_length,
     write_json_style,
     write_lines,
 )
