@@ -14,12 +14,12 @@ from llmproxy.proxy_calls import Use
 from llmproxy.pytest.plugin import PluginRun
 from llmproxy.pytest.run_summary import RunSummaryPlugin
 
-RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
+RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my dir' a --llmproxy-mode auto"
 
 
 class Terminal:
     config = SimpleNamespace(
-        known_args_namespace=SimpleNamespace(llmproxy_cassette_dir="my cassettes", file_or_dir=["a"]), rootpath=Path()
+        known_args_namespace=SimpleNamespace(llmproxy_cassette_dir="my dir", file_or_dir=["a"]), rootpath=Path("x")
     )
 
     def __init__(self, verbosity: int = 0) -> None:
