@@ -13,10 +13,6 @@ from llmproxy.errors import MachineError, SettingsError
 ADDONS = ("record_replay", "inject_faults")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("addon")(addon)
-
-
 def addon(
     name: str = typer.Argument("record_replay", help="record_replay, or inject_faults, which only injects faults."),
 ) -> None:

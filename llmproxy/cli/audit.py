@@ -28,10 +28,6 @@ _SHOWN = 20
 """Maximum pairs listed one by one."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("audit")(audit)
-
-
 def audit(
     store: Path | None = STORE,
     as_json: bool = typer.Option(False, "--json", help="Print every pair and every difference, as JSON."),

@@ -6,28 +6,25 @@ import json
 import re
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 import typer
 
 from llmproxy.amounts import format_count
+from llmproxy.cli.commands import make_typer_app
 from llmproxy.cli.parts.printing import format_size, print_json, print_line, print_table, to_line
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cache_store import CacheEntry, CacheStore
+from llmproxy.scenario.cache_store import CacheStore
 
-_UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAME = typer.Argument(None, metavar="NAME", help="Only results of functions with NAME in their name.")
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="List or clear the cache of @scenario.cache.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    group = make_typer_app(help="List or clear the cache of @scenario.cache.", no_args_is_help=True)
     group.command("stats")(stats)
     group.command("list")(entries)
     group.command("clear")(clear)
@@ -68,23 +65,24 @@ def entries(
     if not found:
         print_line(f"{store.path}: nothing is kept" + (f" of {to_line(name)}." if name else "."))
         return
-    head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
-    print_table(head, [_format_entry_row(each) for each in found])
+    rows = [
+        [
+            each.key[:17],
+            f"{datetime.fromtimestamp(each.created_at, UTC):%Y-%m-%d %H:%M}",
+            str(each.hits),
+            format_size(each.size),
+            each.cache_key,
+            str(each.sample),
+            each.name,
+        ]
+        for each in found
+    ]
+    print_table(["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows)
     for each in found if values else ():
-        print_line(f"\n{each.key}\n{to_line(_decode_unicode(each.value))}")
-
-
-def _decode_unicode(kept: str) -> str:
-    """Return a value with its ASCII escapes decoded for display."""
-    try:
-        return json.dumps(json.loads(kept), ensure_ascii=False)
-    except ValueError:
-        return kept
-
-
-def _format_entry_row(each: CacheEntry) -> list[str]:
-    made = f"{datetime.fromtimestamp(each.created_at, UTC):%Y-%m-%d %H:%M}"
-    return [each.key[:17], made, str(each.hits), format_size(each.size), each.cache_key, str(each.sample), each.name]
+        shown = each.value
+        with suppress(ValueError):
+            shown = json.dumps(json.loads(shown), ensure_ascii=False)
+        print_line(f"\n{each.key}\n{to_line(shown)}")
 
 
 def clear(
@@ -95,7 +93,12 @@ def clear(
     ),
 ) -> None:
     """Delete cached results: all, or those that options select."""
-    before = None if older_than is None else time.time() - _parse_age(older_than)
+    before = None
+    if older_than is not None:
+        found = re.fullmatch(r"(\d+)([mhdw])", older_than.strip())
+        if not found:
+            raise SettingsError(f"--older-than {older_than!r} is no age.", hint="Write 90m, 12h, 30d or 2w.")
+        before = time.time() - float(found[1]) * _SECONDS[found[2]]
     store = _open_cache()
     print_line(
         f"{store.path}: {format_count(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten."
@@ -110,11 +113,3 @@ def _open_cache() -> CacheStore:
             hint="SCENARIO_CACHE_DIR=<folder> llmproxy cache ...",
         )
     return store
-
-
-def _parse_age(text: str) -> float:
-    """Return an age in seconds. Raises SettingsError."""
-    found = re.fullmatch(r"(\d+)([mhdw])", text.strip())
-    if not found:
-        raise SettingsError(f"--older-than {text!r} is no age.", hint="Write 90m, 12h, 30d or 2w.")
-    return float(found[1]) * _UNITS[found[2]]

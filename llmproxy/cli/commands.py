@@ -1,14 +1,13 @@
 """The table of commands: module and help line of each, so that `llmproxy --help` imports no command and a command only
 its own module.
 
-A module has a ``register(app)`` that adds its commands. The table has one short line each; a command's docstring has
-more.
+A command is the function of its name in its module; a module with groups or own command classes has a ``register(app)``
+that adds them. The table has one short line each; a command's docstring has more.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -187,8 +186,11 @@ def make_typer_app(**more: Any) -> typer.Typer:
 def load_command(name: str) -> Any:
     app = make_typer_app()
     app.callback()(lambda: None)  # with one, an application of a single command stays a group
-    register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register
-    register(app)
+    module = importlib.import_module(f"{__package__}.{COMMANDS[name].module}")
+    if hasattr(module, "register"):
+        module.register(app)
+    else:
+        app.command(name)(getattr(module, name))
     group: Any = get_command(app)
     command = group.commands[name]
     below = {f"{name} {sub}": each for sub, each in getattr(command, "commands", {}).items()}

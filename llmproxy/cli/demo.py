@@ -40,10 +40,6 @@ CASSETTE = "demo"
 CHANGED = "What is the capital of Sweden? One word."
 
 
-def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
-
-
 def demo(
     ui: bool = typer.Option(False, "--ui", help="Then show the recording in the browser, until Ctrl-C."),
     tools: bool = typer.Option(

@@ -50,10 +50,6 @@ _PLACES = 100
 _FORMS = ("text", "json", "markdown")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("diff")(diff)
-
-
 def diff(
     old: str = typer.Argument(..., metavar="OLD", help="Number of an interaction; or a cassette, or a cassette file."),
     new: str = typer.Argument(..., metavar="NEW", help="The same for the newer one."),

@@ -78,10 +78,6 @@ _KEPT_THERE = re.compile(
 _OWN_KINDS = frozenset({"function", "custom"})
 
 
-def register(app: typer.Typer) -> None:
-    app.command("drift")(drift)
-
-
 def drift(
     cassettes: list[str] = typer.Argument([], metavar="CASSETTE", help="Cassettes; default: the whole store."),
     calls: int = typer.Option(8, "--calls", min=1, max=1000, metavar="N", help="Recorded calls to send again."),

@@ -33,10 +33,6 @@ from llmproxy.settings import find_reachable_host, load
 _BUNDLE = "llmproxy-bundle.pem"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("env")(env)
-
-
 def env(
     url: str = typer.Option(
         "", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]"

@@ -10,10 +10,6 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 
 
-def register(app: typer.Typer) -> None:
-    app.command("faults")(faults)
-
-
 def faults(
     name: str = typer.Argument("", metavar="KIND|PRESET", help="A kind; or a preset, printed as a file to edit."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from llmproxy.amounts import format_count
+from llmproxy.cli.commands import make_typer_app
 from llmproxy.cli.parts.completion import complete_models
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
@@ -26,19 +26,10 @@ _SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Compare a judge's verdicts with human labels.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    group.callback()(_group_callback)  # keeps `calibrate` a command of its own while it is the only one
+    group = make_typer_app(help="Compare a judge's verdicts with human labels.", no_args_is_help=True)
+    group.callback()(lambda: None)  # keeps `calibrate` a command of its own while it is the only one
     group.command("calibrate")(calibrate)
     app.add_typer(group, name="judge")
-
-
-def _group_callback() -> None:
-    """Compare a judge's verdicts with human labels."""
 
 
 def calibrate(
@@ -67,7 +58,18 @@ def calibrate(
 ) -> None:
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     labelled = read_labels(labels)
-    make = _make_judge_factory(model, judges, vote, temperature, _read_prompt(system_prompt))
+    prompt = _read_prompt(system_prompt)
+
+    def make(criteria: Sequence[str]) -> JudgeAgent:
+        return JudgeAgent(
+            criteria=list(criteria),
+            model=model,
+            judges=judges,
+            vote=vote,
+            temperature=UNSET_ZERO if temperature is None else temperature,
+            system_prompt=prompt,
+        )
+
     if not as_json:
         asked = count_judge_calls(labelled, repeats, order=order)
         count = format_count(len(labelled), "conversation")
@@ -87,22 +89,6 @@ def calibrate(
     )
     _print_calibration(found, as_json=as_json)
     raise typer.Exit(_choose_exit_code(found, min_kappa))
-
-
-def _make_judge_factory(
-    model: str, judges: int, vote: str, temperature: float | None, system_prompt: str | None
-) -> Callable[[Sequence[str]], Any]:
-    def make(criteria: Sequence[str]) -> JudgeAgent:
-        return JudgeAgent(
-            criteria=list(criteria),
-            model=model,
-            judges=judges,
-            vote=vote,
-            temperature=UNSET_ZERO if temperature is None else temperature,
-            system_prompt=system_prompt,
-        )
-
-    return make
 
 
 def _read_prompt(path: Path | None) -> str | None:

@@ -16,10 +16,6 @@ from llmproxy.scenario.prompts import format_transcript
 QUIT = "q"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("label")(label)
-
-
 def label(
     report: Path = typer.Argument(
         ...,

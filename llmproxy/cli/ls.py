@@ -29,11 +29,6 @@ _FAILED = 400
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("ls")(ls)
-    app.command("why")(why)
-
-
 # --- ls --------------------------------------------------------------------------------------------------------------
 
 

@@ -39,13 +39,6 @@ from llmproxy.server_store_path import show_store
 _DAY = 86_400
 
 
-def register(app: typer.Typer) -> None:
-    app.command("verify")(verify)
-    app.command("prune")(prune)
-    app.command("rm")(rm)
-    app.command("rename")(rename)
-
-
 def verify(
     paths: list[Path] | None = typer.Argument(
         None, metavar="PATH", help="Stores, cassette files, folders of them; default: the store."

@@ -30,10 +30,6 @@ _OF_SERVERS = (
 _OF_REPORTS = "Let the parts write --report json=FILE: of that every other report is made."
 
 
-def register(app: typer.Typer) -> None:
-    app.command("merge")(merge)
-
-
 def merge(
     inputs: list[Path] = typer.Argument(
         ..., metavar="INPUT", help="JSON reports, stores and cassette folders of the parts, or folders that hold them."

@@ -40,11 +40,6 @@ _WHEN = typer.Option(
 _KEYS = "k keep the recorded answers   r record anew   s skip   d the whole difference   q stop"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("review")(review)
-    app.command("accept")(accept)
-
-
 def review(
     store: Path | None = STORE, cassette_dir: Path | None = _CASSETTES, until: str = _UNTIL, when: str = _WHEN
 ) -> None:

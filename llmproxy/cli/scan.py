@@ -41,10 +41,6 @@ How to take them out:
   3. What was committed stays in the history: git filter-repo --path FILE --invert-paths, and force-push."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("scan")(scan)
-
-
 def scan(
     paths: list[Path] | None = typer.Argument(
         None, metavar="PATH", help="Stores, cassettes, exports, reports, folders of them; default: the store."

@@ -12,10 +12,6 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.settings import HIDDEN, format_value, list_options
 
 
-def register(app: typer.Typer) -> None:
-    app.command("settings")(settings)
-
-
 def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Show every option: its value, the value's source, its environment variable."""
     loaded = load_settings({})

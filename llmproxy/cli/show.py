@@ -47,10 +47,6 @@ _HEAD = 12
 """Width of the label column of the head."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("show")(show)
-
-
 def show(
     what: str = typer.Argument(
         ...,

@@ -18,11 +18,6 @@ LOOK = 0.05
 _URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROXY_URL; default as `llmproxy start`]")
 
 
-def register(app: typer.Typer) -> None:
-    app.command("status")(status)
-    app.command("stop")(stop)
-
-
 def status(url: str = _URL) -> None:
     """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
     control = _open_control(url)

@@ -38,10 +38,6 @@ from llmproxy.ui.serve import make_server
 _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
-def register(app: typer.Typer) -> None:
-    app.command("ui")(ui)
-
-
 def ui(
     what: str | None = typer.Argument(
         None,
