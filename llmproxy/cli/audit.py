@@ -15,7 +15,6 @@ from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_replayed_requests
 from llmproxy.core.store.integrity_checks import (
-    FieldsIgnoredByKey,
     SameKeyPair,
     compare_served,
     find_merged,
@@ -64,25 +63,20 @@ def audit(
             for each in pair.unexplained_differences[:_SHOWN]:
                 print_line(f"    {to_line(each.place)}: {to_line(each.old)} -> {to_line(each.new)}")
         for service in services:
-            _print_ignored_fields(service)
+            if service.fields:
+                print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
+            for name, why in service.fields.items():
+                print_line(f"  {to_line(name)}: {to_line(why)}")
+            for one, two in service.alike[:_SHOWN]:
+                print_line(
+                    f"  recordings {one} and {two} have other answers, and their requests differ in nothing that counts"
+                )
         print_merges(merges)
         print_line(
             f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason."
         )
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))
-
-
-def _print_ignored_fields(service: FieldsIgnoredByKey) -> None:
-    """Print the ignored fields of other services' requests, and recordings that differ only in these."""
-    if service.fields:
-        print_line(f"{to_line(service.provider)}: these fields of its requests did not count:")
-        for name, why in service.fields.items():
-            print_line(f"  {to_line(name)}: {to_line(why)}")
-    for one, other in service.alike[:_SHOWN]:
-        print_line(
-            f"  recordings {one} and {other} have other answers, and their requests differ in nothing that counts"
-        )
 
 
 def _print_ignored_differences(pairs: list[SameKeyPair]) -> None:

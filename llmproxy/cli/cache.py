@@ -59,8 +59,8 @@ def entries(
     store = _open_cache()
     found = store.list(name, limit)
     if as_json:
-        rows = [asdict(each) for each in found]
-        print_json([{name: each for name, each in row.items() if values or name != "value"} for row in rows])
+        plain = [asdict(each) for each in found]
+        print_json([{name: each for name, each in row.items() if values or name != "value"} for row in plain])
         return
     if not found:
         print_line(f"{store.path}: nothing is kept" + (f" of {to_line(name)}." if name else "."))

@@ -14,15 +14,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
-from llmproxy.amounts import dollars, format_seconds
-from llmproxy.cli.parts.demo_agent import Create, DemoClient, run_conversation
+from llmproxy.amounts import dollars, format_seconds, sum_known
+from llmproxy.cli.parts.demo_agent import DemoClient, run_conversation
 from llmproxy.cli.parts.tools_demo import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
@@ -71,9 +72,14 @@ def demo(
         typer.echo(
             f"\n{recorded.calls} calls replayed in {format_seconds(paced)}, as recorded; the same run at full speed "
             f"(the default): {format_seconds(quick)}.\n0 calls went to the provider, where they would cost "
-            f"{_format_cost(recorded)} and {recorded.tokens} tokens, every time."
+            f"{'an unknown sum' if recorded.cost is None else dollars(recorded.cost)} and {recorded.tokens} tokens, "
+            "every time."
         )
-        _demonstrate_miss(asker, asked_quickly)
+        typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
+        try:
+            run_conversation(asked_quickly, lambda _text: None, plain=CHANGED)
+        except asker.refused as error:
+            typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
         if ui:
             url = f"{fast}{UI_PREFIX}"
             typer.echo(
@@ -102,23 +108,10 @@ def _print_flushed(text: str) -> None:
     sys.stdout.flush()
 
 
-def _demonstrate_miss(asker: DemoClient, create: Create) -> None:
-    typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
-    try:
-        run_conversation(create, lambda _text: None, plain=CHANGED)
-    except asker.refused as error:
-        typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordedTotals:
+class _RecordedTotals(NamedTuple):
     calls: int
     tokens: int
     cost: Decimal | None
-
-
-def _format_cost(recorded: _RecordedTotals) -> str:
-    return "an unknown sum" if recorded.cost is None else dollars(recorded.cost)
 
 
 def _import_demo_recording(store: Path) -> _RecordedTotals:
@@ -128,10 +121,9 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
     with open_store(store, writable=True, now=time.time) as database:
         for interaction in found:
             database.add_interaction(interaction, supersede=False)
-    costs = [compute_cost(each.provider, each.model, each.usage) for each in found]
-    known = [cost for cost in costs if cost is not None]
     tokens = sum((each.usage.input or 0) + (each.usage.output or 0) for each in found)
-    return _RecordedTotals(len(found), tokens, sum(known, Decimal(0)) if len(known) == len(costs) else None)
+    cost = sum_known(compute_cost(each.provider, each.model, each.usage) for each in found)
+    return _RecordedTotals(len(found), tokens, cost)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -62,7 +62,10 @@ def doctor(
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
     asked = RunArguments(get_flags(ctx), tuple(command or ()), get_run_options(ctx))
     findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
-    _print_findings(findings)
+    for each in findings:
+        print_line(f"{each.verdict:<4}  {to_line(each.text)}")
+        for advice in each.advice:
+            print_line(f"        {to_line(advice)}")
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
 
 
@@ -81,14 +84,13 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         reports = control.sessions()
         arrived = any(report.calls for report in reports)
         heard = diagnose_traffic(reports)
-        found += [*check_certificates(env, health.ca, time.time())]
+        found += check_certificates(env, health.ca, time.time())
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
-        found.append(
-            Diagnosis(
-                BAD, error.message, (_suggest_starting_proxy(url), "or say where it is: export LLMPROXY_URL=http://...")
-            )
-        )
+        _, port = _parse_url_address(url)
+        start = StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
+        advice = (start, "or say where it is: export LLMPROXY_URL=http://...")
+        found.append(Diagnosis(BAD, error.message, advice))
     found += [*check_variables(env, url), *check_no_proxy(env, url)]
     if pid:
         found += check_processes(
@@ -151,18 +153,6 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     ]
 
 
-def _suggest_starting_proxy(url: str) -> str:
-    _, port = _parse_url_address(url)
-    return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
-
-
 def _parse_url_address(url: str) -> Address:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 80
-
-
-def _print_findings(findings: Sequence[Diagnosis]) -> None:
-    for each in findings:
-        print_line(f"{each.verdict:<4}  {to_line(each.text)}")
-        for advice in each.advice:
-            print_line(f"        {to_line(advice)}")

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from llmproxy.amounts import dollars
 from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import LiveRequest, build_live_headers, estimate_max_cost, find_live_upstream
+from llmproxy.cli.rerecord import LiveRequest, build_live_request
 from llmproxy.client.proxy_process import ensure_proxy
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
@@ -129,8 +130,8 @@ def drift(
                 if each.name.startswith(kept.name):
                     each.unlink()
     new = _read_nightly_answers(kept, night)
-    found = [_Comparison.build(each, old.get(_request_key(each.recorded), ()), new.get(_request_key(each.recorded), ()))
-             for each in plan.chosen]  # fmt: skip
+    keys = [_request_key(each.recorded) for each in plan.chosen]
+    found = [_Comparison(each, old.get(key, ()), new.get(key, ())) for each, key in zip(plan.chosen, keys, strict=True)]
     verdicts = _judge_models(found)
     code = _choose_exit_code(verdicts)
     if code is Exit.OK:
@@ -258,13 +259,12 @@ def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) 
         raise SettingsError("names what a server kept")
     if any(_is_provider_tool(tool) for tool in body.get("tools") or ()):
         raise SettingsError("runs tools of the provider")
-    headers = build_live_headers(recorded, os.environ, advise_record(loaded, recorded.cassette))
-    most = estimate_max_cost(recorded)
-    if limit is not None and most is None:
+    made = build_live_request(recorded, loaded)
+    if limit is not None and made.most is None:
         raise SettingsError("nothing says what an answer costs at the most, which --max-cost needs")
-    if limit is not None and most is not None and most > limit:
-        raise SettingsError(f"one answer may cost {dollars(most)}, more than --max-cost")
-    return LiveRequest(recorded, headers, find_live_upstream(recorded, dict(loaded.settings.upstream)), most)
+    if limit is not None and made.most is not None and made.most > limit:
+        raise SettingsError(f"one answer may cost {dollars(made.most)}, more than --max-cost")
+    return made
 
 
 def _is_provider_tool(tool: object) -> bool:
@@ -403,33 +403,28 @@ def _read_baseline_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str,
     return {name: [each for each in found if each.is_success] for name, found in every.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Comparison:
     sampled: LiveRequest
-    recorded: AnswerContract
     earlier: Sequence[AnswerContract]
     """Answers of nights before; empty in the first one."""
     new: Sequence[AnswerContract]
-    gone: Sequence[str]
-    shape: Sequence[str]
 
-    @classmethod
-    def build(
-        cls, sampled: LiveRequest, earlier: Sequence[AnswerContract], new: Sequence[AnswerContract]
-    ) -> _Comparison:
-        recorded = read_contract(sampled.recorded)
-        return cls(
-            sampled,
-            recorded,
-            earlier,
-            new,
-            list_provider_refusals(new),
-            compare_shapes(list(earlier) or [recorded], new),
-        )
+    @cached_property
+    def recorded(self) -> AnswerContract:
+        return read_contract(self.sampled.recorded)
 
     @property
     def baseline(self) -> Sequence[AnswerContract]:
         return self.earlier or [self.recorded]
+
+    @cached_property
+    def gone(self) -> list[str]:
+        return list_provider_refusals(self.new)
+
+    @cached_property
+    def shape(self) -> list[str]:
+        return compare_shapes(self.baseline, self.new)
 
     @property
     def good_answers(self) -> list[AnswerContract]:
@@ -554,8 +549,8 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
                 "calls": [
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
-                        "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": list(call.gone),
-                        "shape": list(call.shape), "otherwise": call.behaves_differently, "reworded": call.is_reworded,
+                        "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": call.gone,
+                        "shape": call.shape, "otherwise": call.behaves_differently, "reworded": call.is_reworded,
                     }
                     for call in each.calls
                 ],

@@ -31,7 +31,12 @@ def faults(
             "Kinds:  llmproxy run --faults KIND -- COMMAND  affects each call once,  KIND@3  only the third call"
         )
     for kind in kinds:
-        print_line("\n".join(_format_kind(kind)))
+        takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
+        print_line(f"\n  {kind.name:<21}{kind.about}")
+        print_line(f"  {'a robust agent':<21}{kind.sound}")
+        print_line(f"  {'example':<21}- {{kind: {kind.name}{takes}, call: 2}}")
+        for each in kind.takes:
+            print_line(f"  {'':<21}    {each.name}: {each.about}")
     if name:
         return
     print_line(
@@ -41,13 +46,3 @@ def faults(
     for preset, about in PRESETS.items():
         print_line(f"  {preset:<15}{about}")
     print_line("\nOne fault at a time, at each call:  llmproxy run --faults sweep -- COMMAND")
-
-
-def _format_kind(kind: FaultKind) -> list[str]:
-    takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
-    return [
-        f"\n  {kind.name:<21}{kind.about}",
-        f"  {'a robust agent':<21}{kind.sound}",
-        f"  {'example':<21}- {{kind: {kind.name}{takes}, call: 2}}",
-        *(f"  {'':<21}    {each.name}: {each.about}" for each in kind.takes),
-    ]

@@ -14,7 +14,7 @@ import typer
 from llmproxy.advice import format_store_option, quote_word
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.import_files import Importer, group_files, show_progress
+from llmproxy.cli.parts.import_files import Importer, group_files
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url
@@ -87,8 +87,9 @@ def import_(
     importer = Importer(Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
-    with open_store(path, writable=True, now=time.time) as database:
-        for name, pieces in show_progress(work):
+    progress = ProgressLine("importing", "cassette")
+    with open_store(path, writable=True, now=time.time) as database, progress:
+        for name, pieces in progress.iterate(work.items(), len(work)):
             importer.import_cassette(database, name, pieces)
     if importer.cassettes:
         typer.echo(importer.format_report(path, " ".join(quote_word(str(file)) for file in files)))

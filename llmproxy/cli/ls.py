@@ -131,13 +131,14 @@ def _print_cassettes(
     infos: Sequence[CassetteInfo], children: Mapping[tuple[str, int], Fork], failed: Mapping[tuple[str, int], int]
 ) -> None:
     """Print a row for each cassette; `children` are forks, `failed` counts calls, both by name and sample."""
-    state: Column[CassetteInfo] = Column(
-        "state",
-        lambda info: _describe_state(
-            info, children.get((info.name, info.sample)), failed.get((info.name, info.sample), 0)
-        ),
-    )
-    _print_columns([*CASSETTE_COLUMNS, state], infos)
+
+    def describe_state(info: CassetteInfo) -> str:
+        fork, lost = children.get((info.name, info.sample)), failed.get((info.name, info.sample), 0)
+        left = f"incomplete, {lost} failed" if lost else "incomplete: interrupted, or its test failed"
+        state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else left
+        return state if fork is None else f"{state}, {fork.describe_origin()}"
+
+    _print_columns([*CASSETTE_COLUMNS, Column("state", describe_state)], infos)
 
 
 CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
@@ -148,12 +149,6 @@ CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
     Column("out", lambda info: number(info.tokens_out), measure=True),
     Column("last", lambda info: when(info.last_at)),
 )
-
-
-def _describe_state(info: CassetteInfo, fork: Fork | None, failed: int) -> str:
-    left = f"incomplete, {failed} failed" if failed else "incomplete: interrupted, or its test failed"
-    state = "complete" if info.closed_cleanly else f"recorded by {info.holder}" if info.holder else left
-    return state if fork is None else f"{state}, {fork.describe_origin()}"
 
 
 def _format_operation(row: RowSummary) -> str:

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
 import typer
 
@@ -90,26 +89,22 @@ def prune(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete replaced, unused or old recordings, after showing them and asking."""
-    asked = PruneOptions(superseded, unused, cassette, older_than, yes)
+    whole = not superseded and not unused and (cassette is not None or older_than is not None)
     places = paths or [resolve_store_path(store)]
     if cassette is not None:
         _require_cassette(places, cassette)
-    done = [_prune_store(path, asked) for path in places]
+    done = []
+    for path in places:
+        with open_given(path, writable=True) as database:
+            rows = database.list_summaries(cassette, superseded=True)
+            if older_than is not None:
+                until = time.time() - older_than * _DAY
+                rows = [row for row in rows if row.started_at < until]
+            if not whole:
+                rows = _pick_rows(database, rows, superseded=superseded or not unused, unused=unused)
+            done.append(_confirm_and_delete(database, rows, yes=yes))
     if not all(done):
         raise typer.Exit(int(Exit.FAILED))
-
-
-class PruneOptions(NamedTuple):
-    superseded: bool
-    unused: bool
-    cassette: str | None
-    older_than: float | None
-    yes: bool
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether whole cassettes, or all old recordings, are deleted."""
-        return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
 
 
 def _require_cassette(places: Collection[Path], cassette: str) -> None:
@@ -129,19 +124,8 @@ def _require_cassette(places: Collection[Path], cassette: str) -> None:
         raise lacking[0]
 
 
-def _prune_store(path: Path, asked: PruneOptions) -> bool:
-    """Delete the selected recordings of one store; returns False if the user declined."""
-    with open_given(path, writable=True) as database:
-        rows = database.list_summaries(asked.cassette, superseded=True)
-        if asked.older_than is not None:
-            until = time.time() - asked.older_than * _DAY
-            rows = [row for row in rows if row.started_at < until]
-        superseded = asked.superseded or not asked.unused
-        chosen = rows if asked.is_whole else _pick_rows(database, rows, superseded=superseded, unused=asked.unused)
-        return _confirm_and_delete(database, chosen, yes=asked.yes)
-
-
 def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
+    """Delete recordings; returns False if the user declined."""
     if not chosen:
         print_line(f"There is nothing to delete in {show_store(database.path)}.")
         return True

@@ -18,7 +18,6 @@ from llmproxy.cli.parts.suite_run_helpers import advise_recording
 from llmproxy.core.cassettes.formats import open_source, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_stores
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.report.events import Event
 from llmproxy.report.merge_reports import detect_report_kind, merge_shard_reports, read_shard_report
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 
@@ -74,27 +73,23 @@ def classify_inputs(given: Sequence[Path]) -> MergeInputs:
     """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
     found = MergeInputs()
     try:
-        _classify_paths(given, found)
+        for path in given:
+            if not path.exists():
+                raise SettingsError(f"There is no file or folder {path}.")
+            if path.is_dir():
+                for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
+                    _classify_file(each, found)
+                kept = (each for each in path.rglob("*") if each.suffix in _YAML and each.is_file())
+                if path not in found.folders and any(review_yaml.recognises(open_source(each)) for each in kept):
+                    found.folders.append(path)
+            elif not _classify_file(path, found):
+                raise SettingsError(
+                    f"{path} is nothing that can be merged.",
+                    hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
+                )
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     return found
-
-
-def _classify_paths(given: Sequence[Path], found: MergeInputs) -> None:
-    for path in given:
-        if not path.exists():
-            raise SettingsError(f"There is no file or folder {path}.")
-        if path.is_dir():
-            for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
-                _classify_file(each, found)
-            kept = (each for each in path.rglob("*") if each.suffix in _YAML and each.is_file())
-            if path not in found.folders and any(review_yaml.recognises(open_source(each)) for each in kept):
-                found.folders.append(path)
-        elif not _classify_file(path, found):
-            raise SettingsError(
-                f"{path} is nothing that can be merged.",
-                hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
-            )
 
 
 def _classify_file(path: Path, found: MergeInputs) -> bool:
@@ -150,21 +145,17 @@ def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_shard_reports(parts, advise_recording)
-    _write_reports(done.events, wanted)
+    for text in wanted:
+        handler = make_report_handler(text)
+        for event in done.events:
+            handler.handle(event)
+        try:
+            handler.close()
+        except OSError as error:
+            raise MachineError(f"--report {text!r} could not be written: {error.strerror or error}.") from error
     for text in done.missing:
         typer.echo(f"llmproxy: {text}", err=True)
     files = ", ".join(text.partition("=")[2] or text for text in wanted)
     there, of = len({part.number for part in parts}), format_count(parts[0].shard["of"], "part")
     typer.echo(f"{there} of {of} merged into {files}; the test ends with {done.exit_code}.")
     return int(Exit.ENVIRONMENT) if done.missing else done.exit_code
-
-
-def _write_reports(events: Sequence[Event], wanted: Sequence[str]) -> None:
-    for text in wanted:
-        handler = make_report_handler(text)
-        for event in events:
-            handler.handle(event)
-        try:
-            handler.close()
-        except OSError as error:
-            raise MachineError(f"--report {text!r} could not be written: {error.strerror or error}.") from error

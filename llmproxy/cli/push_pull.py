@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url, resolve_store_path
 from llmproxy.core.cassettes.merging import copy_cassette
@@ -37,34 +38,27 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
         new: str | None = _AS,
         instead: bool = _REPLACE,
     ) -> None:
-        _copy_cassettes(names, store, file, new, instead=instead, there=name == "push")
-
-
-def _copy_cassettes(
-    names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool
-) -> None:
-    refuse_url(file)
-    path = resolve_store_path(store)
-    if find_store_server(path) is None:
-        raise SettingsError(
-            f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
-            hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",
-        )
-    if new is not None and len(names) > 1:
-        raise SettingsError("--as names one cassette.")
-    here = Path(file)
-    source, target = (here, path) if there else (path, here)
-    holder = f"llmproxy {'push' if there else 'pull'} {os.getpid()} on {platform.node()}"
-    with (
-        open_store(source, writable=False, now=time.time, whole=False) as one,
-        open_store(target, writable=True, now=time.time, whole=False) as other,
-    ):
-        for name in names:
-            one.refresh_cassette(name)
-            other.refresh_cassette(new or name)
-            with ProgressLine(f"bringing {to_line(name)} to {show_store(target)}"):
-                done = copy_cassette(one, other, name, new or name, instead=instead, holder=holder)
-            many = f"{done.interactions} interaction{'s' * (done.interactions != 1)}"
-            said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"
-            before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
-            typer.echo(f"{new or name}: {said}{before}.")
+        refuse_url(file)
+        path = resolve_store_path(store)
+        if find_store_server(path) is None:
+            raise SettingsError(
+                f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
+                hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",
+            )
+        if new is not None and len(names) > 1:
+            raise SettingsError("--as names one cassette.")
+        source, target = (file, path) if name == "push" else (path, file)
+        holder = f"llmproxy {name} {os.getpid()} on {platform.node()}"
+        with (
+            open_store(source, writable=False, now=time.time, whole=False) as one,
+            open_store(target, writable=True, now=time.time, whole=False) as other,
+        ):
+            for cassette in names:
+                one.refresh_cassette(cassette)
+                other.refresh_cassette(new or cassette)
+                with ProgressLine(f"bringing {to_line(cassette)} to {show_store(target)}"):
+                    done = copy_cassette(one, other, cassette, new or cassette, instead=instead, holder=holder)
+                many = format_count(done.interactions, "interaction")
+                said = f"there already, the same {many}" if done.same else f"{many} brought to {show_store(target)}"
+                before = f"; {done.replaced} that it had there are replaced" if done.replaced else ""
+                typer.echo(f"{new or cassette}: {said}{before}.")

@@ -244,7 +244,7 @@ class ReplayEnding:
             write_stderr_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
             return code or Exit.ENVIRONMENT
         if report.misses:
-            write_stderr_lines(*(f"{text}" for text in report.miss_texts[:1]))
+            write_stderr_lines(*report.miss_texts[:1])
             return Exit.MISS
         if report.refused and not report.recorded:
             return Exit.USAGE if unmatched else code

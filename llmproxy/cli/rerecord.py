@@ -83,7 +83,8 @@ def rerecord(
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
         raise typer.Exit(_rerecord_changed(flags, get_run_options(ctx), command, names))
-    if not _rerecord_all([_prepare_request(each, loaded) for each in found], store, loaded.settings.max_cost):
+    asked = [build_live_request(each, loaded) for each in found]
+    if not _rerecord_all(asked, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
@@ -104,7 +105,7 @@ class LiveRequest(NamedTuple):
     upstream: str
     """``NAME=URL``; empty for the provider's own host."""
     most: Decimal | None
-    """Maximum cost of an answer in US dollars; None without a limit."""
+    """Maximum cost of an answer in US dollars; None if unknown."""
 
     @property
     def label(self) -> str:
@@ -126,19 +127,15 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
     return found
 
 
-def _prepare_request(found: Interaction, loaded: Loaded) -> LiveRequest:
+def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
     """Return a request to send. Raises SettingsError."""
-    headers = build_live_headers(found, os.environ, advise_record(loaded, found.cassette))
-    target = find_live_upstream(found, dict(loaded.settings.upstream))
-    return LiveRequest(found, headers, target, estimate_max_cost(found))
-
-
-def estimate_max_cost(recorded: Interaction) -> Decimal | None:
-    """Return the maximum cost of a new answer in US dollars; None if unknown."""
-    tokens, body = recorded.usage.input, parse_json(recorded.request.body)
-    if tokens is None or not isinstance(body, dict):
-        return None
-    return compute_maximum_cost(recorded.provider, recorded.model, int(tokens * MARGIN) + 1, body)
+    headers = _build_live_headers(found, os.environ, advise_record(loaded, found.cassette))
+    target = _find_live_upstream(found, dict(loaded.settings.upstream))
+    tokens, body = found.usage.input, parse_json(found.request.body)
+    most = None
+    if tokens is not None and isinstance(body, dict):
+        most = compute_maximum_cost(found.provider, found.model, int(tokens * MARGIN) + 1, body)
+    return LiveRequest(found, headers, target, most)
 
 
 def _rerecord_all(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
@@ -183,7 +180,7 @@ def _store_good_answer(question: LiveRequest, made: Interaction, store: Path | N
     return (question.most or Decimal(0)) if cost is None else cost
 
 
-def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
+def _build_live_headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
     """Return headers with a key from the environment if one was recorded; `record` is advice. Raises SettingsError."""
     request = found.request
     if is_websocket_body(found.response.headers):
@@ -211,7 +208,7 @@ def build_live_headers(found: Interaction, env: Mapping[str, str], record: str) 
     return (*plain, (fields[name], env[name]) if fields[name] else ("authorization", f"Bearer {env[name]}"))
 
 
-def find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
+def _find_live_upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     """Return the upstream as ``NAME=URL``; empty for the provider's own host.
 
     A recording may come from somebody else, so its recorded upstream does not decide where our key is sent. Raises

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from llmproxy.advice import format_command
 from llmproxy.amounts import align_rows, format_count, format_seconds, number
-from llmproxy.cli.parts.printing import ProgressLine
 from llmproxy.cli.parts.store_arguments import find_cassette
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_head_notes
 from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
@@ -24,7 +23,7 @@ from llmproxy.core.cassettes.formats import (
 )
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
-from llmproxy.core.forks.fork_rows import Fork, store_fork
+from llmproxy.core.forks.fork_rows import store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import write_notes
@@ -107,26 +106,15 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
     forms: dict[str, Format] = {}
     for piece in pieces:
         source = open_source(piece.path, models)
-        form = piece.form or _recognise_format(source)
+        form = piece.form or recognise_format(source)
+        if form is None:
+            raise CassetteCorrupt(
+                f"{source.name}: this is not a file of recordings of any format that we know.",
+                hint=f"`llmproxy import --format KIND` forces one: {', '.join(FORMATS)}.",
+            )
         forms[form.name] = form
         sources.setdefault(form.name, []).append(source)
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
-
-
-def _read_fork(pieces: Sequence[ImportFile]) -> Fork | None:
-    """Return the fork record of a cassette's file; None for several files. Raises CassetteError."""
-    source = open_source(pieces[0].path)
-    return review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
-
-
-def _recognise_format(source: Source) -> Format:
-    found = recognise_format(source)
-    if found is None:
-        raise CassetteCorrupt(
-            f"{source.name}: this is not a file of recordings of any format that we know.",
-            hint=f"`llmproxy import --format KIND` forces one: {', '.join(FORMATS)}.",
-        )
-    return found
 
 
 def load_file_or_cassette(
@@ -140,11 +128,6 @@ def load_file_or_cassette(
     if database is None:
         raise CassetteNotFound(f"there is no file {what}.")
     return list(database.iter_interactions(*find_cassette(database, what)))
-
-
-def show_progress(work: Mapping[str, list[ImportFile]]) -> Iterator[tuple[str, list[ImportFile]]]:
-    with ProgressLine("importing", "cassette") as working:
-        yield from working.iterate(work.items(), len(work))
 
 
 # -- import
@@ -184,7 +167,8 @@ class Importer:
         """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
-            recorded, fork = read_exchanges(pieces, self.models), _read_fork(pieces)
+            recorded, source = read_exchanges(pieces, self.models), open_source(pieces[0].path)
+            fork = review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
             notes = read_head_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
