@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.advice import StartCommand
-from llmproxy.cli.env import find_proxy_url
+from llmproxy.cli.env import find_proxy_url, open_control
 from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_run_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
@@ -27,7 +27,7 @@ from llmproxy.client.bypass_monitor import (
     read_lookups,
 )
 from llmproxy.client.child_env import find_upstreams
-from llmproxy.client.control import Control, ControlError
+from llmproxy.client.control import ControlError
 from llmproxy.client.doctor import (
     BAD,
     NOTE,
@@ -74,10 +74,8 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     monitor = ProcessMonitor()
     seen = _read_process_env(monitor, pid) if pid else {}
     env = seen if pid else env
-    url = find_proxy_url(env)
-    found = []
-    control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
-    arrived = False
+    control = open_control(find_proxy_url(env))
+    found, url, arrived = [], control.url, False
     try:
         health = control.health()
         found.append(Diagnosis(OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))

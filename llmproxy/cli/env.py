@@ -24,7 +24,7 @@ from llmproxy.client.child_env import (
     plan_env,
 )
 from llmproxy.client.control import Control
-from llmproxy.client.proxy_process import read_proxy_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
 from llmproxy.client.session_reports import Health
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
@@ -54,9 +54,8 @@ def env(
             raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
         typer.echo(render_unset_commands(find_variables_to_unset(os.environ), form))
         return
-    url = url.rstrip("/") or find_proxy_url(os.environ)
-    control = Control(url, token=os.environ.get("LLMPROXY_TOKEN", ""))
-    health = control.health()
+    control = open_control(url)
+    url, health = control.url, control.health()
     interception = _write_ca_bundle(url, health) if intercept else None
     aws = (Path.home() / ".aws").is_dir()
     made = plan_env(
@@ -67,6 +66,11 @@ def env(
     typer.echo(render_assignments(made.changes, form))
     if form == "sh" and sys.stdout.isatty():
         typer.echo('# to set them in this shell: eval "$(llmproxy env)"', err=True)
+
+
+def open_control(url: str) -> Control:
+    """Return a client of the proxy at `url`; if empty, at :func:`find_proxy_url`. Raises SettingsError."""
+    return Control(url.rstrip("/") or find_proxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
 def find_proxy_url(environ: Mapping[str, str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,9 +62,9 @@ def scan(
             try:
                 if path.is_file() and is_store_file(path):
                     stores.append(path)
-                for where, what in _find_secrets(path, redactor):
-                    found.append(to_line(f"{path}: {where}: {what}"))
-                for where, who in _find_recorded_git_users(path):
+                secrets, people = _scan_file(path, redactor)
+                found += [to_line(f"{path}: {where}: {what}") for where, what in secrets]
+                for where, who in people:
                     named.setdefault(who, []).append(to_line(f"{path}: {where}: git names {who}"))
             except LLMProxyError as error:
                 failed.append(f"{path}: {error.message}")
@@ -118,44 +117,35 @@ def _read_file_or_store_copy(path: Path) -> bytes:
         return copied.read_bytes()
 
 
-def _find_secrets(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    if is_store_file(path):
-        recorded = list(_scan_store(path, redactor))
-        yield from recorded
-        if recorded:
-            return
-    text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
-    found = list_secret_lines(text, redactor)
-    if "\0" in text:  # in bytes of no text all but a key's own shape is chance
-        yield from (("in the file's bytes", name) for name in found if name in SHAPED)
-        return
-    for name, lines in found.items():
-        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
-        yield f"line {', '.join(map(str, lines[:_LINES]))}{more}", name
+def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return secrets, and people named by git in recorded texts (a shared file may name them), each with its place.
 
-
-def _find_recorded_git_users(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield people named by git in recorded texts: names that a shared file may contain."""
-    if path.is_file() and is_store_file(path):
+    Of a store, recordings are read, superseded ones too; its bytes only if these hold no secret. Raises CassetteError,
+    also for a foreign database.
+    """
+    people: list[tuple[str, str]] = []
+    secrets: list[tuple[str, str]] = []
+    is_store = path.is_file() and is_store_file(path)
+    if is_store:
         with open_store(path, writable=False, now=time.time) as database:
             for row in database.list_summaries(superseded=True):
-                one = database.load(row.id)
+                one, place = database.load(row.id), f"interaction {row.id} of cassette {row.cassette}"
+                for part, names in count_secrets_by_part(one, redactor).items():
+                    told = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
+                    secrets.append((f"{place}, {part}", told))
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
-                yield from ((f"interaction {row.id} of cassette {row.cassette}", who) for who in list_git_users(text))
-        return
+                people += [(place, who) for who in list_git_users(text)]
+        if secrets:
+            return secrets, people
     text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
-    for who, places in list_git_users(text).items() if "\0" not in text else ():
+    lines_by_name = list_secret_lines(text, redactor)
+    if "\0" in text:  # in bytes of no text all but a key's own shape is chance
+        return [("in the file's bytes", name) for name in lines_by_name if name in SHAPED], people
+    for name, lines in lines_by_name.items():
+        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
+        secrets.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", name))
+    for who, places in {} if is_store else list_git_users(text).items():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
-        yield f"line {', '.join(map(str, lines[:_LINES]))}{' and more' if len(lines) > _LINES else ''}", who
-
-
-def _scan_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Yield the texts of recordings, superseded ones too. Raises CassetteError, also for a foreign database."""
-    with open_store(path, writable=False, now=time.time) as database:
-        for row in database.list_summaries(superseded=True):
-            for part, names in count_secrets_by_part(database.load(row.id), redactor).items():
-                found_here = Counter(names)
-                yield (
-                    f"interaction {row.id} of cassette {row.cassette}, {part}",
-                    ", ".join(f"{name} x{count}" if count > 1 else name for name, count in found_here.items()),
-                )
+        more = " and more" if len(lines) > _LINES else ""
+        people.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", who))
+    return secrets, people

@@ -97,9 +97,11 @@ def _show_interaction(
     if as_json:
         print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
+    volatile = dict.fromkeys(f"{each['name']} {each['value']}" for each in values)
     for text in [
         *_format_head(found),
-        *_describe_bindings(found, values),
+        *([f"declared    {format_run_variables(found.run_variables)}"] if found.run_variables else []),
+        *([f"volatile fields       {', '.join(volatile)}"] if volatile else []),
         *([f"cassette    {fork.describe_origin()}"] if fork else []),
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
@@ -182,14 +184,6 @@ def _format_head(found: Interaction) -> list[str]:
         *([f"answered by {model}"] if model else []),
         *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
         *([f"made        {', '.join(found.made_ids)}"] if found.made_ids else []),
-    ]
-
-
-def _describe_bindings(found: Interaction, values: list[dict[str, str]]) -> list[str]:
-    told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
-    return [
-        *([f"declared    {format_run_variables(found.run_variables)}"] if found.run_variables else []),
-        *([f"volatile fields       {', '.join(told)}"] if told else []),
     ]
 
 

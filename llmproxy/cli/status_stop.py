@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import typer
 
-from llmproxy.cli.env import find_proxy_url
+from llmproxy.cli.env import open_control
 from llmproxy.client.control import Control, ControlError, ProxyUnreachable
 from llmproxy.client.session_reports import format_counts
 from llmproxy.errors import MachineError
@@ -20,7 +19,7 @@ _URL = typer.Option("", "--url", metavar="URL", help="URL of the proxy. [LLMPROX
 
 def status(url: str = _URL) -> None:
     """Show whether a proxy runs, its mode, and the counts of its sessions so far."""
-    control = _open_control(url)
+    control = open_control(url)
     health = control.health()
     typer.echo(f"{control.url}  mode {health.mode}  llmproxy {health.version}")
     for report in control.sessions():
@@ -33,15 +32,11 @@ def stop(url: str = _URL) -> None:
 
     The exit code is the proxy's own: 0, 3 if a recording was lost, 4 with --fail-on-miss or --strict.
     """
-    control = _open_control(url)
+    control = open_control(url)
     code = control.stop()
     _wait_until_gone(control)
     typer.echo(f"{control.url}  stopped" + (f" with exit code {code}" if code else ""))
     raise typer.Exit(code)
-
-
-def _open_control(url: str) -> Control:
-    return Control(url.rstrip("/") or find_proxy_url(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
 
 def _wait_until_gone(control: Control) -> None:

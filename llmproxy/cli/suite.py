@@ -6,13 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import typer
 
 from llmproxy.amounts import align_rows, format_count
+from llmproxy.cli.commands import make_typer_app
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstCommand, get_flags, load_settings
 from llmproxy.core.cassettes.anonymized_export import anonymize_all
 from llmproxy.core.cassettes.folder import build_slug
@@ -33,7 +33,7 @@ _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Defa
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Check and list YAML suites without running them, or make one.")
+    group = make_typer_app(no_args_is_help=True, help="Check and list YAML suites without running them, or make one.")
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
@@ -128,7 +128,7 @@ def from_session(
 
 def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
-    with closing(open_store(store, writable=False, now=time.time)) as opened:
+    with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
         recorded = anonymize_all(found, read_notes(opened, name))
         fork = find_fork(opened, name, sample)

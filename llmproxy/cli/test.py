@@ -153,10 +153,10 @@ def run_tests(
     limit = load_settings({"max_cost": max_cost or None}).settings.max_cost
     asked = TestOptions(
         flags=get_flags(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
-        step=step, runs=runs, parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going,
+        step=step, runs=runs, parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going,
         fast_waits=fast_waits, max_cost=limit, reports=tuple(report), baseline=baseline,
         rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
-        shard=shard, shard_times=shard_times, on=on, side_by_side=parallel, send=tuple(send), send_env=tuple(send_env),
+        shard=shard, shard_times=shard_times, on=on, send=tuple(send), send_env=tuple(send_env),
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.print_trend())
@@ -188,7 +188,7 @@ class TestOptions:
     grep: str = ""
     step: str = ""
     runs: int | None = None
-    parallel: int = 1
+    parallel: int | None = None
     last_failed: bool = False
     update: bool = False
     keep_going: bool = False
@@ -203,8 +203,6 @@ class TestOptions:
     shard: str = ""
     shard_times: Path | None = None
     on: str = ""
-    side_by_side: int | None = None
-    """Value of --parallel."""
     send: tuple[str, ...] = ()
     send_env: tuple[str, ...] = ()
 
@@ -265,24 +263,19 @@ class TestOptions:
             )
             return Exit.OK
         cases = cases if part is None else part.cases
-        self._check_cluster_options(settings)
-        if self.rejudge is not None and settings.settings.faults:
-            raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
-        if settings.settings.live:
-            self._check_live_options(settings, env)
+        self._check_options(settings, env)
         if settings.settings.faults.partition(":")[0] == "sweep":
             return self.run_sweep(cases, settings, env)
-        against = self.make_baseline_handlers([case.id for case in cases])
+        ids, against = [case.id for case in cases], list[Handler]()
+        if self.baseline is not None:
+            against.append(BaselineReport(read_baseline(self.baseline, ids), sys.stdout.write, ids))
         shown = make_suite_console(verbose=settings.settings.verbose)
         kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
         last = None if self.rejudge is not None else make_last_report_writer()
-        lived = (
-            [LiveTestDiff(settings, tests_store(settings), self.baseline, self._print_live_diff)]
-            if settings.settings.live
-            else []
-        )
+        if settings.settings.live:
+            against.append(LiveTestDiff(settings, tests_store(settings), self.baseline, self._print_live_diff))
         try:
-            heard = [*against, *lived, *kept, *([last] if last else []), *reports]
+            heard = [*against, *kept, *([last] if last else []), *reports]
             if self.on:
                 tested = self.run_on_ray(cases, settings, shown, heard, env, part)
             else:
@@ -294,17 +287,6 @@ class TestOptions:
         if self.rejudge is None:
             record_failed(Path.cwd(), tested.runs, tested.failed_ids)
         return tested.exit_code
-
-    def _check_live_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
-        if self.rejudge is not None:
-            raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
-        if settings.settings.faults:
-            raise SettingsError("--live and --faults exclude each other.")
-        if read_proxy_url(env):
-            hint = "Start that one with --live, or unset LLMPROXY_URL."
-            raise SettingsError(
-                "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
-            )
 
     def _print_live_diff(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
         for text in lines:
@@ -332,12 +314,6 @@ class TestOptions:
                 err=True,
             )
         return Exit.OK if lines else Exit.NOTHING
-
-    def make_baseline_handlers(self, cases: Sequence[str]) -> list[Handler]:
-        """Return handlers that compare with the baseline, if there is one. Raises SettingsError."""
-        if self.baseline is None:
-            return []
-        return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
     def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:
         from llmproxy.suite.selection import SelectionOptions, read_last_failed, select_cases
@@ -395,21 +371,32 @@ class TestOptions:
                     typer.echo(f"llmproxy: wrote {path}", err=True)
                 run_context.close()
 
-    def _check_cluster_options(self, settings: LoadedSettings) -> None:
-        if not self.on:
-            if self.send or self.send_env:
-                raise SettingsError(
-                    "--send and --send-env say what travels to the nodes of a cluster: they go with --on ray."
-                )
-            return
+    def _check_options(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
+        """Raise SettingsError for options that exclude each other."""
+        faults, live = settings.settings.faults, settings.settings.live
+        if not self.on and (self.send or self.send_env):
+            raise SettingsError(
+                "--send and --send-env say what travels to the nodes of a cluster: they go with --on ray."
+            )
         for flag, given in (
             ("--rejudge", self.rejudge),
             ("--update", self.update),
-            ("--live", settings.settings.live),
-            ("--faults sweep", settings.settings.faults.startswith("sweep")),
+            ("--live", live),
+            ("--faults sweep", faults.startswith("sweep")),
         ):
-            if given:
+            if given and self.on:
                 raise SettingsError(f"{flag} runs here: leave --on {self.on} out.")
+        if self.rejudge is not None and faults:
+            raise SettingsError("--rejudge runs no agent, so no call of one can meet --faults.")
+        if self.rejudge is not None and live:
+            raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
+        if live and faults:
+            raise SettingsError("--live and --faults exclude each other.")
+        if live and read_proxy_url(env):
+            raise SettingsError(
+                "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.",
+                hint="Start that one with --live, or unset LLMPROXY_URL.",
+            )
 
     def run_on_ray(
         self,
@@ -434,7 +421,7 @@ class TestOptions:
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
-        run_context = replace(self, parallel=self.side_by_side or max(len(order), 1)).make_run_context(
+        run_context = replace(self, parallel=self.parallel or max(len(order), 1)).make_run_context(
             None, [shown, OrderedEvents(handlers, order)], mode, part
         )
         flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
@@ -461,7 +448,7 @@ class TestOptions:
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Replay each case once for each injected fault; returns 1 if one breaks the agent."""
-        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
+        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings
         from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
@@ -490,7 +477,7 @@ class TestOptions:
                     code = max(code, print_findings(found, typed))
                     every[case.id] = as_plain(found)
         if self.as_json is not None:
-            write_findings(self.as_json, every)
+            write_json_result(self.as_json, every)
         return code
 
     def make_run_context(
@@ -502,7 +489,7 @@ class TestOptions:
 
         defaults, folder = read_project_table(Path.cwd())
         options = SuiteRunOptions(
-            mode=mode, runs=self.runs, parallel=self.parallel, keep_going=self.keep_going, label=self.step,
+            mode=mode, runs=self.runs, parallel=self.parallel or 1, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
             partly=self.is_partial,
         )  # fmt: skip

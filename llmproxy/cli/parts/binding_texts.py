@@ -37,12 +37,6 @@ def _shorten_value(text: str) -> str:
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def format_volatile_field(field: VolatileField) -> str:
-    """Return a volatile field as text: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
-    where = f' "{_shorten_value(field.before)}"' if field.before else f" {field.at}"
-    return f"{field.name} ({field.kind}, {to_line(field.tool) or 'anywhere'}{where})"
-
-
 def describe_run_variables(name: str, said: Sequence[str]) -> Iterator[str]:
     """Yield the run variables of a cassette's runs; nothing if it has none."""
     for each in said[:_RUNS]:
@@ -52,8 +46,13 @@ def describe_run_variables(name: str, said: Sequence[str]) -> Iterator[str]:
 
 
 def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterator[str]:
-    if fields:
-        yield f"{name}: volatile fields {', '.join(map(format_volatile_field, fields))}"
+    """Yield a cassette's volatile fields on a line: ``chunk_id (hex, exec_command "Chunk ID: ")``; nothing for none."""
+    told = []
+    for each in fields:
+        where = f' "{_shorten_value(each.before)}"' if each.before else f" {each.at}"
+        told.append(f"{each.name} ({each.kind}, {to_line(each.tool) or 'anywhere'}{where})")
+    if told:
+        yield f"{name}: volatile fields {', '.join(told)}"
 
 
 def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:

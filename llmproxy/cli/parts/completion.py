@@ -53,12 +53,15 @@ def adapt_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
-    return _complete_from_store(ctx, incomplete, _list_cassette_names)
+    return _complete_from_store(
+        ctx, incomplete, lambda store: (join_name(info.name, info.sample) for info in store.cassettes())
+    )
 
 
 def complete_models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a recorded model by litellm's name: ``openai/gpt-4o-mini``."""
-    return _complete_from_store(ctx, incomplete, _list_model_names)
+    query = "SELECT DISTINCT provider, model FROM interactions WHERE model IS NOT NULL"
+    return _complete_from_store(ctx, incomplete, lambda store: map("/".join, store.query(query)))
 
 
 def complete_words(words: Iterable[str]) -> Callable[[str], list[str]]:
@@ -66,7 +69,7 @@ def complete_words(words: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
 
-def _complete_from_store(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
+def _complete_from_store(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterable[str]]) -> list[str]:
     from llmproxy.core.store.file.store import open_store
     from llmproxy.settings import load
 
@@ -77,13 +80,3 @@ def _complete_from_store(ctx: typer.Context, incomplete: str, read: Callable[[St
         unfit = _NOT_FOR_ZSH.search if os.environ.get("_LLMPROXY_COMPLETE") == "complete_zsh" else lambda _: None
         return [name for name in known if name.startswith(incomplete) and name.isprintable() and not unfit(name)]
     return []
-
-
-def _list_cassette_names(store: Store) -> Iterator[str]:
-    for info in store.cassettes():
-        yield join_name(info.name, info.sample)
-
-
-def _list_model_names(store: Store) -> Iterator[str]:
-    for provider, model in store.query("SELECT DISTINCT provider, model FROM interactions WHERE model IS NOT NULL"):
-        yield f"{provider}/{model}"

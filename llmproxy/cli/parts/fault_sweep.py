@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import stat
@@ -28,7 +27,7 @@ from llmproxy.client.fault_sweep_judging import (
 )
 from llmproxy.client.fault_sweep_runner import Sweep, SweepOptions, SweepSession
 from llmproxy.client.proxy_process import ProxyHandle, find_program
-from llmproxy.errors import Exit, MachineError, SettingsError
+from llmproxy.errors import Exit, SettingsError
 from llmproxy.server_store_path import show_store
 from llmproxy.settings import Loaded
 
@@ -77,23 +76,19 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
                 record=advise_record(loaded),
             )
         )
-        typed = " ".join([asked.run_line, "--faults FAULT", *_spell_cassette(loaded), "--", shlex.join(asked.command)])
+        named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
+        same = [
+            f"--{name} {shlex.quote(value)}"
+            for name, value in named.items()
+            if loaded.sources[name].was_typed(environment=False)
+        ]
+        typed = " ".join([asked.run_line, "--faults FAULT", *same, "--", shlex.join(asked.command)])
         try:
             run.run()
         except KeyboardInterrupt:
             print_findings(run.findings, typed, asked.options.json)
             return Exit.INTERRUPTED
     return print_findings(run.findings, typed, asked.options.json)
-
-
-def _spell_cassette(loaded: Loaded) -> list[str]:
-    """Return the options that select the recording, as typed."""
-    named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
-    return [
-        f"--{name} {shlex.quote(value)}"
-        for name, value in named.items()
-        if loaded.sources[name].was_typed(environment=False)
-    ]
 
 
 def read_stdin() -> bytes | None:
@@ -126,12 +121,5 @@ def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | No
     for line in [*format_findings(findings), "", *summarize_findings(findings, typed)]:
         typer.echo(line)
     if file is not None:
-        write_findings(file, findings_to_json(findings))
+        write_json_result(file, findings_to_json(findings))
     return Exit.FAILED if any(each.weak for each in findings) else Exit.OK
-
-
-def write_findings(file: Path, found: object) -> None:
-    try:
-        file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise MachineError(f"--json {file} could not be written: {error.strerror or error}") from error

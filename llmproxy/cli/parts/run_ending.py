@@ -28,7 +28,7 @@ from llmproxy.report.proxy_console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
 
-def write_json_result(path: Path, told: Mapping[str, object]) -> None:
+def write_json_result(path: Path, told: object) -> None:
     try:
         path.write_text(json.dumps(told, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

@@ -68,7 +68,13 @@ def open_session(
             run_variables=declared,
             bind=str(settings.bind) if not loaded.is_default("bind") else None,
             faults=read_faults(settings),
-            live=read_live_channels(loaded),
+            live=None
+            if loaded.is_default("live")
+            else {
+                "live": [str(each) for each in settings.live],
+                "unknown_tool": str(settings.unknown_tool),
+                "read_only": list(settings.read_only),
+            },
         )
     except ControlError as error:
         if error.status != CONFLICT or settings.cassette != env.get(RUN_VARIABLE):
@@ -77,18 +83,6 @@ def open_session(
             f"this command stands within `llmproxy run` already, which serves cassette {settings.cassette}.",
             hint="Leave the inner `llmproxy run` out, or give it a cassette of its own: --cassette NAME.",
         ) from error
-
-
-def read_live_channels(loaded: Loaded) -> Mapping[str, Any] | None:
-    """Return the live channels, given or set, as a session takes them; None if there are none."""
-    settings = loaded.settings
-    if loaded.is_default("live"):
-        return None
-    return {
-        "live": [str(each) for each in settings.live],
-        "unknown_tool": str(settings.unknown_tool),
-        "read_only": list(settings.read_only),
-    }
 
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:

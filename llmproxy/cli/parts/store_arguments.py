@@ -67,6 +67,8 @@ def refuse_url(
 
 def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): given ones, and those in given folders."""
+    from llmproxy.core.cassettes.formats import open_source, recognise_format
+
     for path in given:
         refuse_url(path)
         if not path.is_dir():
@@ -75,15 +77,8 @@ def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
             if is_store_file(each):
                 yield each, True
-            elif each.suffix in _CASSETTES and _holds_recordings(each):
+            elif each.suffix in _CASSETTES and recognise_format(open_source(each)) is not None:  # not settings or such
                 yield each, False
-
-
-def _holds_recordings(path: Path) -> bool:
-    """Return whether a file of a folder holds recordings, and not settings or the like."""
-    from llmproxy.core.cassettes.formats import open_source, recognise_format
-
-    return recognise_format(open_source(path)) is not None
 
 
 @contextmanager

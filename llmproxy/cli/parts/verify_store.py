@@ -64,7 +64,9 @@ class Verifier:
             )
         self._print_outdated_keys(path, found)
         if self.rekey and not damaged:
-            self._rekey_store(path)
+            with open_given(path, writable=True) as database:
+                count = update_keys(database, self.rules, self.upstreams)
+            print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
         print_merges(merged)
         for text in told:
             print_line(text)
@@ -123,11 +125,6 @@ class Verifier:
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
                 print_line(f"To make them last: {format_command('verify --rekey', path)}")
-
-    def _rekey_store(self, path: Path) -> None:
-        with open_given(path, writable=True) as database:
-            count = update_keys(database, self.rules, self.upstreams)
-        print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 
 def _print_groups(what: str, groups: list[list[Rekeyed]]) -> None:
