@@ -16,17 +16,14 @@ from llmproxy.client.child_env import (
     NODE_OPTIONS,
     NODE_PRELOAD,
     URL_VARIABLE,
-    CaFiles,
-    combine_bundles,
     is_proxy_url,
     list_preset_bundles,
-    make_truststore,
+    make_ca_files,
     plan_env,
 )
 from llmproxy.client.control import Control
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
-from llmproxy.client.session_reports import Health
-from llmproxy.errors import MachineError, SettingsError
+from llmproxy.errors import SettingsError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
 from llmproxy.settings import find_reachable_host, load
 
@@ -56,7 +53,11 @@ def env(
         return
     control = open_control(url)
     url, health = control.url, control.health()
-    interception = _write_ca_bundle(url, health) if intercept else None
+    interception = None
+    if intercept:
+        ours = [path for path in list_preset_bundles(os.environ) if path.name != _BUNDLE]
+        # Beside the proxy's certificate, with the same lifetime.
+        interception = make_ca_files(url, health.ca, ours, Path(health.ca or "").parent / _BUNDLE)
     aws = (Path.home() / ".aws").is_dir()
     made = plan_env(
         url, session or None, os.environ, replay=health.mode in OFFLINE, interception=interception, aws_files=aws
@@ -106,17 +107,6 @@ def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
         names += [name for name in (NODE_CA, NODE_PROXY) if name in environ]
     names += [NODE_OPTIONS] if environ.get(NODE_OPTIONS) == NODE_PRELOAD else []
     return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
-
-
-def _write_ca_bundle(url: str, health: Health) -> CaFiles:
-    """Write the CA bundle next to the proxy's certificate, with the same lifetime."""
-    if health.ca is None:
-        raise MachineError(
-            f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
-        )
-    ca = Path(health.ca)
-    ours = [path for path in list_preset_bundles(os.environ) if path.name != _BUNDLE and path != ca]
-    return CaFiles(str(ca), str(combine_bundles(ca, ours, ca.parent / _BUNDLE)), make_truststore(ca, ca.parent))
 
 
 def _quote_fish(value: str) -> str:

@@ -137,13 +137,11 @@ def plan_env(
         key_names: The only keys that get a placeholder; None for all known ones.
     """
     notes: list[str] = []
-    if replay and base_urls and not interception:
-        quiet = {name: value for name, value in QUIET.items() if not env.get(name)}
-    else:
-        quiet = {}
+    quiet = {name: value for name, value in QUIET.items() if not env.get(name)}
     urls = _build_base_urls(session_url(url, session), env, notes) if base_urls else {}
     urls |= _copilot_env(url, session_url(url, session), env, notes, replay=replay) if urls else {}
-    others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {}), **quiet}
+    others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {})}
+    others |= quiet if replay and base_urls and not interception else {}
     others |= {} if env.get(HASH_SEED) else {HASH_SEED: "0"}
     if replay and base_urls:
         others |= {name: session_url(url, session) + path for name, path in SIGN_IN_URLS.items()}
@@ -293,6 +291,18 @@ def combine_bundles(ca: Path, others: Iterable[Path], target: Path) -> Path:
     except OSError as error:
         raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
     return target
+
+
+def make_ca_files(url: str, ca: str | None, others: Iterable[Path], bundle: Path) -> CaFiles:
+    """Write the bundle for a client of the proxy at `url`, and Java's truststore beside it.
+
+    Raises MachineError: it does not intercept (`ca` is None), or there is no certificate.
+    """
+    if ca is None:
+        raise MachineError(
+            f"the proxy at {url} does not intercept HTTPS.", hint="Start it with --forward, or leave --intercept out."
+        )
+    return CaFiles(ca, str(combine_bundles(Path(ca), others, bundle)), make_truststore(Path(ca), bundle.parent))
 
 
 def describe_certificate_problem(ca: Path, now: float | None) -> str:

@@ -61,21 +61,24 @@ def select_kinds(asked: str) -> list[FaultKind]:
 
 def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     """Return a trial for each fault kind and each replayed call to which it applies."""
-    found = list(_list_answered_calls(calls))
+    found = [
+        (each, build_fault_target(made))
+        for each in calls
+        if each.party == AGENT and each.decision == Decision.REPLAY and each.key
+        if (made := read_interaction(each)) is not None
+    ]
     return [
-        Trial(kind, number, each.key or "", each.occurrence or 1, _build_trial_rule(kind, each))
+        Trial(
+            kind,
+            number,
+            each.key or "",
+            each.occurrence or 1,
+            {"kind": kind.name, **(kind.sweep or {}), "recording": each.interaction, "call": 1},
+        )
         for kind in kinds
         for number, each, call in _number_eligible_calls(kind, found)
         if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
     ]
-
-
-def _list_answered_calls(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
-    """Yield the agent's calls answered by recordings, each with its form for fault rules."""
-    for each in calls:
-        made = read_interaction(each)
-        if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
-            yield each, build_fault_target(made)
 
 
 def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
@@ -87,10 +90,6 @@ def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]])
             if (each.key, each.occurrence) not in seen:
                 seen.add((each.key, each.occurrence))
                 yield number, each, call
-
-
-def _build_trial_rule(kind: FaultKind, call: Call) -> dict[str, Any]:
-    return {"kind": kind.name, **(kind.sweep or {}), "recording": call.interaction, "call": 1}
 
 
 class SweepOutcome(StrEnum):
@@ -256,32 +255,21 @@ def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool
 
 
 def format_findings(findings: Sequence[SweepFinding]) -> list[str]:
-    return align_rows([("fault", "call", "", "what the agent did"), *_build_rows(findings)])
-
-
-def _build_rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str]]:
+    rows = [("fault", "call", "", "what the agent did")]
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
-        for said, alike in groupby(some, _group_key):
+        for (outcome, detail), alike in groupby(some, _group_key):
             found = list(alike)
-            yield (
-                kind,
-                _format_ranges([each.trial.number for each in found]),
-                found[0].severity_mark,
-                _merge_outcomes(said, found),
-            )
+            seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepOutcome.RECOVERED else []
+            most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
+            text = f"{outcome}: {detail}" + (f", {most}" if most else "")
+            rows.append((kind, _format_ranges([each.trial.number for each in found]), found[0].severity_mark, text))
+    return align_rows(rows)
 
 
 def _group_key(finding: SweepFinding) -> tuple[str, str]:
     """Return the key by which findings share a row: the number of retries if all is well, else everything."""
     detail = finding.detail.partition(",")[0] if finding.outcome is SweepOutcome.RECOVERED else finding.detail
     return finding.outcome.value, detail
-
-
-def _merge_outcomes(said: tuple[str, str], found: Sequence[SweepFinding]) -> str:
-    outcome, detail = said
-    seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepOutcome.RECOVERED else []
-    most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
-    return f"{outcome}: {detail}" + (f", {most}" if most else "")
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:

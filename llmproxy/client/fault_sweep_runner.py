@@ -152,12 +152,15 @@ class Sweep:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 pending = [pool.submit(self._run_trial, trial) for trial in trials]
-                for number, each in enumerate(pending, 1):
-                    self.findings.append(each.result())
+                for number, found in enumerate(pending, 1):
+                    self.findings.append(found.result())
                     self._swept.tell(f"\r{number}/{len(trials)}")
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._kill_children()
+                with self._guard:
+                    self._ended = True
+                    for each in list(self._children):
+                        kill_group(each)
                 raise
 
     def _run_trial(self, trial: Trial) -> SweepFinding:
@@ -203,12 +206,6 @@ class Sweep:
         finally:
             self._children.discard(popen)
         return to_exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
-
-    def _kill_children(self) -> None:
-        with self._guard:
-            self._ended = True
-            for each in list(self._children):
-                kill_group(each)
 
 
 def _decode_tail(data: bytes) -> str:

@@ -66,10 +66,6 @@ class ProxyCommand:
     """Message to print before it starts: a download, or differing versions."""
 
 
-def _is_module_installed(module: str) -> bool:
-    return find_spec(module) is not None
-
-
 def _list_llmproxy_on_path(path: str) -> Iterator[str]:
     """Yield every ``llmproxy`` of a PATH in order, without duplicates."""
     seen: set[str] = set()
@@ -96,7 +92,7 @@ def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
 class MachineProbe:
     """Access to facts about this machine; tests pass their own."""
 
-    installed: Callable[[str], bool] = _is_module_installed
+    installed: Callable[[str], bool] = lambda module: find_spec(module) is not None
     """Returns whether a module is installed in this environment."""
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
@@ -200,8 +196,9 @@ class Proxy:
         """Wait until it serves and return its URL. Raises MachineError with its output if it ended or took too long."""
         deadline = time.monotonic() + self._command.patience
         while not self.url:
-            self.url = _find_address(self._log_lines)
-            if self.url:
+            said = [line for line in self._log_lines if line.startswith(_ANNOUNCED) and line.endswith("\n")]
+            if said:
+                self.url = str(json.loads(said[0])["serves"])
                 break
             if not self.is_alive or time.monotonic() > deadline:
                 waited = f"does not serve after {self._command.patience:g} s"
@@ -209,9 +206,9 @@ class Proxy:
                 self.end(seconds=1.0)
                 words = shlex.join(self._command.words)
                 hint = f"It was called as `{words}` ({self._command.source})."
-                said = self.log_text[-_TAIL:].strip() or "(it said nothing)"
-                own = said.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
-                raise MachineError(f"the proxy {state}:\n{said}" if own == said or state == waited else own, hint=hint)
+                tail = self.log_text[-_TAIL:].strip() or "(it said nothing)"
+                own = tail.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
+                raise MachineError(f"the proxy {state}:\n{tail}" if own == tail or state == waited else own, hint=hint)
             time.sleep(PAUSE)
         self._wait_for_answer(deadline)
         return self.url
@@ -336,11 +333,6 @@ def kill_group(popen: subprocess.Popen[bytes]) -> None:
 
 def _summary_file(log: Path) -> Path:
     return log.with_name(f"{log.name}.summary")
-
-
-def _find_address(lines: Sequence[str]) -> str:
-    found = (line for line in lines if line.startswith(_ANNOUNCED) and line.endswith("\n"))
-    return next((str(json.loads(line)["serves"]) for line in found), "")
 
 
 TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)

@@ -36,7 +36,9 @@ class ScenarioRunHooks:
     session: str = ""
     """Session of the running test, for calls outside an agent's turn. Empty: none."""
     ready: Callable[[], object] | None = None
-    """Waits until the proxy in the environment serves; called in a thread before a session is opened."""
+    """Waits until the proxy in the environment serves; called in a thread before a session is opened. Raises
+    MachineError.
+    """
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -46,11 +48,6 @@ class ScenarioRunHooks:
     def emit_run_end(self, scenario: Any, result: Any) -> None:
         if self.listener is not None:
             self.listener.on_run_end(scenario, result)
-
-    def wait_for_proxy(self) -> None:
-        """Wait for the proxy. Raises MachineError."""
-        if self.ready is not None:
-            self.ready()
 
 
 HOST = ScenarioRunHooks()

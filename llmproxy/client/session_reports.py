@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from llmproxy.amounts import dollars, format_count
 from llmproxy.errors import remove_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
 from llmproxy.proxy_calls import Call, Totals, describe_hits, describe_stubs
-
-if TYPE_CHECKING:
-    from llmproxy.core.forks.mock_parsing import UnusedMocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +76,6 @@ class Report(Totals):
             return ""
         kept = f"; what came is in cassette {told['cassette']}" if self.recorded else ""
         return f"its recording stays as it was: {told['why_not']}{kept}"
-
-    @property
-    def unused_mocks_error(self) -> UnusedMocks | None:
-        """Error of tool mocks that changed nothing; None without any."""
-        from llmproxy.core.forks.mock_parsing import find_unused_mocks
-
-        return find_unused_mocks(self.overrides)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

@@ -44,11 +44,7 @@ def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
     assert sum(isinstance(event, Finished) for event in listener.events) == 2
 
 
-def test_without_anybody_nothing_is_said_and_nothing_waited_for() -> None:
+def test_without_anybody_nothing_is_said() -> None:
     host = ScenarioRunHooks()
     assert host.handlers == ()
     host.emit_run_end(None, None)
-    host.wait_for_proxy()
-    waited: list[int] = []
-    ScenarioRunHooks(ready=lambda: waited.append(1)).wait_for_proxy()
-    assert waited == [1]

@@ -11,12 +11,10 @@ from typing import Any
 from llmproxy.cli.parts.printing import to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.client.child_env import (
-    CaFiles,
     EnvironmentPlan,
-    combine_bundles,
     find_upstreams,
     list_preset_bundles,
-    make_truststore,
+    make_ca_files,
     plan_env,
 )
 from llmproxy.client.control import CONFLICT, ControlError
@@ -24,7 +22,7 @@ from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
 from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_tools
 from llmproxy.client.tools.rewrite_mcp_config import rewrite
-from llmproxy.errors import MachineError, SettingsError
+from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 from llmproxy.settings import Loaded, Settings, list_options
 
@@ -113,7 +111,10 @@ def read_faults(settings: Settings) -> Mapping[str, Any] | None:
 def plan_environment(
     proxy: ProxyHandle, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
-    interception = write_child_ca_bundle(proxy, env, folder) if asked.options.intercept else None
+    interception = None
+    if asked.options.intercept:
+        ca, others = proxy.control.health().ca, list_preset_bundles(env)
+        interception = make_ca_files(proxy.url, ca, others, folder / "bundle.pem")
     aws = (Path.home() / ".aws").is_dir()
     return plan_env(
         proxy.url,
@@ -126,18 +127,6 @@ def plan_environment(
         recorded=asked.recorded,
         key_names=opened.key_names,
     )
-
-
-def write_child_ca_bundle(proxy: ProxyHandle, env: Mapping[str, str], folder: Path) -> CaFiles:
-    """Write the CA bundle for an intercepted child. Raises MachineError: no interception, or no certificate."""
-    ca = proxy.control.health().ca
-    if ca is None:
-        raise MachineError(
-            f"the proxy at {proxy.url} does not intercept HTTPS.",
-            hint="Start it with --forward, or leave --intercept out.",
-        )
-    bundle = combine_bundles(Path(ca), list_preset_bundles(env), folder / "bundle.pem")
-    return CaFiles(ca, str(bundle), make_truststore(Path(ca), folder))
 
 
 def refuse_start_only_flags(flags: Mapping[str, object]) -> None:

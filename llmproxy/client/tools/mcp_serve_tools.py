@@ -91,10 +91,6 @@ def _build_ls_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
-def _build_show_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
-    return ["show", _refuse_option(str(asked.get("what") or _get_asked_cassette(asked, serving)))]
-
-
 def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
@@ -118,7 +114,8 @@ TOOLS = (
     McpTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
-        "conversation.", {"what": _EITHER}, _build_show_words,
+        "conversation.", {"what": _EITHER},
+        lambda asked, serving: ["show", _refuse_option(str(asked.get("what") or _get_asked_cassette(asked, serving)))],
     ),
     McpTool(
         "why",

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import Any
 
 import llmproxy
 from llmproxy.advice import install_command
@@ -147,16 +147,15 @@ async def run_command(words: Sequence[str]) -> str:
             if child.returncode is None:  # too late, or cancelled
                 child.terminate()
                 await child.wait()
-        said = "\n".join(part for each in (out, err) if (part := _read_output(each).rstrip()))
+        parts = []
+        for each in (out, err):
+            each.seek(0)
+            parts.append(each.read().decode("utf-8", "replace").rstrip())
+        said = "\n".join(filter(None, parts))
     text = late + shorten_output(said, words[0])
     if child.returncode or late:
         raise CommandFailed(text) if text else ToolFailed(f"{words[0]} ended with exit code {child.returncode}.")
     return text or "(nothing)"
-
-
-def _read_output(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode("utf-8", "replace")
 
 
 def shorten_output(text: str, what: str) -> str:

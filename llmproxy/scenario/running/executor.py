@@ -299,7 +299,7 @@ class ScenarioExecutor:
                 )
             return None
         if HOST.ready is not None:
-            await asyncio.to_thread(HOST.wait_for_proxy)
+            await asyncio.to_thread(HOST.ready)
         models = [model for agent in self.agents for model in AdapterAttributes.of_adapter(agent).models]
         speaking = (each for each in self.agents if each.role is AgentRole.AGENT)
         how = {

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmproxy.client.session_reports import Report
+from llmproxy.core.forks.mock_parsing import find_unused_mocks
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE
@@ -504,7 +505,10 @@ class RunLifecycle[S, R]:
         if self._asked is not None and self.report is not None:
             if self._asked.must_inject and self.report.unused_faults:
                 raise UnusedFaults("\n".join(self.report.unused_faults))
-            if self._asked.how.get("mocks") is not None and (idle := self.report.unused_mocks_error) is not None:
+            if (
+                self._asked.how.get("mocks") is not None
+                and (idle := find_unused_mocks(self.report.overrides)) is not None
+            ):
                 raise idle
         if self.thorough and self.problems:
             said, self.problems = self.problems, []

@@ -66,7 +66,7 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
 
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     host = _make_backend(asked, asked.name or choose_server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
@@ -75,10 +75,6 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
         return shim.serve(lambda size: os.read(0, size))
     except KeyboardInterrupt:
         return 0
-
-
-def _raise_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
