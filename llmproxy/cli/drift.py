@@ -8,7 +8,6 @@ sample of the model's answers. Answers of nights without drift are the *earlier*
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections import Counter, defaultdict
@@ -30,8 +29,7 @@ from llmproxy.amounts import dollars
 from llmproxy.cli.parts.options import advise_record, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
-from llmproxy.cli.rerecord import LiveRequest, build_live_request
-from llmproxy.client.proxy_process import ensure_proxy
+from llmproxy.cli.rerecord import LiveRequest, build_live_request, start_recorder
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
 from llmproxy.core.providers.routing import family_of
@@ -326,14 +324,11 @@ def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: s
     """Send every call as often as planned, through a proxy that records the answers."""
     import httpx
 
-    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
-    upstreams = sorted({f"--upstream={each.upstream}" for each in plan.chosen if each.upstream})
-    options = ["--mode=record", f"--store={kept}", f"--cassette={night}", "--max-cost=", *upstreams]
     # The first answers of all calls come before the second ones: a budget that ends early has seen every call.
     work = [each for _ in range(plan.runs) for each in plan.chosen]
     with (
         ThreadPoolExecutor(_AT_ONCE) as pool,  # is left last: what waits for the proxy ends with it
-        ensure_proxy(options, env, started_by="llmproxy run") as proxy,
+        start_recorder(plan.chosen, kept, night) as proxy,
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:

@@ -73,12 +73,8 @@ def mcp(
         return
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
-    raise typer.Exit(
-        run_shim(
-            ShimOptions(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults),
-            os.environ,
-        )
-    )
+    path = None if store is None else str(store)
+    raise typer.Exit(run_shim(ShimOptions(command, name, proxy, session, mode, cassette, path, faults), os.environ))
 
 
 def serve(

@@ -249,7 +249,7 @@ class ReplayEnding:
         if report.refused and not report.recorded:
             return Exit.USAGE if unmatched else code
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
-            write_stderr_lines(*self.describe_trace_changes())
+            write_stderr_lines(*self.describe_trace_changes(said, report.cassette))
         return Exit.USAGE if unmatched else code
 
     def describe_overrides(self, said: Mapping[str, Any]) -> list[str]:
@@ -300,17 +300,10 @@ class ReplayEnding:
             if not each["used"]
         ]
 
-    def describe_trace_changes(self) -> list[str]:
-        report = self.report
-        if report is None or report.overrides is None:
-            return []
-        run = build_trace_from_calls(self.calls, report.cassette)
+    def describe_trace_changes(self, said: Mapping[str, Any], cassette: str) -> list[str]:
+        run, store = build_trace_from_calls(self.calls, cassette), self.loaded.settings.store
         try:
-            parent = Cassette.from_store(
-                self.loaded.settings.store,
-                cassette=report.overrides["parent"],
-                sample=report.overrides["parent_sample"],
-            )
+            parent = Cassette.from_store(store, cassette=said["parent"], sample=said["parent_sample"])
         except LLMProxyError:  # a proxy elsewhere, with a store of its own
             return []
         diff = ReplayDiff.compute(parent, run)

@@ -13,6 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from decimal import Decimal
 from email.utils import formatdate
@@ -32,7 +33,7 @@ from llmproxy.cli.parts.options import LivelessCommand, advise_record, get_flags
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
-from llmproxy.client.proxy_process import ensure_proxy
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
 from llmproxy.core.secrets.redact import has_redaction_placeholder
@@ -138,15 +139,22 @@ def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
     return LiveRequest(found, headers, target, most)
 
 
+def start_recorder(
+    asked: Sequence[LiveRequest], store: Path, cassette: str, log: Path | None = None
+) -> AbstractContextManager[ProxyHandle]:
+    """Start a proxy of our own that records the answers into a cassette of `store`. Raises MachineError."""
+    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
+    upstreams = sorted({f"--upstream={each.upstream}" for each in asked if each.upstream})
+    options = ["--mode=record", f"--store={store}", f"--cassette={cassette}", "--max-cost=", *upstreams]
+    return ensure_proxy(options, env, log=log, started_by="llmproxy run")
+
+
 def _rerecord_all(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
     """Send requests one after the other through a temporary proxy; return whether all succeeded."""
-    env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
-    upstreams = sorted({f"--upstream={each.upstream}" for each in questions if each.upstream})
     spent, good = Decimal(0), True
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
         path = Path(folder) / "new.db"
-        options = ["--mode=record", f"--store={path}", "--cassette=new", "--max-cost=", *upstreams]
-        with ensure_proxy(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy run") as proxy:
+        with start_recorder(questions, path, "new", Path(folder) / "proxy.log") as proxy:
             for each in questions:
                 if limit is not None and (each.most is None or spent + each.most > limit):
                     most = "nobody knows what it costs" if each.most is None else f"it may cost {dollars(each.most)}"

@@ -133,10 +133,6 @@ def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, fol
         recorded = anonymize_all(found, read_notes(opened, name))
         fork = find_fork(opened, name, sample)
     target = folder / f"{build_slug(cassette)}.yaml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
     write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))
     return target
 
@@ -149,11 +145,7 @@ def _choose_store(path: Path, *, given: bool) -> Path:
 def _write_suite(target: Path, text: str, *, force: bool = False, hint: str = "") -> None:
     if target.exists() and not force:
         raise SettingsError(f"{target} exists already.", hint=hint)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MachineError(f"cannot write {target}: {error.strerror or error}") from error
+    write_text(target, text)
 
 
 def _write_schema_beside(target: Path) -> None:

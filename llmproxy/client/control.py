@@ -105,17 +105,10 @@ class Control:
 
         Raises ControlError: it is open, a value is invalid, or the proxy may not go live.
         """
-        given: dict[str, object] = {
-            "cassette": cassette,
-            "under": under,
-            "mode": mode,
-            "speed": speed,
-            "exhausted": exhausted,
-            "sample": sample,
-            "upstreams": upstreams,
-        }
-        given |= {"overrides": overrides, "fork": fork, "run_variables": run_variables or None, "bind": bind}
-        given |= {"faults": faults, "mocks": mocks, **(live or {})}
+        given: dict[str, object] = {"cassette": cassette, "under": under, "mode": mode, "speed": speed}
+        given |= {"exhausted": exhausted, "sample": sample, "upstreams": upstreams, "overrides": overrides}
+        given |= {"fork": fork, "run_variables": run_variables or None, "bind": bind, "faults": faults, "mocks": mocks}
+        given |= live or {}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = time.monotonic() + patience
         while True:
@@ -207,11 +200,9 @@ class Control:
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
         rows = self._request("GET", _session_path(session, "lessons"))["lessons"]
+        names = ("recorded", "present", "path")
         return tuple(
-            LearnedField(
-                parse_volatile_field(row["field"]), *(str(row[name]) for name in ("recorded", "present", "path"))
-            )
-            for row in rows
+            LearnedField(parse_volatile_field(row["field"]), *(str(row[each]) for each in names)) for row in rows
         )
 
     def _request(self, method: str, path: str, body: object = None, *, timeout: float = TIMEOUT) -> dict[str, Any]:

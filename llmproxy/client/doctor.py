@@ -51,9 +51,8 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
     if proxied:
         found.append(Diagnosis(OK, f"{' '.join(proxied)} point to the proxy"))
         if env.get(NODE_PROXY) != "1":
-            found.append(
-                Diagnosis(BAD, f"{NODE_PROXY} is not 1: Node ignores the proxy variables", (f"export {NODE_PROXY}=1",))
-            )
+            text = f"{NODE_PROXY} is not 1: Node ignores the proxy variables"
+            found.append(Diagnosis(BAD, text, (f"export {NODE_PROXY}=1",)))
     elif intercepted:
         found.append(Diagnosis(BAD, "HTTPS_PROXY does not point to the proxy: nothing is intercepted"))
     if not ours and not proxied:
@@ -132,33 +131,20 @@ def check_processes(
     found = []
     for pid, addresses in past.items():
         who = seen[pid]
-        found.append(
-            Diagnosis(
-                BAD,
-                f"{who.program} ({pid}) {_describe_connections(addresses)} itself, past the proxy",
-                _advise_runtimes([who], intercepted=intercepted),
-            )
-        )
+        text = f"{who.program} ({pid}) {_describe_connections(addresses)} itself, past the proxy"
+        found.append(Diagnosis(BAD, text, _advise_runtimes([who], intercepted=intercepted)))
     names = (*(each.name for each in BASE_URLS), *PROXIES)
     for pid, who in seen.items():
-        env = who.env
-        if (
-            env is not None
-            and who.looks > 1
-            and not any(env.get(name) and is_proxy_url(env[name], url) for name in names)
-        ):
-            advice = (
-                "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it",
+        env = who.env or {}
+        ours = any(env.get(name) and is_proxy_url(env[name], url) for name in names)
+        if who.env is not None and who.looks > 1 and not ours:
+            why = (
+                "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it"
             )
-            found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", advice))
+            found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
     if not arrived and not past:
-        found.append(
-            Diagnosis(
-                NOTE,
-                "no connection to elsewhere was seen either",
-                _advise_runtimes(seen.values(), intercepted=intercepted),
-            )
-        )
+        advice = _advise_runtimes(seen.values(), intercepted=intercepted)
+        found.append(Diagnosis(NOTE, "no connection to elsewhere was seen either", advice))
     return found
 
 

@@ -58,24 +58,22 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
             )
             own = Path(tempfile.mkdtemp(dir=folder))
             mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
-            return SweepSession(
-                report.name, mine.command, plan_environment(proxy, report, env, mine, Path(folder)).apply_to(env)
-            )
+            plan = plan_environment(proxy, report, env, mine, Path(folder))
+            return SweepSession(report.name, mine.command, plan.apply_to(env))
 
-        run = Sweep(
-            SweepOptions(
-                options=start_options(flags, forward=asked.options.intercept),
-                env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
-                open=open_trial,
-                kinds=kinds,
-                jobs=jobs,
-                patience=asked.options.patience,
-                stdin=read_stdin(),
-                tell=make_progress_printer(),
-                started_by=asked.run_line,
-                record=advise_record(loaded),
-            )
+        swept = SweepOptions(
+            options=start_options(flags, forward=asked.options.intercept),
+            env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
+            open=open_trial,
+            kinds=kinds,
+            jobs=jobs,
+            patience=asked.options.patience,
+            stdin=read_stdin(),
+            tell=make_progress_printer(),
+            started_by=asked.run_line,
+            record=advise_record(loaded),
         )
+        run = Sweep(swept)
         named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
         same = [
             f"--{name} {shlex.quote(value)}"

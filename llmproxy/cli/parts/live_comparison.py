@@ -156,15 +156,8 @@ def compare_live_runs(
             for each in with_model:
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
                 told, _ = restate_run(recorded, mine, volatile, rules, loaded.settings.upstream)
-                made.append(
-                    ModelRun(
-                        str(each.live["cassette"]),
-                        read_behavior(mine),
-                        read_behavior(told),
-                        each.verdict,
-                        tuple(each.live["unknown"]),
-                    )
-                )
+                name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
+                made.append(ModelRun(name, read_behavior(mine), read_behavior(told), each.verdict, unknown))
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
     return ModelComparison(parent, read_behavior(recorded), tuple(made), verdict)

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -23,7 +23,7 @@ from llmproxy.cli.parts.completion import complete_cassettes, complete_words
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option, format_value, list_options, load, shown_path
+from llmproxy.settings import Loaded, Option, format_value, list_options, load, shown_path
 
 _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_all"
 
@@ -53,10 +53,14 @@ class SettingsCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         if self._derived is None:
-            made = _make_settings_parameters(free_port=self.free_port, live=not self.without_live)
-            settings = made if self.with_settings else []
             own_names = {each.name for each in self.params}
-            self._derived = _make_parameters([each for each in settings if each.name not in own_names])
+            facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if self.free_port else {}
+            settings = [
+                _make_option_parameter(option, facts.get(option.name))
+                for option in (list_options() if self.with_settings else ())
+                if option.has_flag and option.name not in own_names and not (self.without_live and option.of_live)
+            ]
+            self._derived = _make_parameters(settings)
             self._shared = _make_parameters(_make_run_parameters(self.run_options or self.name or "-"))
         own = super().get_params(ctx)
         at = len(self.params)  # behind them stands --help
@@ -127,8 +131,7 @@ class LivelessCommand(FreePortCommand):
 
 def get_flags(ctx: typer.Context) -> Mapping[str, object]:
     """Return the given values of derived flags by option; None if not given."""
-    flags: Mapping[str, object] = ctx.meta[_FLAGS]
-    return flags
+    return cast("Mapping[str, object]", ctx.meta[_FLAGS])
 
 
 def get_run_options(ctx: typer.Context) -> RunOptions:
@@ -151,31 +154,14 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
     return list(get_command(app).params)
 
 
-def _make_settings_parameters(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
-    facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if free_port else {}
-    return [
-        _make_option_parameter(option, facts.get(option.name))
-        for option in list_options()
-        if option.has_flag and (live or not option.of_live)
-    ]
-
-
 def _make_run_parameters(command: str) -> list[inspect.Parameter]:
     made, kinds = [], get_type_hints(RunOptions)
     for name, row in list_run_options(command).items():
         default = RUN_DEFAULTS[name]
-        limits: dict[str, Any] = dict(row.limits)
-        declared = typer.Option(
-            [] if default == () else default, *row.flag.split(), help=row.help[command], metavar=row.metavar, **limits
-        )
-        made.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=declared,
-                annotation=list[str] if default == () else kinds[name],
-            )
-        )
+        shown: dict[str, Any] = {"help": row.help[command], "metavar": row.metavar, **row.limits}
+        declared = typer.Option([] if default == () else default, *row.flag.split(), **shown)
+        kind = list[str] if default == () else kinds[name]
+        made.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind))
     return made
 
 
@@ -184,11 +170,8 @@ def _make_option_parameter(option: Option, facts: str | None) -> inspect.Paramet
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
     if facts is None:
-        facts = (
-            f"[{option.env}; default {format_value(option.default)}]"
-            if format_value(option.default)
-            else f"[{option.env}]"
-        )
+        usual = format_value(option.default)
+        facts = f"[{option.env}; default {usual}]" if usual else f"[{option.env}]"
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
     complete = complete_cassettes if option.name == "cassette" else complete_words(words) if len(words) > 1 else None
@@ -226,5 +209,5 @@ STORE = Path(protocol.TESTS_STORE)
 LAST_REPORT = Path(protocol.LAST_REPORT)
 
 
-def tests_store(settings: LoadedSettings) -> Path:
+def tests_store(settings: Loaded) -> Path:
     return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

@@ -153,11 +153,8 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
 
 def suggest_by_name(store: Readable, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
-    return (
-        f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
-        if store.has_recordings(typed, 1)
-        else ""
-    )
+    shown = f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
+    return shown if store.has_recordings(typed, 1) else ""
 
 
 def require_id(typed: str, wanted: str) -> int:
