@@ -14,7 +14,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.commands import make_typer_app
-from llmproxy.cli.parts.printing import format_size, print_json, print_line, print_table, to_line
+from llmproxy.cli.parts.printing import fit_columns, format_size, get_width, print_json, print_line, to_line
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cache_store import CacheStore
 
@@ -77,7 +77,8 @@ def entries(
         ]
         for each in found
     ]
-    print_table(["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows)
+    for text in fit_columns(["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows, get_width()):
+        print_line(text)
     for each in found if values else ():
         shown = each.value
         with suppress(ValueError):

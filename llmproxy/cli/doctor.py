@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import typer
 
@@ -19,7 +18,6 @@ from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
 from llmproxy.client.bypass_monitor import (
-    Address,
     MonitoredProcess,
     ProcessMonitor,
     find_lookup_bypasses,
@@ -38,7 +36,7 @@ from llmproxy.client.doctor import (
     check_processes,
     check_variables,
     diagnose_traffic,
-    parse_url_addresses,
+    parse_url_address,
 )
 from llmproxy.client.proxy_process import ensure_proxy, find_program, run_child
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -85,14 +83,14 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         found += check_certificates(env, health.ca, time.time())
         found.append(heard if arrived else Diagnosis(NOTE, heard.text))
     except ControlError as error:
-        _, port = _parse_url_address(url)
+        _, port = parse_url_address(url)
         start = StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
         advice = (start, "or say where it is: export LLMPROXY_URL=http://...")
         found.append(Diagnosis(BAD, error.message, advice))
     found += [*check_variables(env, url), *check_no_proxy(env, url)]
     if pid:
         found += check_processes(
-            monitor.seen, monitor.find_bypasses(_parse_url_address(url)), url, intercepted=False, arrived=arrived
+            monitor.seen, monitor.find_bypasses(parse_url_address(url)), url, intercepted=False, arrived=arrived
         )
     return found
 
@@ -117,18 +115,15 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     find_program(asked.command, env)
     monitor = ProcessMonitor()
     found = [] if monitor.is_supported else [Diagnosis(NOTE, "connections can only be watched on Linux")]
+    options = start_options(asked.flags, forward=asked.options.intercept)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        ensure_proxy(
-            start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.run_line
-        ) as proxy,
+        ensure_proxy(options, env, started_by=asked.run_line) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
-        found += [
-            Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
-            *check_variables(given, proxy.url, intercepted=asked.options.intercept),
-        ]
+        found.append(Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"))
+        found += check_variables(given, proxy.url, intercepted=asked.options.intercept)
         found += check_no_proxy(given, proxy.url)
         if asked.options.intercept:
             found += check_certificates(given, proxy.control.health().ca, time.time())
@@ -138,19 +133,12 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         by_name = find_lookup_bypasses(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close_session(opened.name)
-    upstreams = parse_url_addresses(find_upstreams(env, proxy.url).values())
-    past = monitor.find_bypasses(_parse_url_address(proxy.url), upstreams)
+    upstreams = frozenset(map(parse_url_address, find_upstreams(env, proxy.url).values()))
+    past = monitor.find_bypasses(parse_url_address(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
         monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [Diagnosis(OK if code == 0 else NOTE, f"the command ended with {code}"), diagnose_traffic(reports)]
     arrived = any(report.calls for report in reports)
-    return [
-        *found,
-        *check_processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived),
-    ]
-
-
-def _parse_url_address(url: str) -> Address:
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or 80
+    found += check_processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)
+    return found

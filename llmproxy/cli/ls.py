@@ -12,7 +12,7 @@ import typer
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.binding_texts import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.printing import escape_lines, print_json, print_line, print_table, to_line
+from llmproxy.cli.parts.printing import escape_lines, fit_columns, get_width, print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given, resolve_store_path
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
@@ -118,13 +118,16 @@ class Column[T]:
 
 def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     shown = [each for each in columns if not rows or any(map(each.if_any, rows))]
-    print_table(
+    lines = fit_columns(
         [each.head for each in shown],
         [[each.cell(row) for each in shown] for row in rows],
+        get_width(),
         alike=[each.head for each in shown if each.alike],
         measures=[each.head for each in shown if each.measure],
         breaks={each.head: each.narrowest for each in shown if each.narrowest},
     )
+    for text in lines:
+        print_line(text)
 
 
 def _print_cassettes(

@@ -163,7 +163,12 @@ def run_tests(
     with signals_as_interrupt():
         if changes:
             raise typer.Exit(_run_changes_trial(asked))
-        raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
+        if watch:
+            from llmproxy.suite.project_settings import rerun_on_change
+
+            tell = partial(typer.echo, err=True)
+            raise typer.Exit(rerun_on_change(lambda: asked.execute(os.environ), asked.paths, tell))
+        raise typer.Exit(asked.execute(os.environ))
 
 
 def _run_changes_trial(asked: TestOptions) -> int:
@@ -521,12 +526,6 @@ class TestOptions:
             said["store"] = without_secrets(str(said["store"]))
         proxy = start_options(said)
         return shlex.join(["llmproxy", "test", *(path for path in self.paths if path != "."), *words, *proxy])
-
-    def watch(self, env: Mapping[str, str]) -> int:
-        """Run, and again after each change, until Ctrl-C."""
-        from llmproxy.suite.project_settings import rerun_on_change
-
-        return rerun_on_change(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
 def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:

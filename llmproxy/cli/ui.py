@@ -29,7 +29,7 @@ from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_reader, read_report_document
 from llmproxy.report.merge_reports import detect_report_kind
 from llmproxy.scenario.lab.human_labels import write_label
-from llmproxy.server_store_path import find_store_server, is_server, show_store
+from llmproxy.server_store_path import is_server, show_store, store_exists
 from llmproxy.settings import shown_path
 from llmproxy.ui.queries import answer_question
 from llmproxy.ui.responses import Ask
@@ -109,7 +109,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     elif (
         what is None
         and last.is_file()
-        and (not _is_store_there(found := _choose_store(store)) or found == Path.cwd() / TESTS)
+        and (not store_exists(found := _choose_store(store)) or found == Path.cwd() / TESTS)
     ):
         yield _build_report_target(last, store)  # only tests ran here
     else:
@@ -148,7 +148,7 @@ def is_report(path: Path) -> bool:
 def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     """Return a report, with the store of its recordings if available."""
     found = _choose_store(store, of_tests=True)
-    start = {"start": "#/report", "report": True, "labels": True, "recordings": _is_store_there(found)}
+    start = {"start": "#/report", "report": True, "labels": True, "recordings": store_exists(found)}
     return ViewTarget(found, {**_describe_store(found), **start, "store": shown_path(path)}, path)
 
 
@@ -166,10 +166,6 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     both = [Path(loaded.settings.store), tests_store(loaded)]
     ranked = both[::-1] if of_tests else both
     return next((each for each in ranked if each.is_file()), ranked[0])
-
-
-def _is_store_there(path: Path) -> bool:
-    return path.is_file() or find_store_server(path) is not None
 
 
 def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:

@@ -168,11 +168,8 @@ def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> t
     return tuple(lines)
 
 
-def parse_url_addresses(urls: Iterable[str]) -> frozenset[Address]:
-    """Return host and port of base URLs with IP addresses; names are not resolved."""
-    found = set()
-    for url in urls:
-        parts = urlsplit(url)
-        host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
-        found.add((host, parts.port or (443 if parts.scheme == "https" else 80)))
-    return frozenset(found)
+def parse_url_address(url: str) -> Address:
+    """Return host and port of a URL; other names than localhost are not resolved."""
+    parts = urlsplit(url)
+    host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname or ""
+    return host, parts.port or (443 if parts.scheme == "https" else 80)

@@ -17,7 +17,7 @@ from llmproxy.client.doctor import (
     check_processes,
     check_variables,
     diagnose_traffic,
-    parse_url_addresses,
+    parse_url_address,
 )
 from llmproxy.client.session_reports import Report
 from tests.provider.tls import server_context
@@ -109,4 +109,5 @@ def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
 
 def test_addresses_of_upstreams_have_their_scheme_s_port() -> None:
     """What the agent was configured for is what it may go to by itself."""
-    assert parse_url_addresses(["https://10.0.0.1/v1", "http://localhost:9"]) == {("10.0.0.1", 443), ("127.0.0.1", 9)}
+    assert parse_url_address("https://10.0.0.1/v1") == ("10.0.0.1", 443)
+    assert parse_url_address("http://localhost:9") == ("127.0.0.1", 9)

@@ -62,17 +62,9 @@ def _ask_with_tool(create: Create, history: list[ChatCompletionMessageParam], sa
             continue
         result = get_weather(**json.loads(call.function.arguments))
         say(f"assistant  calls {call.function.name}({call.function.arguments})\ntool       {result}\n")
+        function: Any = {"name": call.function.name, "arguments": call.function.arguments}
         history += [
-            {
-                "role": "assistant",
-                "tool_calls": [
-                    {
-                        "id": call.id,
-                        "type": "function",
-                        "function": {"name": call.function.name, "arguments": call.function.arguments},
-                    }
-                ],
-            },
+            {"role": "assistant", "tool_calls": [{"id": call.id, "type": "function", "function": function}]},
             {"role": "tool", "tool_call_id": call.id, "content": result},
         ]
     answer = create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.content or ""

@@ -76,19 +76,6 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def print_table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    alike: Collection[str] = (),
-    measures: Collection[str] = (),
-    breaks: Mapping[str, int] = _NOWHERE,
-) -> None:
-    """Print columns, all of them in a pipe; on a terminal those chosen by :func:`fit_columns`."""
-    for text in fit_columns(head, rows, get_width(), alike, measures, breaks):
-        print_line(text)
-
-
 def fit_columns(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],

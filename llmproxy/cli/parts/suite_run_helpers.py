@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT, tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
@@ -47,9 +48,8 @@ def cut_shard(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
-    from llmproxy.suite.selection import (
-        add_runs_option,
-    )  # the schema of suites: `--help` and a wrong option need none of it
+    # late: the schema of suites, of which `--help` and a wrong option need nothing
+    from llmproxy.suite.selection import add_runs_option
 
     shard = parse_shard(text)
     weighed = weigh_items(
@@ -68,11 +68,8 @@ def emit_empty_shard(part: ShardCases, handlers: Sequence[Handler], mode: str, a
     for handler in handlers:
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
         handler.handle(Completed(exit_code=int(Exit.OK), seconds=0.0))
-    many = len(part.told["items"])
-    return (
-        f"part {part.told['number']}/{part.told['of']} has none of {many} "
-        f"{'scenario' if many == 1 else 'scenarios'}: nothing to run"
-    )
+    many = format_count(len(part.told["items"]), "scenario")
+    return f"part {part.told['number']}/{part.told['of']} has none of {many}: nothing to run"
 
 
 def advise_recording(unrecorded: Sequence[str], shard: Mapping[str, Any], some_runs: bool) -> str:

@@ -26,25 +26,17 @@ _PROGRAMS = ("demo_tools_agent.py", "demo_ticket_server.py")
 _TITLE = "Printer on floor 3 is broken"
 
 
-def answer_as_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
-    last = messages[-1]
-    if last["role"] == "tool":
-        return {"role": "assistant", "content": f"Done: {last['content']}."}
-    call = {"name": "create_ticket", "arguments": json.dumps({"title": _TITLE})}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
-    }
-
-
 class _DemoModelHandler(BaseHTTPRequestHandler):
     """Implements the part of OpenAI's chat completions that the agent uses."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said = answer_as_model(asked["messages"])
-        why = "tool_calls" if said["content"] is None else "stop"
+        last, why = asked["messages"][-1], "tool_calls"
+        call = {"name": "create_ticket", "arguments": json.dumps({"title": _TITLE})}
+        calls = [{"id": "call_1", "type": "function", "function": call}]
+        said = {"role": "assistant", "content": None, "tool_calls": calls}
+        if last["role"] == "tool":
+            said, why = {"role": "assistant", "content": f"Done: {last['content']}."}, "stop"
         used = {"prompt_tokens": 60, "completion_tokens": 20, "total_tokens": 80}
         choice = {"index": 0, "message": said, "finish_reason": why}
         told = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": asked["model"]}

@@ -115,11 +115,7 @@ def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) ->
 
 
 def _rewrite_server(
-    name: str,
-    server: Any,
-    config: ToolsConfig,
-    run: tuple[str, str],
-    shim: Sequence[str],
+    name: str, server: Any, config: ToolsConfig, run: tuple[str, str], shim: Sequence[str]
 ) -> tuple[Any, str]:
     url, session = run
     command, args = (server.get("command"), server.get("args", [])) if isinstance(server, dict) else (None, None)
