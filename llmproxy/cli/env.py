@@ -92,9 +92,7 @@ def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and placeholder keys."""
     try:
         url = find_proxy_url(environ)
-    except (
-        SettingsError
-    ):  # which address was ours is not known any more: what is marked as ours is taken back all the same
+    except SettingsError:  # our address is not known any more: what is marked as ours is taken back all the same
         url = ""
     names = [
         name

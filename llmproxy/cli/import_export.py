@@ -1,6 +1,4 @@
-"""``llmproxy import``, ``export`` and ``textconv``: convert between stores and files, ours and those of other
-programs.
-"""
+"""``llmproxy import``, ``export`` and ``textconv``: convert between stores and files, ours and other programs'."""
 
 from __future__ import annotations
 
@@ -150,10 +148,8 @@ def export(
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
             raise build_no_cassette_error(database, join_name(settings.cassette, sample or 1))
-        fork, fields = (
-            _find_fork_if_exportable(database, settings.cassette, written),
-            read_notes(database, settings.cassette),
-        )
+        fork = _find_fork_if_exportable(database, settings.cassette, written)
+        fields = read_notes(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
         return
@@ -253,9 +249,8 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
         for name in names:
             path = folder / f"{build_slug(name)}{written.suffixes[0]}"
             found = list(database.iter_interactions(name)), read_notes(database, name)
-            _write_export_file(
-                path, found, name, written, _find_fork_if_exportable(database, name, written), force=force
-            )
+            fork = _find_fork_if_exportable(database, name, written)
+            _write_export_file(path, found, name, written, fork, force=force)
     return len(names)
 
 

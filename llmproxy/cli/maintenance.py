@@ -240,8 +240,5 @@ def _pick_rows(database: Store, rows: Collection[RowSummary], *, superseded: boo
 def _format_cassette_names(rows: Collection[RowSummary]) -> str:
     names = sorted({row.cassette for row in rows})
     shown = ", ".join(to_line(name) for name in names[:5])
-    return (
-        f"cassette {shown}"
-        if len(names) == 1
-        else f"{len(names)} cassettes ({shown}{', ...' if len(names) > 5 else ''})"
-    )
+    more = ", ..." if len(names) > 5 else ""
+    return f"cassette {shown}" if len(names) == 1 else f"{len(names)} cassettes ({shown}{more})"

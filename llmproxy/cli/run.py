@@ -110,9 +110,7 @@ def _run_repeats(
     runs: LiveRuns,
     again: Callable[[], object],
 ) -> int:
-    """Run the command as often as requested, closing each session; `again` opens the next. Returns the last nonzero
-    exit code.
-    """
+    """Run the command as often as requested; `again` opens the next session. Returns the last nonzero exit code."""
     heard: list[int] = []
     code = int(Exit.OK)
     for left in range(asked.options.runs or 1, 0, -1):

@@ -93,16 +93,13 @@ def _list_files(given: list[Path]) -> Iterator[Path]:
         refuse_url(path)
         if not path.exists():
             raise MachineError(f"There is no {path}.", hint="llmproxy scan PATHS takes files and folders.")
-        inside = (
-            sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts)
-            if path.is_dir()
-            else [path]
-        )
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts)
         beside = [Path(f"{each}{end}") for each in inside for end in _BESIDE]
         for each in (*inside, *(one for one in beside if one.is_file())):
-            if each not in seen and not each.name.endswith(
-                "-shm"
-            ):  # an index without text, and SQLite's locks are on it
+            # -shm: an index without text, and SQLite's locks are on it
+            if each not in seen and not each.name.endswith("-shm"):
                 seen.add(each)
                 yield each
 

@@ -472,10 +472,8 @@ class TestOptions:
                     print_line(f"sweep: {case.id} has faults of its own and is left out")
                     continue
                 found: list[SweepFinding] = []
-                typed = (
-                    f"{replace(self, flags={**self.flags, 'faults': None}).base_command} --faults FAULT --id "
-                    f"{shlex.quote(case.id)}"
-                )
+                plain = replace(self, flags={**self.flags, "faults": None}).base_command
+                typed = f"{plain} --faults FAULT --id {shlex.quote(case.id)}"
                 try:
                     asyncio.run(run_until_signal(sweep_case(run_context, case, kinds, print_line, found)))
                 finally:
@@ -537,8 +535,7 @@ def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -
         words.append(f"--store={store}")
     if settings.is_default("cassette_dir") and find_store_server(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
-        folder.mkdir(
-            parents=True, exist_ok=True
-        )  # a proxy in replay insists on it; nothing recorded is each scenario's to say
+        # A proxy in replay insists on it; that nothing is recorded is each scenario's to say.
+        folder.mkdir(parents=True, exist_ok=True)
         words.append(f"--cassette-dir={folder}")
     return words

@@ -70,16 +70,12 @@ class ProcessMonitor:
 
     def find_bypasses(self, proxy: Address, upstreams: frozenset[Address] = frozenset()) -> dict[int, list[Address]]:
         """Return, by process, the web addresses (or upstreams) other than the proxy that it connected to."""
-        found = {}
-        for pid, seen in self.seen.items():
-            past = sorted(
-                at
-                for at in seen.connected
-                if at != proxy and (at in upstreams or (at[1] in WEB and not _is_local(at[0])))
-            )
-            if past:
-                found[pid] = past
-        return found
+
+        def is_past(at: Address) -> bool:
+            return at != proxy and (at in upstreams or (at[1] in WEB and not _is_local(at[0])))
+
+        found = {pid: sorted(filter(is_past, seen.connected)) for pid, seen in self.seen.items()}
+        return {pid: past for pid, past in found.items() if past}
 
     def _watch(self, pid: int) -> None:
         while not self._stop.is_set():

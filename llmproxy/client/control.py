@@ -246,12 +246,8 @@ class Control:
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
         message = remove_prefix(said.get("message", ""))
         hint = str(said.get("hint") or "")  # words for the user, which need none of ours around them
-        raise ControlError(
-            message if hint else f"the proxy at {self.url} answered {status}: {message}",
-            hint=hint,
-            status=status,
-            bound_to=str(said.get("bound_to") or ""),
-        )
+        text = message if hint else f"the proxy at {self.url} answered {status}: {message}"
+        raise ControlError(text, hint=hint, status=status, bound_to=str(said.get("bound_to") or ""))
 
 
 def _session_path(name: str, verb: str = "") -> str:

@@ -156,12 +156,8 @@ def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> S
     if went.hung:
         return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
     if missed is not None:
-        return SweepFinding(
-            trial,
-            SweepOutcome.WENT_ON,
-            f"to a request that is not recorded, at {_describe_missed_call(mine, missed)}",
-            weak=False,
-        )
+        where = f"to a request that is not recorded, at {_describe_missed_call(mine, missed)}"
+        return SweepFinding(trial, SweepOutcome.WENT_ON, where, weak=False)
     if went.failed:
         return SweepFinding(trial, SweepOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
     wrong = (

@@ -85,9 +85,7 @@ class Sweep:
         self.baseline: list[SweepRun] = []
 
     def run(self) -> list[SweepFinding]:
-        """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has the results so
-        far.
-        """
+        """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
             options, env, log = self._swept.options, self._swept.env, folder / "proxy.log"

@@ -50,10 +50,8 @@ def gather_run_variables(
         API_KEYS: " ".join(list_set_api_keys(env)) or "none",
     }
     found += [{"name": name, "value": value} for name, value in words.items() if value]
-    return [
-        *(each for each in found if each["value"].strip("/\\.")),
-        *(_read_git_state(cwd) if git else []),
-    ]  # the root is in every path
+    told = [each for each in found if each["value"].strip("/\\.")]  # the root is in every path
+    return [*told, *(_read_git_state(cwd) if git else [])]
 
 
 def list_set_api_keys(env: Mapping[str, str]) -> list[str]:

@@ -302,9 +302,8 @@ class IsolatedNetwork:
         family = int.from_bytes(raw[:2], sys.byteorder)
         if family in (socket.AF_INET, socket.AF_INET6) and not binds:
             address = ipaddress.ip_address(raw[4:8] if family == socket.AF_INET else raw[8:24])
-            self._programs[str(getattr(address, "ipv4_mapped", None) or address), int.from_bytes(raw[2:4])] = (
-                _program_name(pid)
-            )
+            place = str(getattr(address, "ipv4_mapped", None) or address), int.from_bytes(raw[2:4])
+            self._programs[place] = _program_name(pid)
         if family != socket.AF_UNIX or len(raw) < 3:
             return False
         path = raw[2:].partition(b"\0")[0].decode("utf-8", "surrogateescape")
@@ -355,9 +354,8 @@ def _join_address(host: str, port: int) -> str:
 def _program_name(pid: int) -> str:
     """Return the program name of a process, without its folder."""
     with suppress(OSError):
-        return (
-            Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].rpartition(b"/")[2].decode(errors="replace")
-        )
+        program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+        return program.rpartition(b"/")[2].decode(errors="replace")
     return ""
 
 

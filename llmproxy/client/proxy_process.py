@@ -210,12 +210,7 @@ class Proxy:
                 own = tail.removeprefix("llmproxy: ")  # its words for the user need none of ours around them
                 raise MachineError(f"the proxy {state}:\n{tail}" if own == tail or state == waited else own, hint=hint)
             time.sleep(PAUSE)
-        self._wait_for_answer(deadline)
-        return self.url
-
-    def _wait_for_answer(self, deadline: float) -> None:
-        """Wait until it answers: it prints its address shortly before."""
-        while True:
+        while True:  # it prints its address shortly before it answers
             try:
                 self.control.health(timeout=5.0)
             except ControlError:
@@ -224,7 +219,7 @@ class Proxy:
                     raise
                 time.sleep(PAUSE)
             else:
-                return
+                return self.url
 
     def end(self, seconds: float = ENDING) -> int:
         if self.is_alive:

@@ -36,9 +36,7 @@ class ScenarioRunHooks:
     session: str = ""
     """Session of the running test, for calls outside an agent's turn. Empty: none."""
     ready: Callable[[], object] | None = None
-    """Waits until the proxy in the environment serves; called in a thread before a session is opened. Raises
-    MachineError.
-    """
+    """Waits until the environment's proxy serves; called in a thread before a session opens. Raises MachineError."""
 
     @property
     def handlers(self) -> tuple[Handler, ...]:

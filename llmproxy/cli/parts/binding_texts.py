@@ -100,11 +100,9 @@ def print_merges(found: Mapping[str, Sequence[MergedPair]]) -> None:
         f"merged{':' if count else '.'}"
     )
     for name, each in [(name, each) for name, merges in found.items() for each in merges][:_SHOWN]:
-        alike = (
-            "answered alike"
-            if each.alike
-            else "answered differently: the order of a run says which is meant, or it is a miss"
-        )
+        alike = "answered alike"
+        if not each.alike:
+            alike = "answered differently: the order of a run says which is meant, or it is a miss"
         print_line(
             f"  {to_line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.volatile)}; {alike}"
         )

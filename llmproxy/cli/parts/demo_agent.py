@@ -99,11 +99,8 @@ class DemoClient:
     def describe_error(self, error: Any) -> str:
         """Return the error as a developer sees it, starting with the exception's class."""
         message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
-        name = (
-            f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
-            if self.refused is not DemoRefused
-            else ""
-        )
+        kind = f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
+        name = "" if self.refused is DemoRefused else kind
         return f"{name}HTTP {error.status_code}\n{message}"
 
 

@@ -239,12 +239,11 @@ class Importer:
         rows += [(name, host.provider, *(number(getattr(host, each)) for each in counted)) for name, host in hosts]
         rows.append(("total", "", *map(number, total.values())))
         lines = align_rows(rows, right=range(2, len(rows[0]))) if hosts else []
-        came = (
-            f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in "
-            f"{show_store(store)}"
-        )
-        nothing = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
-        lines.append(f"{came if total['imported'] else nothing} ({format_seconds(self.seconds)})")
+        came = "Nothing was imported" if hosts else "Nothing was imported: no exchange is in it"
+        if count := total["imported"]:
+            held = f"{format_count(self.cassettes, 'cassette')} with {format_count(count, 'interaction')}"
+            came = f"{held} in {show_store(store)}"
+        lines.append(f"{came} ({format_seconds(self.seconds)})")
         if count := total["replaced"]:
             lines.append(f"{number(count)} older recordings of the same requests were replaced; nothing is doubled.")
         if unchanged := sum(host.unchanged for _, host in hosts):

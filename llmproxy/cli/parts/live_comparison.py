@@ -76,9 +76,7 @@ class LiveRuns:
 
 
 class LiveTestDiff:
-    """Collects the outcomes of runs with live channels; prints at the end how their models differ from recorded
-    ones.
-    """
+    """Collects the outcomes of runs with live channels; tells at the end how their models differ from recorded ones."""
 
     def __init__(
         self,

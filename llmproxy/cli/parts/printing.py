@@ -203,14 +203,9 @@ class ProgressLine:
         since = self._clock() - self._began
         if since < _PATIENCE:
             return ""
-        of = f" of {self._total:,}" if self._total else ""
-        far = (
-            f": {self._done:,}{of} {self._unit}s"
-            if of
-            else f": {format_count(self._done, self._unit)}"
-            if self._done
-            else ""
-        )
+        far = f": {format_count(self._done, self._unit)}" if self._done else ""
+        if self._total:
+            far = f": {self._done:,} of {self._total:,} {self._unit}s"
         long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
         return f"{self._what}{far}, {long}"
 

@@ -290,8 +290,7 @@ _CACHES = {
     "DeepEval": ("", ".deepeval/.deepeval-cache.json", "deepeval test run without -c"),
     "LangSmith": ("LANGSMITH_TEST_CACHE", "", "unset LANGSMITH_TEST_CACHE"),
 }
-"""Programs with a cache of answers: its variable, its folder, the switch that disables it. Sources: settings pages,
-2026-11."""
+"""Programs with a cache of answers: its variable, its folder, how to disable it. Sources: settings pages, 2026-11."""
 
 
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"

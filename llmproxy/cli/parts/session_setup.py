@@ -49,6 +49,10 @@ def open_session(
     settings = loaded.settings
     if proxy.process is not None:
         return proxy.control.open_session(settings.cassette, run_variables=declared)
+    live: dict[str, object] | None = None
+    if not loaded.is_default("live"):
+        channels = [str(each) for each in settings.live]
+        live = {"live": channels, "unknown_tool": str(settings.unknown_tool), "read_only": list(settings.read_only)}
     try:
         return proxy.control.open_session(
             settings.cassette,
@@ -60,13 +64,7 @@ def open_session(
             run_variables=declared,
             bind=str(settings.bind) if not loaded.is_default("bind") else None,
             faults=read_faults(settings),
-            live=None
-            if loaded.is_default("live")
-            else {
-                "live": [str(each) for each in settings.live],
-                "unknown_tool": str(settings.unknown_tool),
-                "read_only": list(settings.read_only),
-            },
+            live=live,
         )
     except ControlError as error:
         if error.status != CONFLICT or settings.cassette != env.get(RUN_VARIABLE):

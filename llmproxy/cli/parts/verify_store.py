@@ -47,12 +47,10 @@ class Verifier:
                 return 0
             damaged = list(find_damages(database, working.iterate, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
-            live = database.count_interactions(self.cassette) if readable else 0
-            found = (
-                list(working.iterate(rederive_keys(database, self.rules, self.upstreams, self.cassette), live))
-                if readable
-                else []
-            )
+            found: list[Rekeyed] = []
+            if readable:
+                live = database.count_interactions(self.cassette)
+                found += working.iterate(rederive_keys(database, self.rules, self.upstreams, self.cassette), live)
             merged = {} if damaged else list_volatile_merges(database, self.rules, self.upstreams, self.cassette)
             told = [] if damaged else list(self._list_accepted_change_conflicts(database))
         for each in damaged:
@@ -76,9 +74,7 @@ class Verifier:
         return wrong
 
     def verify_file(self, path: Path) -> int:
-        """Check that each exchange of a file is a valid recording; returns the number of others. Raises
-        CassetteError.
-        """
+        """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
         read_head_notes(recorded, path)

@@ -261,10 +261,8 @@ class ShellCommand:
 
     def add_words(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the shell's command with these words right after the program."""
-        text = (
-            f"{self._before}{shlex.quote(self.program)}{''.join(f' {shlex.quote(word)}' for word in words)}{self._rest}"
-        )
-        return (*self._shell, text, *self._after)
+        added = shlex.join([self.program, *words])
+        return (*self._shell, f"{self._before}{added}{self._rest}", *self._after)
 
 
 def parse_shell_command(command: Sequence[str]) -> ShellCommand | None:

@@ -103,9 +103,7 @@ def _server_origin(server: object) -> str:
 
 
 def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return a run's configuration, and a description of each server's change; `shim` are the words that start the
-    shim.
-    """
+    """Return a run's configuration, and a description of each server's change; `shim` are the words that start one."""
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():

@@ -1,3 +1,1 @@
-"""`llmproxy mcp -- server args...`: the shim that replaces an MCP server over stdio. Its imports are light: clients
-wait.
-"""
+"""`llmproxy mcp -- server args...`: the shim in place of an MCP stdio server. Its imports are light: clients wait."""

@@ -100,9 +100,8 @@ class StdioProxy:
             self._on_non_message(line, bare)
             return
         if "method" in message and message.get("id", 0) is None:
-            self._write_whole(
-                build_error_line({}, "llmproxy: an id is a text or a number, and never null", INVALID_REQUEST)
-            )
+            text = "llmproxy: an id is a text or a number, and never null"
+            self._write_whole(build_error_line({}, text, INVALID_REQUEST))
             return
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
@@ -155,9 +154,8 @@ class StdioProxy:
         elif self._server is not None and not self._dead:
             self._server.write(line)
         else:
-            self._write_whole(
-                build_error_line({"id": find_raw_id(bare)}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR)
-            )
+            text = "llmproxy: this line is no JSON-RPC message"
+            self._write_whole(build_error_line({"id": find_raw_id(bare)}, text, PARSE_ERROR))
 
     def _forward_line(self, number: int, message: dict[str, Any], line: bytes) -> None:
         asked = get_message_id(message) if "method" in message else None
