@@ -107,10 +107,6 @@ def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
     return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
 
 
-def _quote_fish(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def _quote_dotenv(value: str) -> str:
     """Quote for the dotenv readers of Python, Node and Docker: single quotes are literal to all of them."""
     if "'" not in value:
@@ -120,7 +116,7 @@ def _quote_dotenv(value: str) -> str:
 
 _SET: Mapping[str, Callable[[str, str], str]] = {
     "sh": lambda name, value: f"export {name}={shlex.quote(value)}",
-    "fish": lambda name, value: f"set -gx {name} {_quote_fish(value)};",
+    "fish": lambda name, value: f"set -gx {name} '{value.replace('\\', '\\\\').replace("'", "\\'")}';",
     "powershell": lambda name, value: f"$env:{name} = '{value.replace("'", "''")}'",
     "dotenv": lambda name, value: f"{name}={_quote_dotenv(value)}",
 }

@@ -157,8 +157,14 @@ def rm(
     """Delete cassettes or single interactions, after showing them and asking."""
     with open_given(store, writable=True) as database:
         numbers = [] if cassette else [typed for typed in what if is_id(typed)]
-        rows = database.list_summaries(None, superseded=True) if numbers else []
-        wanted = {row.id: row for row in (_find_row(rows, typed, database) for typed in numbers)}
+        rows = {row.id: row for row in (database.list_summaries(None, superseded=True) if numbers else ())}
+        if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
+            raise CassetteNotFound(
+                f"There is no interaction {lacking} in {show_store(database.path)}.",
+                hint=suggest_by_name(database, lacking, "rm")
+                or f"Their numbers: {format_command('ls', database.path)}",
+            )
+        wanted = {int(typed): rows[int(typed)] for typed in numbers}
         whole = []
         for typed in what:
             if typed in numbers:
@@ -171,16 +177,6 @@ def rm(
             _warn_of_cassette_files(store, whole)
     if not done:
         raise typer.Exit(int(Exit.FAILED))
-
-
-def _find_row(rows: Collection[RowSummary], typed: str, database: Store) -> RowSummary:
-    for row in rows:
-        if row.id == int(typed):
-            return row
-    raise CassetteNotFound(
-        f"There is no interaction {typed} in {show_store(database.path)}.",
-        hint=suggest_by_name(database, typed, "rm") or f"Their numbers: {format_command('ls', database.path)}",
-    )
 
 
 def rename(

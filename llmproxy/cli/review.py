@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -131,12 +132,9 @@ def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[
 
 def _count_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
     """Return the number of changes by kind: ``tool: 16 gone, 3 new, 7 reworded``."""
-    counts: dict[str, dict[str, int]] = {}
-    for group in groups:
-        change = group.change
-        how = "new" if change.before is None else "gone" if change.after is None else "reworded"
-        row = counts.setdefault(change.kind, {})
-        row[how] = row.get(how, 0) + 1
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for change in (group.change for group in groups):
+        counts[change.kind]["new" if change.before is None else "gone" if change.after is None else "reworded"] += 1
     return [f"{kind}: {', '.join(f'{n} {how}' for how, n in row.items())}" for kind, row in counts.items()]
 
 

@@ -108,7 +108,9 @@ def from_session(
 ) -> None:
     """Make a suite from a recorded conversation. It passes in replay at once."""
     loaded = load_settings(get_flags(ctx))
-    store = _choose_store(loaded.settings.store, given=not loaded.is_default("store"))
+    store = loaded.settings.store
+    if loaded.is_default("store") and not store.exists() and (Path.cwd() / STORE).exists():
+        store = Path.cwd() / STORE  # only tests ran here
     folder = Path(output).parent if output else Path("tests")
     reached = rebase_agent_paths(parse_agent_or_store(agent, "--agent"), Path.cwd(), folder) if agent else None
     made = scaffold_suite(store, name, sample=sample, agent=reached)
@@ -135,11 +137,6 @@ def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, fol
     target = folder / f"{build_slug(cassette)}.yaml"
     write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))
     return target
-
-
-def _choose_store(path: Path, *, given: bool) -> Path:
-    """Return the store: the named one, else the project's, else that of its tests."""
-    return path if given or path.exists() or not (Path.cwd() / STORE).exists() else Path.cwd() / STORE
 
 
 def _write_suite(target: Path, text: str, *, force: bool = False, hint: str = "") -> None:

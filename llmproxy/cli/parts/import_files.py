@@ -72,7 +72,12 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
         yield ImportFile(path, form), _read_cassette_name(path) or build_slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
-    pieces = [piece for file in files if (piece := _recognise_file(file, form)) is not None]
+    pieces = []
+    for file in files:
+        known = form is not None or file.suffix in _YAML
+        found = form if known else recognise_format(open_source(file))
+        if known or found is not None:  # else it is another file (package.json)
+            pieces.append(ImportFile(file, found))
     if not pieces:
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:
@@ -81,14 +86,6 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
         else:
             own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
             yield piece, _read_cassette_name(piece.path) or build_slug(own)
-
-
-def _recognise_file(path: Path, form: Format | None) -> ImportFile | None:
-    """Return a recording file of a folder; None for other files (package.json)."""
-    if form is not None or path.suffix in _YAML:
-        return ImportFile(path, form)
-    found = recognise_format(open_source(path))
-    return None if found is None else ImportFile(path, found)
 
 
 def _read_cassette_name(path: Path) -> str:

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 
-def parse_store(text: str) -> Path | str:
-    """Return the argument of --store as text: converting to `Path` before `settings` would drop slashes of a URL."""
-    return text if is_server(text) else Path(text)
-
-
 STORE = typer.Option(
-    None, "--store", metavar="PATH", parser=parse_store, help="The database of recordings: a file, or a server's URL."
+    None,
+    "--store",
+    metavar="PATH",
+    parser=lambda text: text if is_server(text) else Path(text),  # a `Path` would drop slashes of a URL
+    help="The database of recordings: a file, or a server's URL.",
 )
 _SQLITE = b"SQLite format 3\0"
 JOURNAL = ".state.db"
