@@ -14,7 +14,12 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_replayed_requests
-from llmproxy.core.store.integrity_checks import SameKeyPair, compare_served, find_merged, list_fields_ignored_by_key
+from llmproxy.core.store.integrity_checks import (
+    SameKeyPair,
+    compare_served,
+    find_merged,
+    list_fields_ignored_by_key,
+)
 from llmproxy.errors import Exit
 from llmproxy.server_store_path import show_store
 
