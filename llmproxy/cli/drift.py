@@ -406,15 +406,15 @@ class _Comparison:
     new: Sequence[AnswerContract]
 
     @cached_property
-    def recorded(self) -> AnswerContract:
+    def recorded_answer(self) -> AnswerContract:
         return read_contract(self.sampled.recorded)
 
     @property
     def baseline(self) -> Sequence[AnswerContract]:
-        return self.earlier or [self.recorded]
+        return self.earlier or [self.recorded_answer]
 
     @cached_property
-    def gone(self) -> list[str]:
+    def refusals(self) -> list[str]:
         return list_provider_refusals(self.new)
 
     @cached_property
@@ -451,7 +451,7 @@ class _ModelVerdict:
 
     @property
     def has_drifted(self) -> bool:
-        return any(each.gone or each.shape for each in self.calls) or (self.p is not None and self.p <= ALPHA)
+        return any(each.refusals or each.shape for each in self.calls) or (self.p is not None and self.p <= ALPHA)
 
 
 def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
@@ -482,14 +482,16 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
         models = sorted({new.model for call in each.calls for new in call.good_answers if new.model})
-        was = sorted({call.recorded.model for call in each.calls if call.recorded.model})
+        was = sorted({call.recorded_answer.model for call in each.calls if call.recorded_answer.model})
         yield ""
         yield to_line(
             f"{each.model}: recorded from {', '.join(was) or 'nobody knows'}, now {', '.join(models) or 'none'}"
         )
-        for name in ("gone", "shape"):
+        for name, attribute in (("gone", "refusals"), ("shape", "shape")):
             for call in each.calls:
-                yield from (f"  {name:10}{to_line(f'{call.sampled.label}: {text}')}" for text in getattr(call, name))
+                yield from (
+                    f"  {name:10}{to_line(f'{call.sampled.label}: {text}')}" for text in getattr(call, attribute)
+                )
         yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
@@ -520,7 +522,7 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of drifted models that still answer, as arguments of `rerecord`."""
     calls = [
-        call for each in verdicts if each.has_drifted for call in each.calls if call.good_answers and not call.gone
+        call for each in verdicts if each.has_drifted for call in each.calls if call.good_answers and not call.refusals
     ]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
@@ -544,7 +546,7 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
                 "calls": [
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
-                        "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": call.gone,
+                        "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": call.refusals,
                         "shape": call.shape, "otherwise": call.behaves_differently, "reworded": call.is_reworded,
                     }
                     for call in each.calls
