@@ -97,20 +97,16 @@ def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> 
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
     except (ValueError, RecursionError, KeyError, TypeError, binascii.Error):
         return None
-    if inner is not None:
 
-        def chunk(new: object) -> bytes:
-            written = base64.b64encode(json.dumps(new, separators=(",", ":")).encode()).decode()
-            return write_frame(raw, write_json_like({**value, "bytes": written}, like=payload))
+    def write(new: object) -> bytes:
+        if inner is not None:
+            coded = base64.b64encode(json.dumps(new, separators=(",", ":")).encode()).decode()
+            new = {**value, "bytes": coded}
+        elif isinstance(new, dict):
+            new = next(iter(new.values()))  # the event's type is in the headers
+        return write_frame(raw, write_json_like(new, like=payload))
 
-        return BodyPart(start, end, inner, chunk)
-    return BodyPart(
-        start, end, {kind: value}, lambda new: write_frame(raw, write_json_like(_strip_event_type(new), like=payload))
-    )
-
-
-def _strip_event_type(value: object) -> object:
-    return next(iter(value.values())) if isinstance(value, dict) else value
+    return BodyPart(start, end, {kind: value} if inner is None else inner, write)
 
 
 def apply_edits(chunks: Sequence[Chunk], edits: Sequence[BodyEdit]) -> tuple[Chunk, ...]:

@@ -257,10 +257,8 @@ def get_dialect(family: Family) -> Dialect:
 
 def get_miss_status(family: Family, operation: str = "", headers: Headers = ()) -> int:
     """Return the best miss status for the client with these header fields, else for its dialect's clients."""
-    for each in _CLIENTS:
-        if each.family == family and each.matches_headers(headers):
-            return each.status
-    return (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status
+    own = (each.status for each in _CLIENTS if each.family == family and each.matches_headers(headers))
+    return next(own, (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status)
 
 
 def find_degrading_client(headers: Headers) -> str | None:

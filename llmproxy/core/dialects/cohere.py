@@ -43,10 +43,8 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     calls, text = [build_tool_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
     why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not wanted.stream:
-        message: Json = {
-            "role": "assistant",
-            **({"content": [{"type": "text", "text": text}]} if text or not calls else {}),
-        }
+        message: Json = {"role": "assistant"}
+        message |= {"content": [{"type": "text", "text": text}]} if text or not calls else {}
         message |= {"tool_calls": calls} if calls else {}
         return WHOLE, [dump_json({"id": said.id, "finish_reason": why, "message": message, "usage": _USAGE})]
     events: list[Json] = [{"type": "message-start", "id": said.id, "delta": {"message": {"role": "assistant"}}}]
@@ -86,9 +84,8 @@ def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, lis
         events.append({"event_type": "text-generation", "is_finished": False, "text": said.message.text})
     if calls:
         events.append({"event_type": "tool-calls-generation", "is_finished": False, "tool_calls": calls})
-    events.append(
-        {"event_type": "stream-end", "is_finished": True, "finish_reason": whole["finish_reason"], "response": whole}
-    )
+    end = {"event_type": "stream-end", "is_finished": True, "finish_reason": whole["finish_reason"]}
+    events.append({**end, "response": whole})
     return (("content-type", "application/stream+json"),), [dump_json(event) + b"\n" for event in events]
 
 
@@ -98,10 +95,8 @@ def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, objec
 
 def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
-    return {
-        "id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3",
-        "message": limited if status == 429 else "internal server error",
-    }, ()
+    text = limited if status == 429 else "internal server error"
+    return {"id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3", "message": text}, ()
 
 
 def _build_v2_error_event(_number: int) -> tuple[str, Json]:

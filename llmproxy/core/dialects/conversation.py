@@ -98,9 +98,7 @@ def _parse_unwrapped_body(body: bytes) -> dict[str, Any]:
 def read_conversation(body: bytes) -> list[Message]:
     """Return the conversation of a request, system first; empty if there is none. Never raises."""
     found = (message for make, part in _list_conversation_parts(_parse_unwrapped_body(body)) for message in make(part))
-    return [
-        message for message in found if message.text or message.tool_calls or message.reasoning or message.tool_call_id
-    ]
+    return [each for each in found if each.text or each.tool_calls or each.reasoning or each.tool_call_id]
 
 
 def read_last_user_text(body: bytes) -> str | None:
@@ -150,11 +148,8 @@ def list_made_ids(family: Family, operation: str, content_type: str, body: bytes
     makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
     if not (makes or names or ((codec := find_operation_codec(operation)) and codec.makes_ids)):
         return ()
-    found: dict[str, None] = {}
-    for value in parse_events_cached(content_type, body):
-        if isinstance(value, dict):
-            found.update(dict.fromkeys(_list_ids(value, names, makes=makes)))
-    return tuple(found)
+    values = (value for value in parse_events_cached(content_type, body) if isinstance(value, dict))
+    return tuple(dict.fromkeys(found for value in values for found in _list_ids(value, names, makes=makes)))
 
 
 def _list_ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Iterable[str]:
@@ -167,9 +162,8 @@ def _list_ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> 
     waiting = as_dict(as_dict(response.get("required_action")).get("submit_tool_outputs"))
     candidates += [as_dict(call).get("id") for call in as_list(waiting.get("tool_calls"))]
     for name in ("conversation", "container"):
-        candidates.append(
-            as_dict(response.get(name)).get("id") or as_dict(as_dict(value.get("delta")).get(name)).get("id")
-        )
+        delta = as_dict(as_dict(value.get("delta")).get(name))
+        candidates.append(as_dict(response.get(name)).get("id") or delta.get("id"))
     for holder in (value, as_dict(value.get("file"))):
         name = as_str(holder.get("name"))
         candidates.append(name if name.startswith(names) else None)
@@ -303,9 +297,8 @@ class _SegmentReader:
             return
         blocks = as_list(value)
         for n, block in enumerate(blocks):
-            self._add(
-                Kind.SYSTEM, f"system prompt{f', block {n + 1}' if len(blocks) > 1 else ''}", f"{path}[{n}]", block
-            )
+            number = f", block {n + 1}" if len(blocks) > 1 else ""
+            self._add(Kind.SYSTEM, f"system prompt{number}", f"{path}[{n}]", block)
         if not blocks:
             self._add(Kind.SYSTEM, "system prompt", path, value)
 

@@ -103,27 +103,25 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
 
 
 def _build_answer(said: SpokenTurn) -> Json:
-    content = {"role": "model", "parts": _build_parts(said.message)}
     asked = said.find_token_count("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.find_token_count("candidatesTokenCount", "completion_tokens", "output_tokens")
     counts = drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
     total = {"totalTokenCount": (asked or 0) + (replied or 0)}
+    candidate = {
+        "content": {"role": "model", "parts": _build_parts(said.message)},
+        "finishReason": "PROHIBITED_CONTENT" if said.finish == "refusal" else _WHY.get(said.why, said.why),
+        "index": 0,
+    }
     return {
-        "candidates": [
-            {
-                "content": content,
-                "finishReason": "PROHIBITED_CONTENT" if said.finish == "refusal" else _WHY.get(said.why, said.why),
-                "index": 0,
-            }
-        ],
+        "candidates": [candidate],
         "usageMetadata": counts | total if counts else {},
         "modelVersion": said.model,
         "responseId": said.id,
     }
 
 
-def _build_error(error: Json, status: int) -> Json:
-    return {"error": {"code": status, "message": error.get("message", ""), "status": error.get("type") or "UNKNOWN"}}
+def _build_error(status: int, message: str, name: str) -> Json:
+    return {"error": {"code": status, "message": message, "status": name}}
 
 
 def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
@@ -154,7 +152,7 @@ _STATUSES = {
 def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
     # `code` is a number: with a string the AI SDK shows only "Not Found".
     name = name_by_status(_STATUSES, status, "INVALID_ARGUMENT", "INTERNAL")
-    return (), {"error": {"code": status, "message": message, "status": name}}
+    return (), _build_error(status, message, name)
 
 
 def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
@@ -164,16 +162,15 @@ def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
         529: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
     }.get(status, ("INTERNAL", ("An internal error has occurred. Please retry or report in "
     "https://developers.generativeai.google/guide/troubleshooting")))  # fmt: skip
-    error: Json = {"code": status, "message": text, "status": name}
+    failed = _build_error(status, text, name)
     if status == 429:
         retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{asked.retry_after:g}s"}
-        error["details"] = [retry]
-    return {"error": error}, ()
+        failed["error"]["details"] = [retry]
+    return failed, ()
 
 
 def _build_error_event(_number: int) -> tuple[str, Json]:
-    error = {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}
-    return "", {"error": error}
+    return "", _build_error(503, "The model is overloaded. Please try again later.", "UNAVAILABLE")
 
 
 DIALECT = Dialect(
@@ -185,5 +182,8 @@ DIALECT = Dialect(
     },
     _write_error, _write_failure, _build_error_event,
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
-    speaker=Composer(_build_request, _build_answer, lambda said: [("", _build_answer(said))], _build_error),
+    speaker=Composer(
+        _build_request, _build_answer, lambda said: [("", _build_answer(said))],
+        lambda error, status: _build_error(status, error.get("message", ""), error.get("type") or "UNKNOWN"),
+    ),
 )  # fmt: skip

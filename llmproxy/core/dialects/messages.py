@@ -281,15 +281,11 @@ class Draft:
         calls, beside = (
             tuple(each.build_call(self.outputs) for each in found.values()) for found in (self.calls, self.beside)
         )
-        nameless = dict.fromkeys(["a call without a name"] if any(not each.name for each in calls + beside) else [])
-        return Message(
-            self.role,
-            "".join(self.text),
-            calls,
-            reasoning="".join(self.reasoning),
-            beside=beside,
-            unknown=tuple(self.unknown | nameless),
-        )
+        unknown = dict(self.unknown)
+        if not all(each.name for each in calls + beside):
+            unknown["a call without a name"] = None
+        text, reasoning = "".join(self.text), "".join(self.reasoning)
+        return Message(self.role, text, calls, reasoning=reasoning, beside=beside, unknown=tuple(unknown))
 
 
 def to_text(content: object, depth: int = 0) -> str:
@@ -317,9 +313,8 @@ def is_thought_block(block: dict[str, Any]) -> bool:
 
 def _read_thought(block: dict[str, Any]) -> str:
     inner = as_dict(as_dict(block.get("reasoningContent")).get("reasoningText"))
-    parts = (
-        block.get("thinking") or inner.get("text") or block.get("text") or block.get("summary") or block.get("content")
-    )
+    named = (block.get(name) for name in ("text", "summary", "content"))
+    parts = block.get("thinking") or inner.get("text") or next(filter(None, named), None)
     return to_text(parts) if parts else ""
 
 
@@ -366,10 +361,8 @@ def block_result(block: dict[str, Any]) -> Message | None:
     for name in ("functionResponse", "function_response"):
         if isinstance(block.get(name), dict):
             result = block[name]
-            response = result.get("response")
-            return Message(
-                "tool", as_json(response), tool_call_id=_as_id(result.get("id")) or _as_id(result.get("name"))
-            )
+            call_id = _as_id(result.get("id")) or _as_id(result.get("name"))
+            return Message("tool", as_json(result.get("response")), tool_call_id=call_id)
     return None
 
 
@@ -382,9 +375,8 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         call, result = block_call(block), block_result(block)
         if call is not None:
             asks = find_call_form(block)
-            hosted = (
-                is_hosted(block, asks) if asks is not None else as_dict(block.get("toolUse")).get("type") is not None
-            )
+            by_type = as_dict(block.get("toolUse")).get("type") is not None
+            hosted = by_type if asks is None else is_hosted(block, asks)
             draft.add_call(len(draft.calls), call[0], call[1], as_json(call[2]), hosted=hosted)
         elif result is not None:
             results.append(result)

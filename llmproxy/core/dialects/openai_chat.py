@@ -44,8 +44,7 @@ def add_chat(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(choice.get("text"))
         draft.add_reasoning(said.get("reasoning_content", said.get("reasoning")))
         add_tool_calls(draft, said.get("tool_calls"))
-        old = as_dict(said.get("function_call"))
-        if old:
+        if old := as_dict(said.get("function_call")):
             draft.add_call(0, None, old.get("name"), as_str(old.get("arguments")))
 
 
@@ -142,12 +141,9 @@ FAILED = "The server had an error while processing your request. Sorry about tha
 def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     """Write the provider's own error."""
     busy = "The engine is currently overloaded, please try again later."
+    limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
-        429: (
-            _RPM.format(model=asked.model or "this model", wait=asked.retry_after),
-            "requests",
-            "rate_limit_exceeded",
-        ),
+        429: (limited, "requests", "rate_limit_exceeded"),
         503: (busy, "service_unavailable_error", None),
         529: (busy, "overloaded_error", None),
     }.get(status, (FAILED, "server_error", None))

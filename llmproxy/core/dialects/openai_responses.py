@@ -44,15 +44,12 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(value.get("delta"))
     elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
         draft.add_reasoning(value.get("delta"))
-    elif kind == "response.output_item.added":
+    elif kind in ("response.output_item.added", "response.output_item.done"):
         item = as_dict(value.get("item"))
         if (call := block_call(item)) is not None:
-            draft.add_call(value.get("output_index"), call[0], call[1])
-        _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
-    elif kind == "response.output_item.done":
-        item = as_dict(value.get("item"))
-        if (call := block_call(item)) is not None:  # the item contains all of its deltas
-            draft.add_call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
+            entry = draft.add_call(value.get("output_index"), call[0], call[1])
+            if kind == "response.output_item.done":  # the item contains all of its deltas
+                entry.pieces = [as_json(call[2])]
         _record_hosted_or_unknown_item(draft, item, value.get("output_index"))
     elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
         draft.add_call(value.get("output_index"), arguments=as_str(value.get("delta")))
@@ -78,7 +75,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
             entry.hosted = entry.hosted or entry.id == call_id
     if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
         failed = item.get("error") is not None
-        said = item.get("error") if failed else item.get("output")
+        said = item["error"] if failed else item["output"]
         draft.add_result(Message("tool", as_json(said), tool_call_id=as_str(call_id)), failed=failed)
 
 
@@ -137,20 +134,10 @@ def _build_response(said: SpokenTurn, tree: Json) -> Json:
         output.append({"id": f"fc_{call.id}", "type": "function_call", **body})
     echoed = {name: tree.get(name) for name in ("instructions", "previous_response_id", "metadata")}
     fixed = {"error": None, "incomplete_details": None, "parallel_tool_calls": True, "tools": tree.get("tools") or []}
-    usage = {
-        "input_tokens": 0,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": 0,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": 0,
-    }
-    head: Json = {
-        "id": f"resp_{said.id}",
-        "object": "response",
-        "created_at": 0,
-        "status": "completed",
-        "model": said.model,
-    }
+    given: Json = {"input_tokens": 0, "input_tokens_details": {"cached_tokens": 0}}
+    usage = {**given, "output_tokens": 0, "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 0}
+    state = {"object": "response", "created_at": 0, "status": "completed"}
+    head: Json = {"id": f"resp_{said.id}", **state, "model": said.model}
     return {**head, **echoed, **fixed, "tool_choice": tree.get("tool_choice", "auto"), "output": output, "usage": usage}
 
 

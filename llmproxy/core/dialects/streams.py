@@ -94,7 +94,7 @@ class _OpenNode(NamedTuple):
 
 class _ShortenedDocument:
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self.parts: list[bytes] = []
         self._size = 0
         self._open: list[_OpenNode] = []
         self._left_out = 0
@@ -104,11 +104,11 @@ class _ShortenedDocument:
         """Keep text, unless it makes the enclosing list or object too long."""
         if self._left_out:
             return
-        self._parts.append(bytes(data))
+        self.parts.append(bytes(data))
         self._size += len(data)
         if len(self._open) > 1 and self._size - self._open[-1].kept > _LIST:
             at, kept = self._open[-1]
-            del self._parts[at + 1 :]
+            del self.parts[at + 1 :]
             self._size = kept + 1
             self._left_out = 1
 
@@ -116,26 +116,23 @@ class _ShortenedDocument:
         if self._left_out:
             self._left_out += 1
             return
-        self._open.append(_OpenNode(len(self._parts), self._size))
-        self._parts.append(bracket)
+        self._open.append(_OpenNode(len(self.parts), self._size))
+        self.parts.append(bracket)
         self._size += 1
 
     def end_node(self, bracket: bytes) -> None:
         self._left_out = max(0, self._left_out - 1)
         if self._left_out:
             return
-        self._parts.append(bracket)
+        self.parts.append(bracket)
         self._size += 1
         if self._open:
             self._open.pop()
 
     def is_beyond_limits(self) -> bool:
         """Return whether a limit is exceeded, so that nothing is kept."""
-        too_much = self._size > _ALL or len(self._parts) > _PIECES
+        too_much = self._size > _ALL or len(self.parts) > _PIECES
         return too_much or len(self._open) + self._left_out > _DEEPEST
-
-    def join_document(self) -> bytes:
-        return b"".join(self._parts)
 
 
 def shorten_json(body: bytes | bytearray) -> bytes:
@@ -153,7 +150,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
         else:
             kept.end_node(mark)
     kept.add_text(body[at : at + LONG + 1])
-    return b"" if kept.is_beyond_limits() else kept.join_document()
+    return b"" if kept.is_beyond_limits() else b"".join(kept.parts)
 
 
 def split_array(body: bytes) -> Iterator[bytes]:
@@ -456,10 +453,8 @@ def _parse_last_events(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     if kind == "sse":
         tail = _parse_last_sse(body)
         done = any(event.data.strip() == "[DONE]" or event.event == "done" for event in tail)
-        return [
-            _read_shortened(event.data.encode()) or ({"type": "error"} if event.event == "error" else None)
-            for event in tail
-        ], done
+        values = ((_read_shortened(each.data.encode()), each.event == "error") for each in tail)
+        return [value or ({"type": "error"} if failed else None) for value, failed in values], done
     if kind == "ndjson":
         lines = body[-LONG:].rstrip().splitlines()
         whole = len(body) <= LONG or len(lines) > _LOOK_BACK
@@ -480,12 +475,7 @@ def _decide_by_finish(finishes: Callable[[Any], bool], content_type: str, body: 
 
 
 def decide_ending(
-    operation: str,
-    stream: bool,
-    status: int,
-    content_type: str,
-    body: bytes,
-    http_ended: bool,
+    operation: str, stream: bool, status: int, content_type: str, body: bytes, http_ended: bool
 ) -> Ending:
     """Decide how a response ended: from its content if the dialect has a terminator, else from HTTP's framing.
 
@@ -495,7 +485,8 @@ def decide_ending(
     kind = detect_framing(content_type, body)
     if not 200 <= status < 300 or kind in ("json", "other"):
         return by_http
-    if (codec := find_stream_end_codec(operation)) is None:
+    codec = find_stream_end_codec(operation)
+    if codec is None:
         return by_http
     if codec.finishes is not None:
         streamed = kind != "array" or stream

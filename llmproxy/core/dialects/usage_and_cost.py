@@ -11,12 +11,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from llmproxy.core.dialects.codecs import get_dialect, get_operation_codec
 from llmproxy.core.dialects.streams import parse_events_cached
@@ -109,10 +109,10 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
         yield {"output_tokens": count}
 
 
-def _read_header_counts(headers: Headers, counted: Mapping[str, str]) -> _Raw:
-    """Return the counts in header fields."""
-    found = ((counted.get(name.lower()), value) for name, value in headers)
-    return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
+def _collect_counts(values: Iterable[object]) -> _Raw:
+    """Return the last count of each name."""
+    parts = (part for value in values for part in _iter_usage_objects(value))
+    return {name: count for part in parts for name, count in part.items() if count is not None}
 
 
 def read_usage(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
@@ -127,25 +127,20 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
     codec = get_operation_codec(operation)
-    raw: _Raw = _read_header_counts(headers, codec.count_headers)
-    for value in parse_events_cached(content_type, body):
-        for part in _iter_usage_objects(value):
-            raw.update((name, count) for name, count in part.items() if count is not None)
+    found = ((codec.count_headers.get(name.lower()), value) for name, value in headers)
+    raw = {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
+    raw |= _collect_counts(parse_events_cached(content_type, body))
     if not raw:
         return Usage()
-    return _build_usage(
-        raw, exclusive=codec.exclusive or not _EXCLUSIVE.isdisjoint(raw), operation=operation, family=family
-    )
+    exclusive = codec.exclusive or not _EXCLUSIVE.isdisjoint(raw)
+    return _build_usage(raw, exclusive=exclusive, operation=operation, family=family)
 
 
 def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     """Return the sum over a WebSocket: each of its answers is reported and billed separately."""
     sums: dict[str, int] = {}
     for value in list_side_events(body, "server"):
-        raw: _Raw = {}
-        for part in _iter_usage_objects(value):
-            raw.update((name, count) for name, count in part.items() if count is not None)
-        if raw:
+        if raw := _collect_counts([value]):
             for name, count in asdict(_build_usage(raw, exclusive=False, operation=operation, family=family)).items():
                 if count is not None:
                     sums[name] = sums.get(name, 0) + count
@@ -183,20 +178,14 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
 
 def read_model(content_type: str, body: bytes) -> str | None:
     """Return the model that a request or a response names in its body, or None. Never raises."""
-    for value in parse_events_cached(content_type, body):
-        for place in _MODELS:
-            model = _find_value(value, *place)
-            if isinstance(model, str) and model:
-                return model.removeprefix("models/")
-    return None
+    said = (_find_value(value, *place) for value in parse_events_cached(content_type, body) for place in _MODELS)
+    return next((model.removeprefix("models/") for model in said if isinstance(model, str) and model), None)
 
 
 def read_answer_model(answer: Response) -> str:
     """Return the model in an answer, with its fingerprint if it has one; empty if there is none."""
-    places = (*_MODELS, ("system_fingerprint",))
-    said = (
-        _find_value(value, *place) for value in parse_events_cached(answer.mime_type, answer.body) for place in places
-    )
+    values, places = parse_events_cached(answer.mime_type, answer.body), (*_MODELS, ("system_fingerprint",))
+    said = (_find_value(value, *place) for value in values for place in places)
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 
@@ -209,11 +198,8 @@ _DATE = late(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|
 
 @cache
 def _load_prices() -> dict[str, dict[str, list[Decimal | None]]]:
-    text = (DATA / "prices.json").read_text(encoding="utf-8")
-    prices: dict[str, dict[str, list[Decimal | None]]] = json.loads(text, parse_float=Decimal, parse_int=Decimal)[
-        "prices"
-    ]
-    return prices
+    table = json.loads((DATA / "prices.json").read_text("utf-8"), parse_float=Decimal, parse_int=Decimal)
+    return cast("dict[str, dict[str, list[Decimal | None]]]", table["prices"])
 
 
 def _list_model_spellings(provider: str, model: str) -> Iterator[str]:
@@ -239,8 +225,7 @@ def _find_prices(provider: str, model: str, prompt: int) -> _Row | None:
         return None
     threshold = row[4] if len(row) > 4 else None
     row = row[5:] if threshold is not None and prompt > threshold else row
-    padded = [*row[:4], None, None, None, None]
-    return padded[0], padded[1], padded[2], padded[3]
+    return cast("_Row", tuple([*row[:4], None, None, None, None][:4]))
 
 
 def compute_cost(provider: str, model: str | None, usage: Usage) -> Decimal | None:
@@ -251,10 +236,9 @@ def compute_cost(provider: str, model: str | None, usage: Usage) -> Decimal | No
     if prices is None:
         return None
     cached, written = usage.cached or 0, usage.cache_written or 0
+    counts = max(usage.input - cached - written, 0), usage.output, cached, written
     cost = Decimal(0)
-    for count, price in zip(
-        (max(usage.input - cached - written, 0), usage.output, cached, written), prices, strict=True
-    ):
+    for count, price in zip(counts, prices, strict=True):
         if count and price is None:
             return None
         cost += count * (price or 0)
