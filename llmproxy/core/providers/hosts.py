@@ -9,11 +9,6 @@ The key for such a gateway must never be sent to the public host.
 
 Rates limit the calls to a provider (`--rate openai=60/min`) by waiting: no window of that length has more calls.
 
-The key that belongs to such a gateway must never be sent to the public host.
-
-How many calls a provider may get in a while (`--rate openai=60/min`), kept by waiting: no window of that length ever
-sees more calls go.
-
     limiter = CallRateLimiter({"openai": "60/min", "*": "5/s"}, clock)
     limiter.count_call("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next
                                      waits for a later moment.
@@ -47,10 +42,8 @@ _HOST_PATTERNS = tuple(
 @lru_cache(maxsize=1024)
 def provider_of_host(host: str, port: int | None) -> Provider | None:
     host = host.lower().rstrip(".")
-    provider = _HOSTS.get(host) or _HOSTS.get(f"{host}:{port}") or _HOSTS.get(f"[{host}]:{port}")
-    if provider is not None:
-        return provider
-    return next((provider for pattern, provider in _HOST_PATTERNS if pattern.fullmatch(host)), None)
+    known = _HOSTS.get(host) or _HOSTS.get(f"{host}:{port}") or _HOSTS.get(f"[{host}]:{port}")
+    return known or next((provider for pattern, provider in _HOST_PATTERNS if pattern.fullmatch(host)), None)
 
 
 def port_of(scheme: str, port: int | None) -> int:
@@ -59,8 +52,6 @@ def port_of(scheme: str, port: int | None) -> int:
 
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
-
-
 COPILOT_URL = "COPILOT_PROVIDER_BASE_URL"
 COPILOT_TYPE = "COPILOT_PROVIDER_TYPE"
 
@@ -128,9 +119,8 @@ def _parse_base_url(provider: str, value: str) -> str:
 def _is_same_place(url: str, host: str, port: int | None) -> bool:
     parts = urlsplit(url)
     theirs = parts.hostname or ""
-    if port_of(parts.scheme, parts.port) != port:
-        return False
-    return theirs == host or (theirs in _LOCAL and host in _LOCAL)
+    same_host = theirs == host or (theirs in _LOCAL and host in _LOCAL)
+    return same_host and port_of(parts.scheme, parts.port) == port
 
 
 ALGORITHM = "AWS4-HMAC-"
@@ -153,9 +143,8 @@ def check_signature(headers: Headers, upstream: str) -> None:
         return
     if signed_for in (host, wanted.netloc, f"{host}:443"):
         return
-    msg = (
-        f"llmproxy: this request is signed (SigV4) for {signed_for[:100]}, so {host} would refuse it; it was not sent."
-    )
+    name = signed_for[:100]
+    msg = f"llmproxy: this request is signed (SigV4) for {name}, so {host} would refuse it; it was not sent."
     hint = (
         "Record by interception, where the client signs for AWS: llmproxy run --intercept -- COMMAND\n"
         f"Or with an API key ({BEARER_TOKEN}) over https at this port. Replay by base URL takes any signature."
@@ -183,8 +172,7 @@ class CallRateLimiter:
         `rates` maps providers to rates as in `parsers.parse_call_rate`. `since`: a time at which the maximum number of
         calls is assumed, because earlier counts are lost.
         """
-        self._rates, self._clock = dict(rates), clock
-        self._since = since
+        self._rates, self._clock, self._since = dict(rates), clock, since
         self._went: dict[str, deque[float]] = {}
 
     def find_provider_rate(self, provider: str, *, model: bool) -> str:

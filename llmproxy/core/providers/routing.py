@@ -99,9 +99,7 @@ def split_session(target: str) -> tuple[str | None, str]:
     if not target.startswith(SESSION_PREFIX):
         return None, target
     start = len(SESSION_PREFIX)
-    end = start
-    while end < len(target) and target[end] not in "/?":
-        end += 1
+    end = next((at for at in range(start, len(target)) if target[at] in "/?"), len(target))
     try:
         name = unquote(target[start:end], errors="strict")
     except UnicodeDecodeError as error:
@@ -123,11 +121,9 @@ _HOLDS = tuple((part, row) for row in _ROWS for part in row.own.holds)
 
 def _find_by_own_path(path: str) -> str | None:
     """Return the name of the only provider with such a path."""
-    name = _EXACT.get(path)
-    if name is not None:
+    if (name := _EXACT.get(path)) is not None:
         return name
-    if "%" in path:
-        path = unquote(path)
+    path = unquote(path)
     known = next((row.name for prefix, row in _BELOW if path.startswith(prefix) and find_path(row, path)), None)
     known = known or next((name for begins, name in _BEGINS if path.startswith(begins)), None)
     return known or next((row.name for part, row in _HOLDS if part in path and find_path(row, path)), None)
@@ -136,14 +132,8 @@ def _find_by_own_path(path: str) -> str | None:
 def _find_by_headers(query: str, headers: Headers) -> str | None:
     """Return the name of the provider that uses these headers."""
     names = {name.lower() for name, _ in headers}
-    return next(
-        (
-            row.name
-            for row in _ROWS
-            if row.own.header in names or (row.own.query and f"&{query}".find(f"&{row.own.query}") >= 0)
-        ),
-        None,
-    )
+    found = (row for row in _ROWS if row.own.header in names or (row.own.query and f"&{row.own.query}" in f"&{query}"))
+    return next((row.name for row in found), None)
 
 
 _HINT = (
@@ -155,12 +145,9 @@ _HINT = (
 def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
     """Return the provider of a request to a base URL, and the path without prefix."""
     first, slash, rest = path[1:].partition("/")
-    azure = first == "openai" and (
-        rest.startswith("deployments/")
-        or "api-version=" in query
-        or any(name.lower() == "api-key" for name, _ in headers)
-    )
-    if azure:  # Azure's own paths begin like the proxy's prefix for OpenAI
+    if first == "openai" and (  # Azure's own paths begin like the proxy's prefix for OpenAI
+        rest.startswith("deployments/") or "api-version=" in query or header(headers, "api-key") is not None
+    ):
         return PROVIDERS["azure"], path
     if first in PROVIDERS:
         return PROVIDERS[first], slash + rest or "/"
@@ -185,21 +172,16 @@ def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[s
 
 def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str], tuple[str, str]]) -> Route:
     found = find_path(provider, path)
-    if found is None:
-        plain = unquote(path) if "%" in path else path
-        target = path + query
-        origin, upstream_target = sent(target)
-        return Route(provider, plain, target, origin, upstream_target, None, None, known=False, family=provider.family)
-    operation, name, drop, insert, model, stream, ids, variant = found
+    operation, name, drop, insert, model, stream, ids, variant = found or FoundPath(Operation(path), unquote(path))
     target = f"{insert}{path[drop:]}{query}" if insert or drop else path + query
     if stream is None and ids and "stream=true" in query:
         stream = True
     origin, upstream_target = sent(target)
     return Route(
-        provider, name, target, origin, upstream_target, model, stream, known=True, not_llm=operation.not_llm,
-        family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default,
-        multipart=operation.multipart,
-        variant=variant, keeps=operation.keeps or (operation.tree and bool(ids)), unordered=operation.unordered,
+        provider, name, target, origin, upstream_target, model, stream, known=found is not None,
+        not_llm=operation.not_llm, family=operation.family or provider.family, ids=ids,
+        stream_default=operation.stream_default, multipart=operation.multipart, variant=variant,
+        keeps=operation.keeps or (operation.tree and bool(ids)), unordered=operation.unordered,
         changes=operation.changes,
     )  # fmt: skip
 
@@ -323,21 +305,18 @@ _WORDS = frozenset({
 def _index_paths(provider: Provider) -> dict[str, FoundPath]:
     """Return the provider's plain paths: with each of its versions, and with a missing or wrong version."""
     found: dict[str, FoundPath] = {}
-    first: dict[
-        str, str
-    ] = {}  # paths of one operation are distinct requests: Google's models, and those of its OpenAI dialect
+    first: dict[str, str] = {}
+    """Paths of one operation are distinct requests: Google's models, and those of its OpenAI dialect."""
     for tail, operation in provider.operations.items():
         other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
-            found[version + tail] = FoundPath(
-                operation, operation.name, len(version), provider.versions[0], variant=other
-            )
+            own = FoundPath(operation, operation.name, len(version), provider.versions[0], variant=other)
+            found[version + tail] = own
     for tail, operation in provider.operations.items():  # second, so that correct paths take precedence
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
-            found[version + tail] = FoundPath(
-                operation, operation.name, variant=_get_unusual_version(provider, version) + other
-            )
+            variant = _get_unusual_version(provider, version) + other
+            found[version + tail] = FoundPath(operation, operation.name, variant=variant)
     return found
 
 
@@ -367,9 +346,7 @@ def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     if match is None:
         return _find_below_resource(provider, path)
     insert = "" if match["base"] else "/openai"
-    tail = match["tail"]
-    operation = provider.operations.get(tail)
-    if operation is None:
+    if (operation := provider.operations.get(match["tail"])) is None:
         return None
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
@@ -395,19 +372,15 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
             return _find_below_resource(provider, path)
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]
-        more = (
-            _get_unusual_version(provider, compat["version"]),
-            "" if model is None else compat["project"],
-            compat["location"],
-        )
-        return FoundPath(Operation(name, "openai"), name, model=model, variant=" ".join(filter(None, more)))
+        version, project = _get_unusual_version(provider, compat["version"]), compat["project"] if model else ""
+        variant = " ".join(filter(None, (version, project, compat["location"])))
+        return FoundPath(Operation(name, "openai"), name, model=model, variant=variant)
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
     method = bare[:1].lower() + bare[1:]
     stream = bare != match["method"]
-    model = match["model"]
-    if match["kind"] != "models":  # tuned models and endpoints differ from models of the same name
-        model = f"{match['kind']}/{model}"
+    # Tuned models and endpoints differ from models of the same name.
+    model = match["model"] if match["kind"] == "models" else f"{match['kind']}/{match['model']}"
     if method == "rawPredict":
         operation = RAW_PREDICT.get(match["publisher"], Operation("rawPredict", "generic"))
     elif method in provider.methods:
@@ -441,11 +414,9 @@ _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
 
 
 def find_path(provider: Provider, path: str) -> FoundPath | None:
-    found = _index_paths(provider).get(path)
-    if found is not None:
+    if (found := _index_paths(provider).get(path)) is not None:
         return found
-    plain = unquote(path) if "%" in path else path
-    plain = plain.rstrip("/") or "/"
+    plain = unquote(path).rstrip("/") or "/"
     if plain.startswith(provider.telemetry):
         return FoundPath(Operation(plain, not_llm=True), plain)
     return _index_paths(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _ROUNDS = 4096
 """Takes about a millisecond; used only for values that look secret and are no credential of their provider."""
 DIGITS = 12
-
-
 _EACH = 16
 """Values of one request that are stretched individually."""
 _SALT = b"llmproxy key v2"
@@ -53,17 +51,15 @@ class Fingerprints:
 
     def digest(self, secret: str) -> str:
         """Return 12 hex digits."""
-        found = self._found.get(secret)
-        if found is None:
-            found = self._found[secret] = self._new_fingerprint(secret)
-        return found
-
-    def _new_fingerprint(self, secret: str) -> str:
+        if (found := self._found.get(secret)) is not None:
+            return found
         if len(self._found) < _EACH:
-            return fingerprint_secret(secret)
-        # Guessing this value requires guessing all of the first ones too.
-        self._together = self._together or _stretch_secret("\0".join(self._found))
-        return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+            made = fingerprint_secret(secret)
+        else:  # guessing this value requires guessing all of the first ones too
+            self._together = self._together or _stretch_secret("\0".join(self._found))
+            made = hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+        self._found[secret] = made
+        return made
 
 
 def fingerprint_secret(secret: str) -> str:
@@ -114,9 +110,7 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
     request has it too.
     """
     known = {} if numbers is None else numbers
-    links = {
-        start for start, end, _ in spans if "=" in text[start - 1 : start] and _is_link_query_value(text, start, end)
-    }
+    links = {start for start, end, _ in spans if _is_link_query_value(text, start, end)}
     out: list[str] = []
     at, told = 0, len(spans) <= _MOST_LINKS
     for start, end, kind in spans:
@@ -133,7 +127,8 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
 def _is_link_query_value(text: str, start: int, end: int) -> bool:
     """Return whether a span is a whole value in a link's query, and long enough for a fingerprint."""
     return (
-        end - start > len(FOLLOWED) + DIGITS
+        text[start - 1 : start] == "="
+        and end - start > len(FOLLOWED) + DIGITS
         and _MEMBER_OF_LINK.search(text, max(0, start - _LONGEST_NAME), start) is not None
         and _IN_VALUE.match(text, end) is None
         and "\\" not in text[start:end]
@@ -372,6 +367,7 @@ _HOLDS_TEXT = RustPattern(_TEXTUAL.pattern)
 _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
+_NO_BLANKS = dict.fromkeys(map(ord, "\t\n\r"))
 _SAMPLE = 96
 """Characters needed to decide whether a run is text."""
 
@@ -431,11 +427,7 @@ def may_hold_base64_text(data: bytes) -> bool:
 def _decodes_to_text(coded: str) -> bool:
     """Return whether base64 decodes to text from its first character, so that the start of its quanta is known."""
     plain = _decode_base64(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
-    return len(plain) >= 12 and plain.isascii() and (plain.isprintable() or all(map(_is_text_character, plain)))
-
-
-def _is_text_character(char: str) -> bool:
-    return char.isprintable() or char in "\t\n\r"
+    return len(plain) >= 12 and plain.isascii() and plain.translate(_NO_BLANKS).isprintable()
 
 
 def _decode_base64(coded: str) -> str:
@@ -484,39 +476,32 @@ def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
     streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for match in _SAID.finditer(text):
         streams[match[1]].append(match.span(2))
-    return [
-        parts
-        for values in streams.values()
-        if len(values) >= _FEWEST and sum(end - start for start, end in values) >= 16
-        for parts in _find_split_secrets(text, values, find)
-    ]
-
-
-def _find_split_secrets(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
-    joined = "".join(text[start:end] for start, end in values)
-    if not (found := find(joined)):
-        return
-    starts = [0, *accumulate(end - start for start, end in values)]
-    for start, end, kind in found:
-        parts = [
-            Span(values[index][0] + max(start, first) - first, values[index][0] + min(end, last) - first, kind)
-            for index, (first, last) in enumerate(pairwise(starts))
-            if first < end and start < last
-        ]
-        if len(parts) > 1:
-            yield parts
+    secrets: list[list[Span]] = []
+    for values in streams.values():
+        starts = [0, *accumulate(end - start for start, end in values)]
+        if len(values) < _FEWEST or starts[-1] < 16:
+            continue
+        for start, end, kind in find("".join(text[first:last] for first, last in values)):
+            parts = [
+                Span(at + max(start, first) - first, at + min(end, last) - first, kind)
+                for (at, _), (first, last) in zip(values, pairwise(starts), strict=True)
+                if first < end and start < last
+            ]
+            if len(parts) > 1:
+                secrets.append(parts)
+    return secrets
 
 
 def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
     """Overwrite split secrets; the joined parts are one placeholder."""
-    out: list[str] = []
-    at = 0
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
         secret = "".join(text[start:end] for start, end, _ in parts)
         whole = build_same_length_placeholder(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
         for start, end, _ in parts:
             fillers[start, end], whole = whole[: end - start], whole[end - start :]
+    out: list[str] = []
+    at = 0
     for (start, end), stand_in in sorted(fillers.items()):
         if start >= at:
             out += (text[at:start], stand_in)

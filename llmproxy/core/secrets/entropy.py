@@ -135,12 +135,9 @@ def is_drawn(text: str, least: int = 8) -> bool:
 
 def looks_like_token(text: str) -> bool:
     """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
-    return is_drawn(text) or (
-        is_literal(text)
-        and not is_example(text)
-        and not looks_like_words(text)
-        and _LONG_TOKEN.search(text) is not None
-    )
+    if is_drawn(text):
+        return True
+    return is_literal(text) and not (is_example(text) or looks_like_words(text)) and bool(_LONG_TOKEN.search(text))
 
 
 PASSWORDS = frozenset(
@@ -160,22 +157,13 @@ _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNOR
 
 def is_real_password(text: str, user: str = "") -> bool:
     """Return whether a password in a URL is real: no example, no variable, not the user's own name."""
-    return (
-        text.strip("#!").lower() not in PASSWORDS
-        and text != user
-        and not _TEMPLATE.fullmatch(text)
-        and "REDACTE" not in text
-    )
+    known = text == user or text.strip("#!").lower() in PASSWORDS
+    return not (known or _TEMPLATE.fullmatch(text) or "REDACTE" in text)
 
 
 def is_chosen_password(text: str) -> bool:
     """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
-    return (
-        is_real_password(bare)
-        and is_literal(text)
-        and not looks_like_words(bare)
-        and not is_example(text)
-        and not bare.replace("_", "").isalpha()
-        and measure_entropy(bare) >= 2.5
-    )
+    if not is_real_password(bare) or not is_literal(text) or is_example(text):
+        return False
+    return not (looks_like_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5

@@ -165,10 +165,8 @@ def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
     ]
     if near and named:
         found += _find_named(text, data)
-    if runs and (kinds := _list_possible_kinds(text)):
-        found += {
-            span[:2]: span for kind in kinds for span in _find_keys_of_kind(kind, text)
-        }.values()  # the last kind gives the name
+    if runs and (kinds := _list_possible_kinds(text)):  # the last kind gives the name
+        found += {span[:2]: span for kind in kinds for span in _find_keys_of_kind(kind, text)}.values()
     if runs and named and _HOLDS_LABEL.holds(b"\n".join([data[max(0, start - _LABEL) : end] for start, end in runs])):
         found += _find_behind_service_names(text, data, runs)
     return [span for span in found if not is_inside_base64(text, span.start, span.end)] if found else found
@@ -201,24 +199,20 @@ _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
 """First characters of long base64: matches after them are coincidences (`is_inside_base64`)."""
 
 
-def _cut_long_base64(run: bytes) -> bytes:
-    return _LONG_BASE64.sub(rb"\1 ", run) if len(run) > 1024 else run
-
-
 @cache
 def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
     """Return groups of kinds, each with an expression for their runs: a single one has too many states for Rust."""
     needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
-    return [
-        (list(rows), RustPattern("|".join(kind.run_expression for _, kind in rows))) for rows in batched(needles, 32)
-    ]
+    groups = map(list, batched(needles, 32))
+    return [(rows, RustPattern("|".join(kind.run_expression for _, kind in rows))) for rows in groups]
 
 
 @lru_cache(maxsize=2)
 def _list_possible_kinds(text: str) -> list[SecretKind]:
     """Return the kinds of keys that may occur, the most specific last."""
     data, _, runs, _ = find_key_runs(text)
-    joined = b"\n".join([_cut_long_base64(data[max(0, start - 1) : end]) for start, end in runs])
+    pieces = (data[max(0, start - 1) : end] for start, end in runs)
+    joined = b"\n".join([_LONG_BASE64.sub(rb"\1 ", each) if len(each) > 1024 else each for each in pieces])
     if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
         joined = _ESCAPES.sub(b" ", joined)
     found = [row for rows, has_run in _group_kinds() if has_run.holds(joined) for row in rows if row[0] in joined]
@@ -257,8 +251,7 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
     for start, end in runs:
         if not _HOLDS_LABEL.holds(data[max(0, start - _LABEL) : end]):
             continue
-        equals = data.find(b"=", start, end)
-        if equals < 0:
+        if (equals := data.find(b"=", start, end)) < 0:
             label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t\r\n")
             if label[-1:] not in _SIGNS:
                 continue
@@ -493,10 +486,8 @@ class KnownSecrets:
 
     def _forget_form(self, form: str) -> None:
         if (anchor := _choose_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
-            left = tuple(other for other in self._anchors[anchor] if other != form)
-            if left:
-                self._anchors[anchor] = left
-            else:
+            self._anchors[anchor] = tuple(other for other in self._anchors[anchor] if other != form)
+            if not self._anchors[anchor]:
                 del self._anchors[anchor]
 
     def find_spans(self, text: str) -> list[Span]:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from threading import get_ident
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
@@ -160,10 +161,8 @@ def _find_in_headers(headers: Headers) -> str | None:
 
 def _find_placeholder_credentials(tree: object) -> Iterator[str]:
     """Yield the names of a document's credentials that are placeholders."""
-    members = (
-        tree.items() if isinstance(tree, dict) else (("", each) for each in tree) if isinstance(tree, list) else ()
-    )
-    for name, value in members:
+    members = [("", each) for each in tree] if isinstance(tree, list) else []
+    for name, value in tree.items() if isinstance(tree, dict) else members:
         if not isinstance(value, str):
             yield from _find_placeholder_credentials(value)
         elif DUMMY in value or (is_credential_name(str(name)) and _is_placeholder(value)):
@@ -240,7 +239,7 @@ class Redactor:
         """Return the spans of secrets in joined lines, in which a name may occur by chance."""
         return merge_spans(self._known.find_spans(text) + find_by_shape(text, named=False))
 
-    def _find_all(self, text: str, *, ours: bool) -> list[Span]:
+    def _find_all(self, text: str, *, ours: bool = True) -> list[Span]:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
         spans = self._known.find_spans(text) + find_by_shape(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
@@ -249,17 +248,17 @@ class Redactor:
             spans += [Span(*match.span()) for match in OURS.finditer(text)]
         return merge_spans(spans)
 
+    def _replace_in(self, text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
+        """Replace spans by the results of `put`, and overwrite secrets in base64."""
+        return recode_text(replace_spans(text, spans, put), self._find_all)
+
     def find_places(self, text: str) -> list[Span]:
         """Return the ordered spans of secrets in a text; for those in base64 the first changed character."""
         spans = self._find_all(text, ours=False)
-        coded = recode_text(overwrite_spans(text, spans), self._find_plain)
-        changed = [
-            at for at, (one, other) in enumerate(zip(overwrite_spans(text, spans), coded, strict=True)) if one != other
-        ]
-        return merge_spans([*spans, *(Span(at, at + 1) for at in changed[:1])])
-
-    def _find_with_placeholders(self, text: str) -> list[Span]:
-        return self._find_all(text, ours=True)
+        plain = overwrite_spans(text, spans)
+        coded = recode_text(plain, self._find_plain)
+        changed = (at for at, (one, other) in enumerate(zip(plain, coded, strict=True)) if one != other)
+        return merge_spans([*spans, *(Span(at, at + 1) for at in islice(changed, 1))])
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -289,13 +288,12 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that is safe to print or log; it may quote a path."""
-        spans = self._find_with_passwords(text, quoted=True)
-        return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._find_with_placeholders)
+        return self._replace_in(text, self._find_with_passwords(text, quoted=True), lambda _secret, _kind: PLACEHOLDER)
 
     def _find_with_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
         """Return the spans of secrets in a path or a query; `quoted` as in `find_schemeless_url_passwords`."""
         found = find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
-        return merge_spans([*self._find_with_placeholders(text), *(Span(*span) for span in found)])
+        return merge_spans([*self._find_all(text), *(Span(*span) for span in found)])
 
     def redact_target(self, target: str) -> str:
         """Return path and query in a form that is safe to print or log."""
@@ -322,7 +320,7 @@ class Redactor:
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
-        text = recode_text(replace_spans(value, self._find_with_placeholders(value), put), self._find_with_placeholders)
+        text = self._replace_in(value, self._find_all(value), put)
         if text == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return text
@@ -331,11 +329,9 @@ class Redactor:
         path, mark, query = target.partition("?")
         if "%" in path or "@" in path or self._redact_value(path, numbers.mark_in_url) != path:
             path = self._redact_percent_encoded(path, unquote, numbers.mark_in_url)
-        return (
-            path + mark + "&".join(self._redact_query_parameter(each, numbers, names) for each in query.split("&"))
-            if mark
-            else path
-        )
+        if not mark:
+            return path
+        return f"{path}?{'&'.join(self._redact_query_parameter(each, numbers, names) for each in query.split('&'))}"
 
     def _redact_query_parameter(self, pair: str, numbers: SecretMarks, names: frozenset[str]) -> str:
         """Redact one ``name=value`` of a query."""
@@ -372,7 +368,7 @@ class Redactor:
     def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; rewritten only if it contains a secret, with the result of `put` for each."""
         plain = decode(text)
-        changed = recode_text(replace_spans(plain, self._find_with_passwords(plain), put), self._find_with_placeholders)
+        changed = self._replace_in(plain, self._find_with_passwords(plain), put)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _redact_body(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
@@ -382,10 +378,8 @@ class Redactor:
         if boundary is not None:
             mark = b"--" + boundary
             return mark.join(self._redact_json_or_text(piece, numbers) for piece in body.split(mark))
-        if content_type.lower().startswith("application/x-www-form-urlencoded") and body.lstrip()[:1] not in (
-            b"{",
-            b"[",
-        ):
+        form = content_type.lower().startswith("application/x-www-form-urlencoded")
+        if form and not body.lstrip().startswith((b"{", b"[")):
             text = body.decode("latin-1")
             return "&".join(self._redact_form_field(pair, numbers) for pair in text.split("&")).encode("latin-1")
         return self._redact_json_or_text(body, numbers)
@@ -393,7 +387,7 @@ class Redactor:
     def _redact_json_or_text(self, data: bytes, numbers: SecretMarks) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset; only strings with a secret change."""
         if b"\0" in data:
-            data = overwrite_in_utf16(data.decode("latin-1"), self._find_with_placeholders).encode("latin-1")
+            data = overwrite_in_utf16(data.decode("latin-1"), self._find_all).encode("latin-1")
         try:
             text, charset = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
@@ -406,19 +400,14 @@ class Redactor:
         return data if changed is text else changed.encode(charset)
 
     def _redact_plain(self, text: str, numbers: SecretMarks) -> str:
-        spans = self._find_with_placeholders(text)
-        return recode_text(
-            replace_spans(text, spans, numbers.mark_in_body) if spans else text, self._find_with_placeholders
-        )
+        return self._replace_in(text, self._find_all(text), numbers.mark_in_body)
 
     def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
-        spans = [span for span in self._find_with_placeholders(text) if '"' not in text[span.start : span.end]]
-        return recode_text(
-            replace_spans(text, spans, numbers.mark_in_body) if spans else text, self._find_with_placeholders
-        )
+        spans = [span for span in self._find_all(text) if '"' not in text[span.start : span.end]]
+        return self._replace_in(text, spans, numbers.mark_in_body)
 
     def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact each JSON string in a text in its decoded form."""
@@ -466,16 +455,12 @@ class Redactor:
         changed = self.redact_answer_body(body, response.mime_type.lower(), pieces=len(response.chunks))
         if changed is not body:
             flagged, chunks = True, response.chunks
-            cut = (
-                chunks
-                if isinstance(chunks, ChunkedBody)
-                else ChunkedBody(body, ((each.offset, len(each.data)) for each in chunks))
-            )
-            response = replace(response, chunks=cut.replace_body(changed))
+            if not isinstance(chunks, ChunkedBody):
+                chunks = ChunkedBody(body, ((each.offset, len(each.data)) for each in chunks))
+            response = replace(response, chunks=chunks.replace_body(changed))
         spans = self._find_all(response.reason, ours=False)
-        return replace(
-            response, headers=tuple(headers), reason=overwrite_spans(response.reason, spans)
-        ), flagged or bool(spans)
+        reason = overwrite_spans(response.reason, spans)
+        return replace(response, headers=tuple(headers), reason=reason), flagged or bool(spans)
 
     def _find_in_header(self, value: str) -> list[Span]:
         """Return the spans of secrets in an answer's header value; cached, because most answers have the same few."""
@@ -495,24 +480,17 @@ class Redactor:
         made: bytearray | None = None
         for start, first, last, end in iter_windows(len(body)):
             text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
-            changed = (
-                self._overwrite_in_media(text, numbers)
-                if media
-                else self._redact_answer_text(text, numbers, dealt_out=dealt_out)
-            )
+            if media:  # images, audio and video may hold known credentials only
+                changed = overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
+            else:
+                changed = self._redact_answer_text(text, numbers, dealt_out=dealt_out)
             if changed != text:
                 made = bytearray(body) if made is None else made
                 made[first:last] = changed[first - start : last - start].encode("latin-1")
         if made is None or made == body:
             return body
-        whole = bytes(made)
-        return (
-            renew_aws_frame_checksums(whole) if content_type.startswith("application/vnd.amazon.eventstream") else whole
-        )
-
-    def _overwrite_in_media(self, text: str, numbers: dict[str, int]) -> str:
-        """Overwrite known credentials in images, audio and video."""
-        return overwrite_spans(text, merge_spans(self._known.find_spans(text)), numbers)
+        framed = content_type.startswith("application/vnd.amazon.eventstream")
+        return renew_aws_frame_checksums(bytes(made)) if framed else bytes(made)
 
     def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         """Overwrite the secrets in an answer, or in a window of it."""
@@ -521,13 +499,11 @@ class Redactor:
         spans = self._find_all(view, ours=False)
         if has_secret_member(view):
             spans = merge_spans([*spans, *self._find_secret_members(view)])
-        changed = overwrite_spans(
-            changed, [Span(offset(start), offset(end), kind) for start, end, kind in spans], numbers
-        )
-        changed = recode_text(changed, self._find_plain)
-        return (
-            overwrite_parts(changed, find_split_secrets(changed, self._find_plain), numbers) if dealt_out else changed
-        )
+        spans = [Span(offset(start), offset(end), kind) for start, end, kind in spans]
+        changed = recode_text(overwrite_spans(changed, spans, numbers), self._find_plain)
+        if not dealt_out:
+            return changed
+        return overwrite_parts(changed, find_split_secrets(changed, self._find_plain), numbers)
 
     def _find_secret_members(self, text: str) -> Iterator[Span]:
         """Yield the spans of an answer's JSON members that are credentials by name."""
@@ -638,9 +614,8 @@ def count_secrets_by_part(interaction: Interaction, redactor: Redactor) -> dict[
         "answer body": response.body.decode("utf-8", "surrogateescape"),
         "upstream": interaction.upstream,
     }
-    found = {
-        part: {name: len(at) for name, at in list_secret_lines(text, redactor).items()} for part, text in parts.items()
-    }
+    lines = {part: list_secret_lines(text, redactor) for part, text in parts.items()}
+    found = {part: {name: len(at) for name, at in kinds.items()} for part, kinds in lines.items()}
     if redactor.request(request).body != request.body and not found["request body"]:
         found["request body"] = {CREDENTIAL: 1}
     answer = redactor.redact_response(response)[0]

@@ -118,16 +118,6 @@ def compile_template(template: str, *, loose: bool = False) -> re.Pattern[str]:
     return re.compile(_template_to_regex(template) + end)
 
 
-def _build_kinds() -> tuple[SecretKind, ...]:
-    tables = ((_TABLE, False, 3.0), (_WORDY, True, 3.0), (_COARSE, False, _PLAIN))
-    return tuple(
-        SecretKind(name, template, wordy, entropy)
-        for table, wordy, entropy in tables
-        for name, templates in table.items()
-        for template in templates.split()
-    )
-
-
 _PLAIN = 2.3
 """Minimum for short hexadecimal keys: 16 digits of 16 have 3.2 bits on average, seldom less than 2.5."""
 
@@ -286,7 +276,12 @@ _TABLE = {
     "datadog": "ddpat_<alnum22>_<hex40> ddapp_<alnum34+>", "vault, short": "hvs.<alnum24>",
 }  # fmt: skip
 
-KINDS = _build_kinds()
+KINDS = tuple(
+    SecretKind(name, template, wordy, entropy)
+    for table, wordy, entropy in ((_TABLE, False, 3.0), (_WORDY, True, 3.0), (_COARSE, False, _PLAIN))
+    for name, templates in table.items()
+    for template in templates.split()
+)
 
 # -- by context --------------------------------------------------------------------------------------------------------
 
@@ -700,22 +695,14 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
         return False
     scheme, space, rest = value.partition(" ")
     bare = rest if space and scheme.lower() in ("bearer", "basic", "token") else value
-    if " " in bare or len(bare) < SHORTEST:
+    recipe = bare_name == "cookie" and "=" not in bare  # a header field has name=value
+    if recipe or " " in bare or len(bare) < SHORTEST:
         return False
-    if bare_name == "cookie" and "=" not in bare:
-        return False  # a recipe's cookie; a header field has name=value
+    plausible = is_literal(bare) and not is_example(bare)
     if said and bare_name in _OAUTH_MEMBERS:
-        return (
-            is_real_password(bare)
-            and is_literal(bare)
-            and bare.isascii()
-            and not is_example(bare)
-            and not _ITSELF.search(bare)
-        )
+        return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:
-        return (
-            len(value) >= _LONG and any(char.isdigit() for char in bare) and is_literal(bare) and not is_example(bare)
-        )
+        return plausible and len(value) >= _LONG and any(char.isdigit() for char in bare)
     return len(bare) >= _LONG and looks_like_token(bare)
 
 
