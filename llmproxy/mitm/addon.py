@@ -80,21 +80,18 @@ class RecordReplay:
 
     def configure(self, updated: set[str]) -> None:
         """Open the store with the given options; again only if one of our options changes."""
-        if self._begun and "mode" in updated:
-            log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
-            self.addons = [DenyAllConnections()]
-            return
-        if self._begun and not any(name.startswith("llmproxy_") for name in updated):
-            return
         if self._begun:
-            log.warning("llmproxy: options are read once, at the start; restart mitmproxy to change them")
+            if "mode" in updated:
+                log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
+                self.addons = [DenyAllConnections()]
+            elif any(name.startswith("llmproxy_") for name in updated):
+                log.warning("llmproxy: options are read once, at the start; restart mitmproxy to change them")
             return
         self._begun = True  # what we set ourselves comes back here
         try:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
-            given = load(self._read_options(), os.environ, Path.cwd()).add_unset_upstreams(
-                find_mode_upstreams(ctx.options.mode)
-            )
+            given = load(self._read_options(), os.environ, Path.cwd())
+            given = given.add_unset_upstreams(find_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
             self._built = open_proxy_context(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
@@ -112,12 +109,9 @@ class RecordReplay:
         log.info("llmproxy: mode %s, store %s, cassette %s", config.mode, config.store, config.cassette)
 
     def _read_options(self) -> Mapping[str, object]:
-        given: dict[str, object] = {}
-        for option in list_options():
-            value = getattr(ctx.options, f"llmproxy_{option.name}", "") if option.name not in NOT_OURS else ""
-            if value:
-                given[option.name] = value.split(",") if option.repeat else value
-        return given
+        ours = (option for option in list_options() if option.name not in NOT_OURS)
+        given = ((option, getattr(ctx.options, f"llmproxy_{option.name}", "")) for option in ours)
+        return {option.name: value.split(",") if option.repeat else value for option, value in given if value}
 
     def _on_call(self, call: Call) -> None:
         self._totals.add(call)

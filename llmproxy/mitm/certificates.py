@@ -74,26 +74,26 @@ def confdir() -> Path:
 def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
     """Check that a folder holds a valid authority with safe permissions. Raises MachineError: unusable, damaged."""
     notes: list[str] = []
+    anew = f"trust it anew where the old one was ({folder / CERTIFICATE})"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _restrict_mode(folder, 0o700, notes)
         key = folder / KEY
         if not key.exists():
             if (folder / CERTIFICATE).exists():
-                notes.append(
-                    f"{key} was gone, so there is a new certificate authority: {_ANEW.format(folder / CERTIFICATE)}"
-                )
+                notes.append(f"{key} was gone, so there is a new certificate authority: {anew}")
             _make_authority(folder)
         certificate = _read_certificate(key)
         if why := _describe_expiry(certificate, now or datetime.now(UTC)):
             key.replace(folder / f"{KEY}.old")
             _make_authority(folder)
             certificate = _read_certificate(key)
-            notes.append(
-                f"the certificate authority {why}, so there is a new one: {_ANEW.format(folder / CERTIFICATE)}"
-            )
+            notes.append(f"the certificate authority {why}, so there is a new one: {anew}")
         _restrict_mode(key, 0o600, notes)
-        _write_derived(folder, certificate)
+        ours = certificate.public_bytes(Encoding.PEM)
+        _write_file(folder / CERTIFICATE, ours)
+        _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
+        _write_file(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
     except OSError as error:
         msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
         raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
@@ -107,13 +107,8 @@ def prepare_or_use_temporary(folder: Path) -> Authority:
     except MachineError as error:
         folder = Path(tempfile.mkdtemp(prefix="llmproxy-ca-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        made = prepare_authority(folder)
-        return Authority(
-            made.folder, (f"https at the port has a certificate authority for this run alone: {error.message}",)
-        )
-
-
-_ANEW = "trust it anew where the old one was ({})"
+        note = f"https at the port has a certificate authority for this run alone: {error.message}"
+        return Authority(prepare_authority(folder).folder, (note,))
 
 
 def _make_authority(folder: Path) -> None:
@@ -136,10 +131,8 @@ def _read_certificate(path: Path) -> Certificate:
     try:
         # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer
         # than all else.
-        key, certificate = (
-            load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True),
-            load_pem_x509_certificate(data),
-        )
+        key = load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True)
+        certificate = load_pem_x509_certificate(data)
         if not certificate.extensions.get_extension_for_class(BasicConstraints).value.ca:
             raise ValueError("its certificate is not that of an authority")  # noqa: TRY301 - translated with the rest
     except (ValueError, TypeError, ExtensionNotFound) as error:
@@ -163,16 +156,8 @@ def _describe_expiry(certificate: Certificate, now: datetime) -> str:
     return ""
 
 
-def _write_derived(folder: Path, certificate: Certificate) -> None:
-    """Write the files derived from the key's file, if they are missing or differ."""
-    ours = certificate.public_bytes(Encoding.PEM)
-    _write_file(folder / CERTIFICATE, ours)
-    _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
-    _write_file(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
-
-
 def _write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file atomically, if it is missing or differs."""
     if path.is_file() and path.read_bytes() == data:
         return
     descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -184,9 +169,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 def _restrict_mode(path: Path, mode: int, notes: list[str]) -> None:
     """Remove other users' permissions."""
-    if os.name != "posix":
-        return
-    if path.stat().st_mode & 0o777 & ~mode:
+    if os.name == "posix" and path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
         notes.append(f"{path} was open to others; it is {mode:04o} now")
 

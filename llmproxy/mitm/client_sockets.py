@@ -110,8 +110,7 @@ class ClientSockets:
 
     def reset_connection(self, client: Client) -> None:
         """Reset a client's connection; if that is impossible, leave it to be closed."""
-        server = self._server()
-        handler = None if server is None else server.connections.get(client.id)
+        handler = None if (server := self._server()) is None else server.connections.get(client.id)
         transport = None if handler is None else handler.transports.get(client)
         writer: Any = None if transport is None else transport.writer
         if not isinstance(writer, asyncio.StreamWriter):
@@ -123,17 +122,15 @@ class ClientSockets:
     def refuse_connections(self, seconds: float) -> None:
         """Refuse new connections for this many seconds."""
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
-        if self._reopening is None:
-            self._reopening = asyncio.create_task(self._reopen_listeners(self._close_listeners()))
-
-    def _close_listeners(self) -> list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]:
+        if self._reopening is not None:
+            return
         server, closed = self._server(), []
         for each in server.servers if server is not None else ():
             if isinstance(each, AsyncioServerInstance) and each.listen_addrs:
                 closed.append((each, [(address[0], address[1]) for address in each.listen_addrs]))
                 for listener in each._servers:  # noqa: SLF001 - its own way to stop is for good
                     listener.close()
-        return closed
+        self._reopening = asyncio.create_task(self._reopen_listeners(closed))
 
     async def _reopen_listeners(self, closed: list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]) -> None:
         loop = asyncio.get_running_loop()

@@ -212,7 +212,9 @@ class Http2Layer(layer.Layer):
         elif isinstance(event, RequestData):
             yield from self._receive_body(stream, event.data)
         elif isinstance(event, RequestEndOfMessage):
-            yield from self._receive_end(stream)
+            if (held := stream.request) is not None:
+                yield from self._pass_held_request(stream, build_http1_head(held, whole=False, length=len(stream.held)))
+            yield from self._feed_layer(stream, stream.h1.send(h11.EndOfMessage()))
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -240,21 +242,11 @@ class Http2Layer(layer.Layer):
         elif len(stream.held) > self._proxy.engine.config.max_request:  # the layer says so, or lets it through
             yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
 
-    def _receive_end(self, stream: Http2Stream) -> Commands:
-        if stream.request is not None:
-            yield from self._pass_held_request(
-                stream, build_http1_head(stream.request, whole=False, length=len(stream.held))
-            )
-        yield from self._feed_layer(stream, stream.h1.send(h11.EndOfMessage()))
-
     def _pass_held_request(self, stream: Http2Stream, head: h11.Request) -> Commands:
         """Pass a held gRPC request to its layer."""
-        stream.request = None
-        data = bytes(stream.held)
+        stream.request, body = None, h11.Data(data=bytes(stream.held))
         stream.held.clear()
-        yield from self._feed_layer(
-            stream, (stream.h1.send(head) or b"") + (stream.h1.send(h11.Data(data=data)) or b"")
-        )
+        yield from self._feed_layer(stream, (stream.h1.send(head) or b"") + (stream.h1.send(body) or b""))
 
     def _schedule_grpc_check(self, stream: Http2Stream) -> Commands:
         look = commands.RequestWakeup(LOOK)
@@ -340,9 +332,8 @@ class Http2Layer(layer.Layer):
         number = stream.number
         if isinstance(event, h11.Response):
             kept = [field for field in event.headers if field[0] not in ONE_CONNECTION]
-            stream.code = next(
-                (int(value) for name, value in kept if name == RESET.encode() and value.isdigit()), stream.code
-            )
+            codes = (int(value) for name, value in kept if name == RESET.encode() and value.isdigit())
+            stream.code = next(codes, stream.code)
             stream.head = build_answer_head(event.status_code, kept)
             if not any(name == b"grpc-status" for name, _ in kept):  # else its head is its end
                 yield from self._send_head(stream)
@@ -395,24 +386,22 @@ class Http2Layer(layer.Layer):
 
 def find_reset_code(error: str) -> int | None:
     """Return the error code of a stream reset by a server; None if it was not reset."""
-    found = _RESET_BY_SERVER.search(error)
-    if found is None:
+    if (found := _RESET_BY_SERVER.search(error)) is None:
         return None
-    return (
-        int(found[1]) if found[1].isdecimal() else ErrorCodes[found[1]] if found[1] in ErrorCodes.__members__ else None
-    )
+    return int(found[1]) if found[1].isdecimal() else ErrorCodes.__members__.get(found[1])
 
 
 def build_http1_head(request: http.Request, *, whole: bool, length: int | None = None) -> h11.Request:
     """Return a head as HTTP/1; `whole`: no body, `length`: its length. Raises h11.LocalProtocolError: impossible."""
-    fields = [(name, value) for name, value in request.headers.fields if name not in (b"cookie", b"host")]
+    fields = [field for field in request.headers.fields if field[0] not in (b"cookie", b"host")]
     if cookies := request.headers.get_all("cookie"):
         fields.append((b"cookie", "; ".join(cookies).encode("utf-8", "surrogateescape")))
     host = request.data.authority or request.headers.get("host", "").encode("utf-8", "surrogateescape")
-    if length is not None and "content-length" not in request.headers:
-        fields.append((b"content-length", b"%d" % length))
-    elif not whole and "content-length" not in request.headers:
-        fields.append((b"transfer-encoding", b"chunked"))
+    if "content-length" not in request.headers:
+        if length is not None:
+            fields.append((b"content-length", b"%d" % length))
+        elif not whole:
+            fields.append((b"transfer-encoding", b"chunked"))
     return h11.Request(method=request.data.method, target=request.data.path, headers=[(b"host", host), *fields])
 
 

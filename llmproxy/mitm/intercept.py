@@ -95,11 +95,9 @@ def find_destination(
         return None
     if not proxy.forward and not proxy.engine.in_scope(host, port):
         shown = printable(host[:LONGEST])
-        msg = (
-            f"llmproxy: {shown} is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
-        )
+        why = "is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
         hint = f"Start it with --forward to use it as HTTP_PROXY, or name the host: --upstream NAME={scheme}://{shown}"
-        raise HostNotForwarded(msg, hint=hint)
+        raise HostNotForwarded(f"llmproxy: {shown} {why}", hint=hint)
     if is_loopback(client.peername[0]):
         return named
     if not _is_same_token(read_proxy_credentials(headers).password, proxy.token):
@@ -140,12 +138,9 @@ class ConnectInterceptor:
         """Return why a tunnel is refused; empty if it is not."""
         client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
         self._proxy.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
-        headers = tuple(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in flow.request.headers.fields
-        )
         if not self._forward:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
-        user, password = read_proxy_credentials(headers)
+        user, password = read_proxy_credentials(decode_fields(flow.request.headers))
         local = is_loopback(client.peername[0])
         if not local and not _is_same_token(password, self._proxy.token):
             return NEEDS_TOKEN
@@ -158,8 +153,7 @@ class ConnectInterceptor:
             return ""
         if not local:
             return ONLY_SCOPE
-        allowed = host_matches(self._proxy.engine.config.allow_host, host)
-        if self._proxy.engine.mode_of(user) in OFFLINE and not allowed:
+        if engine.mode_of(user) in OFFLINE and not host_matches(engine.config.allow_host, host):
             return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
         self._proxy.tunnels[client.id] = (flow.request.host, port)
         return ""
@@ -179,6 +173,10 @@ def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
     response = http.Response.make(403, text + "\n", fields)
     response.reason = "Forbidden by " + "".join(char if " " <= char <= "~" else "?" for char in text)
     return response
+
+
+def decode_fields(headers: http.Headers) -> Headers:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.fields)
 
 
 def is_permitted_tunnel(proxy: ProxyContext, data: ServerConnectionHookData) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from mitmproxy.net.http.url import parse_authority
 from mitmproxy.proxy import commands, events, layer, layers
@@ -73,11 +74,11 @@ class ConnectLayer(layer.Layer):
                 yield from self._continue_with(self._choose(self._held))
                 return
             try:
-                whole = has_whole_connect(self._held)
+                if not has_whole_connect(self._held):
+                    return
             except FramingError as why:
                 yield from self._refuse_connect(why)
-                return
-            if whole:
+            else:
                 yield from self._continue_with(layers.HttpLayer(self.context, HTTPMode.regular))
         elif isinstance(event, events.ConnectionClosed):
             yield commands.CloseConnection(self.context.client)
@@ -169,14 +170,11 @@ class NextLayerChoice:
         elif inside:
             host, port = (context.server.address or ("", 0))[:2]
             host = host.lower().rstrip(".")
-            origin = (
-                None if is_own_listener(context.client, host, port) else ("https" if encrypted else "http", host, port)
-            )
-            nextlayer.layer = self._serve(context, data, origin)
+            own, scheme = is_own_listener(context.client, host, port), "https" if encrypted else "http"
+            nextlayer.layer = self._serve(context, data, None if own else (scheme, host, port))
         elif may_be_connect(data) or PREFACE.startswith(data):
-            nextlayer.layer = ConnectLayer(
-                context, self._proxy.head_patience, lambda held: self._serve(context, held, front=not encrypted)
-            )
+            serve = partial(self._serve, context, front=not encrypted)
+            nextlayer.layer = ConnectLayer(context, self._proxy.head_patience, serve)
         else:
             nextlayer.layer = self._serve(context, data, front=not encrypted)
 

@@ -107,11 +107,10 @@ def build_engine_config(
     return Config(
         mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
         bind=settings.bind, order_wait=settings.order_wait, update=settings.update,
-        coalesce=settings.coalesce,
+        coalesce=settings.coalesce, miss_status=settings.miss_status, max_request=settings.max_request,
         max_age=parse_age_seconds(settings.max_age) if settings.max_age else None,
         trial=settings.update in {Update.TRIAL, Update.CHANGED}, max_cost=settings.max_cost, change=settings.change,
-        miss_status=settings.miss_status,
-        max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
+        store=settings.store, shown=shown_path(settings.store),
         again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
         redirected=redirected, rules=Rules.from_settings(settings.normalize),
         allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
@@ -131,9 +130,8 @@ def build_start_command(loaded: Loaded, env: Mapping[str, str], start: str = "ll
     typed = env.get(STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
-        return StartCommand(
-            typed or start, " -- COMMAND" if typed else "", tuple(each for each in options if each != ("port", "0"))
-        )
+        options = tuple(each for each in options if each != ("port", "0"))
+        return StartCommand(typed or start, " -- COMMAND" if typed else "", options)
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_sdk_variable)
     variables = tuple((name, env[name]) for name in names if name in env)
     port = loaded.settings.port if start == StartCommand().start else 0
@@ -163,11 +161,7 @@ def open_proxy_context(
     except BaseException:
         journal.close()
         raise
-    notes = [
-        note
-        for note in (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.summary)
-        if note
-    ]
+    notes = (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.summary)
     settings = loaded.settings
     watch = CallLog()
 
@@ -180,7 +174,7 @@ def open_proxy_context(
         guard=build_origin_guard(settings, settings.host), forward=settings.intercepts,
         pace=build_rate_limiter(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
     )  # fmt: skip
-    return ContextAndJournal(proxy, journal, tuple(notes))
+    return ContextAndJournal(proxy, journal, tuple(note for note in notes if note))
 
 
 def is_exposed(host: str) -> bool:

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 COMMIT_PATIENCE = 5.0
 """Seconds that a client waits for its answer's end while the answer is being stored."""
 
+_MISS_FIELDS: Headers = ((CACHE_HEADER, "miss"),)
 TOGETHER = 16
 """Maximum answers stored in one transaction: the first of them waits for the last."""
 
@@ -279,7 +280,7 @@ class ProxyContext(ControlledProxy):
         if status == 204:
             return status, write_head(204, "No Content", (("connection", "close"),) if close else ())
         headers, body = write_error(family, status, error.code, self.engine.redactor.text(str(error)))
-        extra: Headers = (*grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
+        extra = (*grants, *_MISS_FIELDS) if isinstance(error, MissError) else grants
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
         return status, build_response_bytes(status, (*headers, *extra), body, close=close, method=method)
@@ -290,8 +291,8 @@ class ProxyContext(ControlledProxy):
         """Return an error in MCP's form: (status, whole response)."""
         text = self.engine.redactor.text(str(error))
         status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
-        extra: Headers = (*exchange.answer.grants, *(((CACHE_HEADER, "miss"),) if isinstance(error, MissError) else ()))
-        ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
+        missed = _MISS_FIELDS if isinstance(error, MissError) else ()
+        ours: Headers = (*headers, (ERROR_HEADER, error.code), *exchange.answer.grants, *missed)
         return status, build_response_bytes(status, ours, body, close=close, method=method)
 
     def build_grpc_refusal(self, error: LLMProxyError) -> tuple[int, bytes]:
@@ -303,9 +304,8 @@ class ProxyContext(ControlledProxy):
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer a request of the viewer's page asynchronously."""
         if self._viewer is None:
-            from llmproxy.report.live_report_reader import (
-                make_report_reader,  # late: a start must not wait for what may never be opened
-            )
+            # Late: a start must not wait for what may never be opened.
+            from llmproxy.report.live_report_reader import make_report_reader
             from llmproxy.ui.mount_in_proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
@@ -361,9 +361,7 @@ class ProxyContext(ControlledProxy):
 
     def report_abandoned(self, exchange: Exchange) -> None:
         """Report an exchange whose connection ended before any byte of an answer: nothing is lost."""
-        exchange.note = (
-            "the proxy ended before an answer came" if self.draining else "client left before an answer came"
-        )
+        exchange.note = f"{'the proxy ended' if self.draining else 'client left'} before an answer came"
         self.report_exchange_end(exchange, 0)
 
     async def store_answer_and_wait(self, exchange: Exchange, *, proper: bool) -> None:

@@ -34,7 +34,7 @@ from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http1.request_handling import LOOK
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
-from llmproxy.mitm.intercept import is_permitted_tunnel
+from llmproxy.mitm.intercept import decode_fields, is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import (
     CARRIED,
@@ -154,9 +154,8 @@ class Recorder(WebSocketHooks):
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
         """Deny all connections of a flow; the layer reports why, or `client_disconnected` notes the end."""
-        if not isinstance(
-            why, LLMProxyError
-        ):  # what we say ourselves is told to the client, and in the line of the request
+        # What we say ourselves is told to the client, and in the line of the request.
+        if not isinstance(why, LLMProxyError):
             log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
         exchange = self._proxy.released.get(flow.client_conn.id)
         if exchange is not None:
@@ -236,17 +235,16 @@ class Recorder(WebSocketHooks):
             if exchange is None or response is None:
                 flow.kill()  # type: ignore[no-untyped-call]
                 return
-            if response.status_code < HTTPStatus.OK and response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-                # mitmproxy takes it for the answer itself; recorded, it would leave every client waiting for the real
-                # one
+            if response.status_code < HTTPStatus.OK and response.status_code != SWITCHING:
+                # mitmproxy takes it for the answer itself; recorded, every client would wait for the real one
                 cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
-            if response.is_http2 and is_grpc(_decode_fields(response.headers)):
+            if response.is_http2 and is_grpc(decode_fields(response.headers)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = redirect_to_proxy(_decode_fields(response.headers), exchange)
+            kept, led = redirect_to_proxy(decode_fields(response.headers), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.on_head(self._get_offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -287,7 +285,7 @@ class Recorder(WebSocketHooks):
             self._on_switch(flow, exchange)
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
-                exchange.recording.trailers = _decode_fields(flow.response.trailers)
+                exchange.recording.trailers = decode_fields(flow.response.trailers)
             if exchange.decision is Decision.RECORD:
                 await self._proxy.turns.wait_to_send_end(exchange)
                 if exchange.recording.next_piece_may_be_last:
@@ -308,10 +306,8 @@ class Recorder(WebSocketHooks):
                 exchange.recording.on_reset(code)
             await self._store_answer(exchange, proper=False)
         elif exchange.error is None:
-            cause = flow.error.msg if flow.error else "unknown error"
-            exchange.error = self._build_unreachable(
-                exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup)
-            )
+            cause, connected = flow.error.msg if flow.error else "unknown error", flow.server_conn.timestamp_tcp_setup
+            exchange.error = self._build_unreachable(exchange, cause, connected=bool(connected))
             exchange.note = remove_prefix(exchange.error.message.partition("\n")[0])
 
     async def stream_ended(self, client: connection.Client) -> None:
@@ -376,8 +372,7 @@ def set_alpn_offers(data: ServerConnectionHookData, *, is_rpc: bool, is_stream: 
 
 def simplify_cause(cause: str) -> str:
     """Return why a connection failed, without ``[Errno 111] Connect call failed ('::1', 1)`` around it."""
-    found = _ERRNO.search(cause)
-    if found is None:
+    if (found := _ERRNO.search(cause)) is None:
         return cause
     return os.strerror(int(found[1])) if found[2] == "Connect call failed" else found[2].strip()
 
@@ -388,13 +383,12 @@ def build_forwarded_fields(fields: Fields, host: bytes, *, socket: bool) -> Fiel
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
         ours[b"accept-encoding"] = b"identity"  # SigV4 may have signed it
     sent: list[tuple[bytes, bytes]] = []
-    set_here = set(ours)
+    dropped = (NOT_FORWARDED - {b"upgrade"} if socket else NOT_FORWARDED) | set(ours)
     for name, value in fields:
         low = name.lower()
-        if low in set_here:
-            if low in ours:
-                sent.append((name, ours.pop(low)))
-        elif not ((low in NOT_FORWARDED and not (socket and low == b"upgrade")) or low.startswith(OUR_PREFIX)):
+        if low in ours:
+            sent.append((name, ours.pop(low)))
+        elif low not in dropped and not low.startswith(OUR_PREFIX):
             sent.append((name, value))
     return (*sent, *ours.items())
 
@@ -410,11 +404,9 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
     fields = replace_header(headers, "location", kept)
-    back = response_plan.serve_location(kept, exchange.place.prefix)
-    if back is None:
-        exchange.note = (
-            f"leads to {response_plan.find_redirect_host(fields)}, past this proxy: what follows is not recorded"
-        )
+    if (back := response_plan.serve_location(kept, exchange.place.prefix)) is None:
+        there = response_plan.find_redirect_host(fields)
+        exchange.note = f"leads to {there}, past this proxy: what follows is not recorded"
         return fields, ()
     return fields, ((b"location", back.encode("latin-1", "replace")),)
 
@@ -424,7 +416,3 @@ def split_upstream(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
     return url.scheme, (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-
-
-def _decode_fields(headers: http.Headers) -> Headers:
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.fields)

@@ -125,11 +125,10 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
 
 def write_totals(totals: Totals, unused: int | None, path: str) -> None:
     """Write the totals for the command that started this proxy; nothing if no file was named."""
+    data = {**totals.to_json(), "saved": totals.saved.to_json(), "unused": unused}
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:
-            Path(path).write_text(
-                json.dumps({**totals.to_json(), "saved": totals.saved.to_json(), "unused": unused}), encoding="utf-8"
-            )
+            Path(path).write_text(json.dumps(data), encoding="utf-8")
 
 
 def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStarted:
@@ -209,10 +208,9 @@ def check_port_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             msg = f"cannot listen on {host}:{port}: {error.strerror or error}"
-            taken = "Is another llmproxy running there? Take another port: --port 0"
-            hint = (
-                taken if error.errno == errno.EADDRINUSE else "Listen on an address of this machine: --host 127.0.0.1"
-            )
+            hint = "Listen on an address of this machine: --host 127.0.0.1"
+            if error.errno == errno.EADDRINUSE:
+                hint = "Is another llmproxy running there? Take another port: --port 0"
             raise MachineError(msg, hint=hint) from error
 
 
@@ -258,11 +256,8 @@ class ServedProxy:
         ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
-        given = OPTIONS | {
-            "listen_host": settings.host,
-            "listen_port": settings.port,
-            "confdir": str(self.authority.folder),
-        }
+        listening = {"listen_host": settings.host, "listen_port": settings.port}
+        given = OPTIONS | listening | {"confdir": str(self.authority.folder)}
         if settings.client_cert is not None:
             check_client_cert(settings.client_cert)
             given["client_certs"] = str(settings.client_cert)

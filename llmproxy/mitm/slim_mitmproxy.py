@@ -67,10 +67,8 @@ def slim_mitmproxy() -> bool:
     if not _defer_import(ADDONS):
         return False
     _defer_import(YAML)
-    if _defer_import(PARSER) and _defer_import(LEXER):
-        sys.modules[LEXER].__dict__.setdefault(
-            "unquote", _unquote_importing_lexer
-        )  # imported by name where commands are kept
+    if _defer_import(PARSER) and _defer_import(LEXER):  # imported by name where commands are kept
+        sys.modules[LEXER].__dict__.setdefault("unquote", _unquote_importing_lexer)
     for name in QUIC:
         sys.modules[name] = QuicModuleStub(name)
     return True

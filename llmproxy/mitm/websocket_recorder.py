@@ -52,8 +52,7 @@ def check_upgrade(head: Head) -> None:
 
 def find_subprotocol_key(head: Head) -> str | None:
     """Return the API key that a browser client puts into the subprotocols, as it cannot set headers."""
-    offered = (header(head.headers, "sec-websocket-protocol") or "").split(",")
-    names = (name.strip() for name in offered)
+    names = map(str.strip, (header(head.headers, "sec-websocket-protocol") or "").split(","))
     return next((name.removeprefix(_KEY_MARK) for name in names if name.startswith(_KEY_MARK)), None)
 
 
@@ -92,13 +91,9 @@ def is_upgrade(request: http.Request) -> bool:
 
 def limit_offered_extensions(request: http.Request) -> None:
     """Offer upstream only extensions that mitmproxy can decode: permessage-deflate, without an 8-bit window."""
-    offers = request.headers.pop("sec-websocket-extensions", "").split(",")
-    kept = [
-        offer.strip()
-        for offer in offers
-        if offer.partition(";")[0].strip().lower() == "permessage-deflate" and not _EIGHT_BITS.search(offer)
-    ]
-    if kept:
+    offers = [each.strip() for each in request.headers.pop("sec-websocket-extensions", "").split(",")]
+    deflating = (each for each in offers if each.partition(";")[0].strip().lower() == "permessage-deflate")
+    if kept := [each for each in deflating if not _EIGHT_BITS.search(each)]:
         request.headers["sec-websocket-extensions"] = ", ".join(kept)
 
 

@@ -113,47 +113,35 @@ class ReplayedWebSocket:
         if not isinstance(asked, Request):
             raise TypeError("no upgrade")
         chosen = header(self._response.headers, "sec-websocket-protocol")
+        kept = ((name.lower(), value) for name, value in self._response.headers)
+        kept = ((name, value) for name, value in kept if name not in NOT_REPLAYED and name != "content-type")
+        own = ((CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or ""))
+        fields = *(each for each in kept if not each[0].startswith(("sec-websocket-", "x-llmproxy-"))), *own
         answer = AcceptConnection(
             subprotocol=chosen if chosen in asked.subprotocols else None,
             extensions=[PerMessageDeflate()],
-            extra_headers=[
-                (name.lower().encode(), value.encode("latin-1", "replace"))
-                for name, value in self._list_upgrade_headers()
-            ],
+            extra_headers=[(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in fields],
         )
         return self._ws.send(answer)
 
-    def _list_upgrade_headers(self) -> list[tuple[str, str]]:
-        kept = [
-            (name, value)
-            for name, value in self._response.headers
-            if (lower := name.lower()) not in NOT_REPLAYED
-            and lower != "content-type"
-            and not lower.startswith(("sec-websocket-", "x-llmproxy-"))
-        ]
-        return [*kept, (CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
-
     def handle_event(self, event: events.Event) -> Commands:
         """Handle an event of the client's connection; raises nothing."""
-        try:
-            yield from self._handle_open_event(event)
-        except Exception as why:  # noqa: BLE001 - said there
-            yield from self._close_after_exception(why)
-
-    def _handle_open_event(self, event: events.Event) -> Commands:
         if self.is_closed:
             return
-        if isinstance(event, events.DataReceived):
-            yield from self.receive_bytes(event.data)
-        elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
-            self._wakeup = None
-            if self._ending is not None and self._engine.clock() >= self._ending:
+        try:
+            if isinstance(event, events.DataReceived):
+                yield from self.receive_bytes(event.data)
+            elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
+                self._wakeup = None
+                if self._ending is not None and self._engine.clock() >= self._ending:
+                    yield from self._end_socket()
+                else:
+                    yield from self._send_due()
+            elif isinstance(event, events.ConnectionClosed):
+                self._on_connection_end()
                 yield from self._end_socket()
-            else:
-                yield from self._send_due()
-        elif isinstance(event, events.ConnectionClosed):
-            self._on_connection_end()
-            yield from self._end_socket()
+        except Exception as why:  # noqa: BLE001 - said there
+            yield from self._close_after_exception(why)
 
     def receive_bytes(self, data: bytes) -> Commands:
         """Handle bytes of the client."""
@@ -175,10 +163,8 @@ class ReplayedWebSocket:
             if self._ws.state is ConnectionState.REMOTE_CLOSING:
                 yield commands.SendData(self._client, self._ws.send(said.response()))
             elif self._ws.state is ConnectionState.OPEN:  # wsproto's word for bytes that are no frame
-                yield commands.SendData(
-                    self._client,
-                    self._ws.send(CloseConnection(said.code, clip_reason(said.reason or "", LONGEST_REASON))),
-                )
+                end = CloseConnection(said.code, clip_reason(said.reason or "", LONGEST_REASON))
+                yield commands.SendData(self._client, self._ws.send(end))
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
             self._on_connection_end()
             yield from self._end_socket()
@@ -188,12 +174,11 @@ class ReplayedWebSocket:
             return
         self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))
         self._size += len(said.data)
-        if self._size > self._engine.config.max_request:
-            yield from self._begin_closing_handshake(
-                TOO_BIG, f"llmproxy: a message is over {self._engine.config.max_request} bytes (--max-request)"
-            )
-            return
-        if said.message_finished:
+        limit = self._engine.config.max_request
+        if self._size > limit:
+            why = f"llmproxy: a message is over {limit} bytes (--max-request)"
+            yield from self._begin_closing_handshake(TOO_BIG, why)
+        elif said.message_finished:
             whole = join_message_parts(self._parts)
             self._parts, self._size = [], 0
             yield from self._on_message(whole)
@@ -204,12 +189,8 @@ class ReplayedWebSocket:
         engine, exchange = self._engine, self._exchange
         plain = redact_message(engine, exchange, data)
         said = self._player.on_message(plain)
-        if (
-            isinstance(said, FrameMismatch)
-            and said.number == 1
-            and not self._player.server_speaks_first
-            and self._take_other_recording(plain)
-        ):
+        first = isinstance(said, FrameMismatch) and said.number == 1 and not self._player.server_speaks_first
+        if first and self._take_other_recording(plain):
             said = self._player.on_message(plain)
         if isinstance(said, FrameMismatch):
             yield from self._close_missed(said)
@@ -262,9 +243,8 @@ class ReplayedWebSocket:
                 yield from self._end_socket()
                 return
             if frame.close is not None:
-                end = CloseConnection(frame.close, str(frame.data) or None)
-                if frame.close == NO_CODE:
-                    end = CloseConnection(CloseReason.NO_STATUS_RCVD)
+                reason = None if frame.close == NO_CODE else str(frame.data) or None
+                end = CloseConnection(CloseReason.NO_STATUS_RCVD if frame.close == NO_CODE else frame.close, reason)
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._wait_for_end()
                 return
@@ -296,9 +276,8 @@ class ReplayedWebSocket:
         """Begin the closing handshake; queued messages are dropped."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
-            yield commands.SendData(
-                self._client, self._ws.send(CloseConnection(code, clip_reason(reason, LONGEST_REASON)))
-            )
+            end = CloseConnection(code, clip_reason(reason, LONGEST_REASON))
+            yield commands.SendData(self._client, self._ws.send(end))
             yield from self._wait_for_end()
         else:
             yield from self._end_socket()
@@ -315,9 +294,8 @@ class ReplayedWebSocket:
         log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
         self._exchange.note = "llmproxy failed; see the log"
         try:
-            yield from self._begin_closing_handshake(
-                FAILED, "llmproxy: internal error while replaying; nothing was sent upstream"
-            )
+            text = "llmproxy: internal error while replaying; nothing was sent upstream"
+            yield from self._begin_closing_handshake(FAILED, text)
         except Exception:
             log.exception("llmproxy could not even say that it failed")
             yield from self._end_socket()
@@ -330,9 +308,8 @@ class ReplayedWebSocket:
 
     def _on_connection_end(self) -> None:
         if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
-            self._exchange.note = (
-                f"client left after {self._player.heard} of {self._player.client_message_count} messages"
-            )
+            heard, count = self._player.heard, self._player.client_message_count
+            self._exchange.note = f"client left after {heard} of {count} messages"
 
     def _finish_exchange(self) -> None:
         self._mark_recording_served()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from html import unescape
+from typing import TYPE_CHECKING
 
 from mitmproxy.connection import Connection
 from mitmproxy.proxy import commands, events, layers
@@ -22,8 +23,11 @@ from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.request_handling import AnsweringLayer, ClientConnectionState, Commands, LayerState
+from llmproxy.mitm.http1.request_handling import ClientConnectionState, Commands, LayerState
 from llmproxy.protocol import Decision
+
+if TYPE_CHECKING:
+    from llmproxy.mitm.http1.replay_layer import ReplayLayer
 
 LONGEST_MARK = 64
 """Maximum bytes of a placeholder that two pieces of a body may share."""
@@ -39,7 +43,7 @@ class NotRelayed(RefusedError):
 class RequestForwarder:
     """Forwards the requests of one connection, one at a time."""
 
-    def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: AnsweringLayer) -> None:
+    def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: ReplayLayer) -> None:
         """Start without a request; `mode` is mitmproxy's."""
         self._here, self._mode, self._layer = here, mode, layer
         self._forwarder: layers.HttpLayer | None = None
@@ -113,15 +117,14 @@ class RequestForwarder:
             if over:
                 self.uploading = False
                 if not self._overflow:
-                    whole = bytes(incoming.body)
-                    decided = yield from here.wait_for_decision(whole)
+                    decided = yield from here.wait_for_decision(bytes(incoming.body))
                     if decided.decision is Decision.REFUSE and decided.error is not None:
                         raise decided.error
         if not over:
             yield from here.start_time_limit(here.proxy.body_patience)
         if over and self._kept:
             raw, self._kept = bytes(self._kept) + raw, bytearray()
-        if raw and self._here.is_forwarding:
+        if raw and here.is_forwarding:
             yield from self.on_event(events.DataReceived(here.client, raw))
         elif over:
             yield from self._end_forwarding()
@@ -154,9 +157,8 @@ class RequestForwarder:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
             if isinstance(command, commands.SendData) and self._is_open_websocket_cut:
                 continue  # mitmproxy would tell the other side that all is well: 1000
-            if ours and self._here.is_forwarding:
-                failed = self._find_early_failure(command)
-                if failed is not None:
+            if ours and here.is_forwarding:
+                if (failed := self._find_early_failure(command)) is not None:
                     yield from self._layer.refuse(failed, close=True)
                     continue
                 if self.withheld and isinstance(command, commands.SendData | commands.CloseConnection):
@@ -184,10 +186,10 @@ class RequestForwarder:
 
     def _find_early_failure(self, command: commands.Command) -> LLMProxyError | None:
         """Return why the request failed, if the client has not got any bytes yet."""
-        exchange, answering = self._here.incoming.exchange, self._here.incoming.answering
-        if exchange is None or answering or exchange.error is not None:
-            return None if exchange is None or answering else exchange.error
-        if isinstance(command, commands.SendData) and not exchange.recording.has_head:
+        exchange = self._here.incoming.exchange
+        if exchange is None or self._here.incoming.answering:
+            return None
+        if exchange.error is None and isinstance(command, commands.SendData) and not exchange.recording.has_head:
             # No upstream has answered: this is mitmproxy's own page about a head that it does not take.
             said = unescape(_TAGS.sub(b" ", command.data.partition(b"<body>")[2]).decode("latin-1"))
             failed = NotRelayed(f"llmproxy: this request cannot be passed on: {clip(' '.join(said.split()), 200)}")
@@ -201,7 +203,7 @@ class RequestForwarder:
         if self.has_switched:
             yield from self._pass_websocket()
             return
-        if not (self._here.is_forwarding and not self.uploading and self._forwarder and not self._forwarder.streams):
+        if not here.is_forwarding or self.uploading or self._forwarder is None or self._forwarder.streams:
             return
         yield from self._send_commands_held_for_store()
         if self._spent is not None:

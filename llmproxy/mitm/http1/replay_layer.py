@@ -31,7 +31,7 @@ from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest, format_error
 from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.interaction import is_grpc
+from llmproxy.core.traffic.interaction import Headers, is_grpc
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.client_sockets import is_peer_gone
@@ -114,16 +114,18 @@ class OwnRequestAnswerer:
             if now - self._asked < PATIENCE:
                 yield from self._wait_for_answer()
                 return
-        waited = here.state is LayerState.ASKED
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
         if (stored := proxy.take_latest_store()) is not None:
             yield ToolStoringAwaitedHook(stored)
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
-        whole = build_response_bytes(
-            status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method
-        )
-        yield from self._layer.send_whole_answer(whole, close=not head.keep_alive)
+        yield from self._send_answer(head, status, (("content-type", kind),), data)
+
+    def _send_answer(self, head: Head, status: int, headers: Headers, body: bytes) -> Commands:
+        """Send an answer; after a wait, serve what was received meanwhile."""
+        waited, close = self._here.state is LayerState.ASKED, not head.keep_alive
+        whole = build_response_bytes(status, headers, body, close=close, method=head.method)
+        yield from self._layer.send_whole_answer(whole, close=close)
         if waited:
             yield from self._layer.serve_received()
 
@@ -139,17 +141,12 @@ class OwnRequestAnswerer:
 
     def _answer_viewer(self, head: Head, asked: ControlRequest) -> Commands:
         """Answer the viewer's page when its thread has the answer."""
-        waited = self._viewed is not None
         self._viewed = self._viewed or self._here.proxy.answer_viewer(asked)
-        if not self._viewed.done():
+        if self._viewed.done():
+            answer = self._viewed.result()
+            yield from self._send_answer(head, answer.status, build_headers(answer), answer.body)
+        else:
             yield from self._wait_for_answer()
-            return
-        answer = self._viewed.result()
-        close = not head.keep_alive
-        whole = build_response_bytes(answer.status, build_headers(answer), answer.body, close=close, method=head.method)
-        yield from self._layer.send_whole_answer(whole, close=close)
-        if waited:
-            yield from self._layer.serve_received()
 
 
 class BodyTooLarge(RefusedError):
@@ -233,7 +230,8 @@ class ReplayLayer(layer.Layer):
 
     def _dispatch_event(self, event: events.Event) -> Commands:
         here, client = self._here, self.context.client
-        if isinstance(event, events.ConnectionClosed) and event.connection is client:
+        left = isinstance(event, events.ConnectionClosed) and event.connection is client
+        if left:
             self._own.on_shim_connection_end()
         if self._socket is not None:
             yield from self._socket.handle_event(event)
@@ -249,9 +247,9 @@ class ReplayLayer(layer.Layer):
                 yield from self._close_client()
             else:
                 yield from self._send_due(self._sender.continue_sending())
-        elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_client_waiting():
+        elif left and self._is_client_waiting():
             self._ended = True
-        elif isinstance(event, events.ConnectionClosed) and event.connection is client and not here.is_forwarding:
+        elif left and not here.is_forwarding:
             yield from self._on_client_left()
         elif here.forwarded:
             yield from self._forwarding.on_event(event)
@@ -388,8 +386,9 @@ class ReplayLayer(layer.Layer):
             yield from self.refuse(incoming.refusal, close=not head.keep_alive)
             return
         if incoming.preflight is not None:
-            whole = build_response_bytes(200, incoming.preflight, b"", close=not head.keep_alive, method=head.method)
-            yield from self.send_whole_answer(whole, close=not head.keep_alive)
+            close = not head.keep_alive
+            whole = build_response_bytes(200, incoming.preflight, b"", close=close, method=head.method)
+            yield from self.send_whole_answer(whole, close=close)
             return
         if incoming.exchange is None:
             yield from self._own.answer_request(head, body)
@@ -498,9 +497,8 @@ class ReplayLayer(layer.Layer):
             exchange.decision = Decision.REFUSE
             proxy.report_exchange_end(exchange, status)
         elif told:
-            proxy.on_call(
-                proxy.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)
-            )
+            target = incoming.head.target if incoming.head else ""
+            proxy.on_call(proxy.engine.sum_up_refusal(method, target, status, error))
         if incoming.answering:
             yield from self._close_client()
         else:
@@ -515,8 +513,8 @@ class ReplayLayer(layer.Layer):
             return
         if self._here.incoming.exchange is None:
             self._continue_begun_request()
-        if self._here.incoming.exchange is not None:
-            self._here.incoming.exchange.note = "llmproxy failed; see the log"
+        if (exchange := self._here.incoming.exchange) is not None:
+            exchange.note = "llmproxy failed; see the log"
         error = LLMProxyError("llmproxy: internal error while serving this request; nothing more was sent upstream.")
         try:
             yield from self.refuse(error, close=True)

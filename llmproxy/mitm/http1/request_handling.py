@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
@@ -275,25 +274,21 @@ class ClientConnectionState:
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup
 
-    def wait_for_redaction(self, body: bytes) -> Commands:
-        """Wait until a large body is redacted on a thread; `IncomingRequest.decide_request` follows."""
-        exchange = self.incoming.exchange
-        if exchange is not None and self.proxy.engine.is_long(exchange, body):
-            yield RequestPreparedHook((exchange, body))
-
     def wait_for_decision(self, body: bytes) -> layer.CommandGenerator[Exchange]:
         """Have a complete request decided, after waiting for the store's server if needed.
 
         Raises LLMProxyError with the reason why it cannot be decided.
         """
-        yield from self.wait_for_redaction(body)
+        exchange = self.incoming.exchange
+        if exchange is not None and self.proxy.engine.is_long(exchange, body):
+            yield RequestPreparedHook((exchange, body))
         try:
             exchange = self.incoming.decide_request(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet
-            if self.incoming.exchange is None:
+            if exchange is None:
                 raise
-            self.incoming.exchange.request.body = None
-            yield StoreServerAwaitedHook(self.incoming.exchange)
+            exchange.request.body = None
+            yield StoreServerAwaitedHook(exchange)
             exchange = self.incoming.decide_request(body)
         if exchange.answer.awaited:
             yield SharedAnswerAwaitedHook(exchange)
@@ -304,16 +299,3 @@ class ClientConnectionState:
         if self.limit is None or seconds < self.limit.delay:
             self.limit, self.limited = commands.RequestWakeup(seconds), (self.reader.heads, self.seen)
             yield self.limit
-
-
-class AnsweringLayer(Protocol):
-    """The layer's interface for forwarding."""
-
-    def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
-        """Answer the request with an error in its provider's envelope."""
-
-    def send_made_answer(self) -> Commands:
-        """Send the answer that an interceptor created."""
-
-    def await_next_request(self) -> Commands:
-        """Reset for the next request, and serve the received part of it."""
