@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import certifi
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509 import BasicConstraints, ExtensionNotFound, load_pem_x509_certificate
+from cryptography.x509 import BasicConstraints, Certificate, ExtensionNotFound, load_pem_x509_certificate
 from mitmproxy import ctx
 from mitmproxy.addonmanager import Loader
 from mitmproxy.certs import DEFAULT_DHPARAM, CertStore
@@ -36,7 +36,6 @@ from mitmproxy.tls import ClientHelloData, TlsData
 from llmproxy.errors import MachineError
 
 if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
     from mitmproxy.addons.tlsconfig import TlsConfig
 
 

@@ -33,7 +33,6 @@ AT_THE_DOOR = 4096
 
 
 def _get_descriptor_limit() -> int:
-    """Return the maximum number of descriptors of this process."""
     try:
         import resource
 
@@ -120,7 +119,6 @@ class ClientSockets:
         writer.transport.abort()
 
     def refuse_connections(self, seconds: float) -> None:
-        """Refuse new connections for this many seconds."""
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is not None:
             return

@@ -47,7 +47,6 @@ class HeadTooSlow(FramingError):
     status = 408
 
     def __init__(self, seconds: float) -> None:
-        """Build the error for a head incomplete after `seconds`."""
         super().__init__(
             f"llmproxy: the request's head did not end within {seconds:g} seconds; the connection is closed."
             " Send the request again: nothing of it was looked up, counted or forwarded."
@@ -60,7 +59,6 @@ class BodyTooSlow(FramingError):
     status = 408
 
     def __init__(self, seconds: float) -> None:
-        """Build the error for a body without new bytes for `seconds`."""
         super().__init__(
             f"llmproxy: nothing of the request's body came for {seconds:g} seconds; the connection is closed."
             " Send the request again, whole: its head announced more than came."
@@ -103,7 +101,6 @@ class RequestReader:
 
     @property
     def count_waiting(self) -> int:
-        """Return the number of unread bytes."""
         return len(self._buffer)
 
     def take_rest(self) -> bytes:

@@ -71,8 +71,6 @@ Commands = layer.CommandGenerator[None]
 
 
 class UnsupportedGrpc(RefusedError):
-    """An unsupported kind of gRPC call."""
-
     code = "llmproxy_grpc_streams"
     status = 501
 
@@ -243,7 +241,6 @@ class Http2Layer(layer.Layer):
             yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
 
     def _pass_held_request(self, stream: Http2Stream, head: h11.Request) -> Commands:
-        """Pass a held gRPC request to its layer."""
         stream.request, body = None, h11.Data(data=bytes(stream.held))
         stream.held.clear()
         yield from self._feed_layer(stream, (stream.h1.send(head) or b"") + (stream.h1.send(body) or b""))

@@ -127,7 +127,6 @@ class ConnectInterceptor:
             self._report_refusal(flow, why)
 
     def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
-        """Report a refused tunnel like any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
             self._proxy.on_call(self._proxy.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why)))

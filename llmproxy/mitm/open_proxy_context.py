@@ -183,7 +183,6 @@ def is_exposed(host: str) -> bool:
 
 
 def build_origin_guard(settings: Settings, host: str) -> OriginGuard:
-    """Return the origin guard of a listener at `host`."""
     return OriginGuard(settings.answer_to, settings.allow_origin, any_host=is_exposed(host))
 
 

@@ -134,9 +134,11 @@ class LiveAnswerTurns:
         ends = self._ends.get(exchange.session.name)
         if ends is None or (exchange.channel is Channel.MCP and exchange.method == "GET"):
             return
+        # Later calls that end faster than a pause would keep a piece for ever.
+        overdue = bool(ends.waiting) and self.clock() > ends.waiting[0] + ALL_PAUSES
         if exchange.progress.seq in ends.coming:
             await self._sleep_until_turn(exchange, ends)
-        elif self._is_piece_overdue(ends) or self._get_wait_seconds(exchange, ends):
+        elif overdue or self._get_wait_seconds(exchange, ends):
             since = self.clock()
             ends.waiting.append(since)
             try:
@@ -148,10 +150,6 @@ class LiveAnswerTurns:
     async def _sleep_until_turn(self, exchange: Exchange, ends: _SessionAnswerEnds) -> None:
         while wait := self._get_wait_seconds(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
             await asyncio.sleep(wait)
-
-    def _is_piece_overdue(self, ends: _SessionAnswerEnds) -> bool:
-        """Return whether a piece waits too long: later calls that end faster than a pause would keep it for ever."""
-        return bool(ends.waiting) and self.clock() > ends.waiting[0] + ALL_PAUSES
 
     def _get_wait_seconds(self, exchange: Exchange, ends: _SessionAnswerEnds) -> float:
         """Return the seconds until the next check; 0 if it is its turn."""
@@ -202,8 +200,6 @@ class LiveAnswerTurns:
 
 @dataclass(slots=True)
 class ProxyContext(ControlledProxy):
-    """The state of one running proxy."""
-
     head_patience: ClassVar[float] = 60.0
     """Seconds from the first byte of a head, or of a TLS handshake, to its end. Clients write a head at once."""
     held_for: ClassVar[float] = 2.0
@@ -354,7 +350,6 @@ class ProxyContext(ControlledProxy):
             log.exception("could not report a hit")
 
     def report_unrecorded(self, exchange: Exchange, why: str) -> None:
-        """Report an answer that could not be recorded."""
         exchange.progress.finished = True
         exchange.note = f"NOT RECORDED: {why}"
         self.report_exchange_end(exchange, exchange.recording.status, lost=exchange.decision is Decision.RECORD)

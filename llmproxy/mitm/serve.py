@@ -132,7 +132,6 @@ def write_totals(totals: Totals, unused: int | None, path: str) -> None:
 
 
 def _describe_start(loaded: Loaded, proxy: ProxyContext, port: int) -> ProxyStarted:
-    """Return the start message."""
     settings = loaded.settings
     return ProxyStarted(
         url=f"http://{find_reachable_host(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),

@@ -144,7 +144,6 @@ class ReplayedWebSocket:
             yield from self._close_after_exception(why)
 
     def receive_bytes(self, data: bytes) -> Commands:
-        """Handle bytes of the client."""
         try:
             self._ws.receive_data(data)
             for said in self._ws.events():

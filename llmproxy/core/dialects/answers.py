@@ -84,7 +84,6 @@ def parse_arguments(text: str) -> object:
 
 
 def drop_none(**values: object) -> Json:
-    """Return the members that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

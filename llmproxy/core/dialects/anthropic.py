@@ -57,7 +57,6 @@ def _find_tool_runner(block: dict[str, Any]) -> RunBy | None:
 
 
 def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
-    """Record a block's tool result, or its kind if it is unknown."""
     if _find_tool_runner(block) is None:
         draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
     content = as_dict(block.get("content"))
@@ -116,7 +115,6 @@ def _build_answer(said: SpokenTurn) -> Json:
 
 
 def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
-    """Write the events of an answer."""
     answer, usage = _build_answer(said), _build_usage(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]

@@ -204,7 +204,6 @@ class ClientMissStatus(NamedTuple):
     """Whether it drops options and retries when it is refused."""
 
     def matches_headers(self, headers: Headers) -> bool:
-        """Return whether the client sends these header fields."""
         value = header(headers, self.header)
         return value is not None and value.startswith(self.begins)
 

@@ -132,7 +132,6 @@ def read_response(operation: str, response: Response) -> Message | None:
 
 
 def read_interaction_answer(one: Interaction) -> Message | None:
-    """Return an interaction's answer."""
     return read_response(one.operation, one.response)
 
 
@@ -207,8 +206,6 @@ _KNOWN = frozenset({
 
 
 class Segment(NamedTuple):
-    """A part of a request."""
-
     kind: Kind
     name: str
     """Name for people."""
@@ -249,8 +246,6 @@ class _TooManySegments(Exception):
 
 
 class _SegmentReader:
-    """Reader of one request's segments."""
-
     def __init__(self, layout: BodyLayout, most: float = inf) -> None:
         self.found: list[Segment] = []
         self._layout, self._most = layout, most

@@ -131,8 +131,6 @@ _DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call that the model requested."""
-
     id: str | None
     name: str
     arguments: str
@@ -208,8 +206,6 @@ def as_json(value: object) -> str:
 
 @dataclass(slots=True)
 class DraftCall:
-    """A tool call under construction."""
-
     id: str | None = None
     name: str = ""
     pieces: list[str] = field(default_factory=list)
@@ -263,7 +259,6 @@ class Draft:
         return entry
 
     def add_result(self, message: Message | None, *, failed: bool = False) -> None:
-        """Record the result of a provider's tool."""
         if message is not None and message.tool_call_id:
             self.outputs[message.tool_call_id] = message.text, failed
 

@@ -18,16 +18,6 @@ def _add_message(draft: Draft, value: dict[str, Any]) -> None:
     draft.add_text(value.get("response"))
 
 
-_COUNTS = (
-    "total_duration",
-    "load_duration",
-    "prompt_eval_count",
-    "prompt_eval_duration",
-    "eval_count",
-    "eval_duration",
-)
-
-
 def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
@@ -38,13 +28,16 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     end: Json = {
         "done": True,
         "done_reason": "length" if said.finish == "length" else "stop",
-        **dict.fromkeys(_COUNTS, 0),
+        "total_duration": 0,
+        "load_duration": 0,
+        "prompt_eval_count": 0,
     }
+    end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
     if not wanted.stream:
         return WHOLE, [dump_json({**head, "message": message, **end})]
-    first = {**head, "message": message, "done": False}
-    last = {**head, "message": {"role": "assistant", "content": ""}, **end}
-    return LINES, [dump_json(line) + b"\n" for line in (first, last)]
+    lines = [{**head, "message": message, "done": False}]
+    lines.append({**head, "message": {"role": "assistant", "content": ""}, **end})
+    return LINES, [dump_json(line) + b"\n" for line in lines]
 
 
 def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:

@@ -139,7 +139,6 @@ FAILED = "The server had an error while processing your request. Sorry about tha
 
 
 def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
-    """Write the provider's own error."""
     busy = "The engine is currently overloaded, please try again later."
     limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
@@ -152,7 +151,6 @@ def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
 
 
 def build_error_event(_number: int) -> tuple[str, Json]:
-    """Write the event of a stream that fails."""
     return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
 
 

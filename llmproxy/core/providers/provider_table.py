@@ -36,8 +36,6 @@ HTTP_PREFIX = "http:"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of a provider."""
-
     name: str
     family: Family | None = None
     """Dialect of this operation if it differs from the provider's, for example Ollama's imitation of OpenAI."""
@@ -497,8 +495,6 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None
 
 
 class Client(NamedTuple):
-    """A client program."""
-
     name: str
     version: str
 

@@ -17,20 +17,17 @@ import re
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from string import ascii_letters, digits
-from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, looks_like_words
 from llmproxy.core.secrets.find_secrets import CREDENTIAL, Span, find_key_runs, find_key_starts, list_runs
 from llmproxy.lazy_regex import RustPattern, late
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Find = Callable[[str], list[Span]]
+Find = Callable[[str], list[Span]]
 
 # -- fingerprints ------------------------------------------------------------------------------------------------------
 
@@ -299,8 +296,6 @@ _SEPARATOR = "\n\0\n"
 
 
 class _JoinedLines:
-    """Text around line breaks, joined."""
-
     __slots__ = ("joined", "pieces", "starts")
 
     def __init__(self, text: str, pieces: list[tuple[int, int]]) -> None:
@@ -419,7 +414,6 @@ def _find_base64_text(text: str) -> Iterator[tuple[int, int]]:
 
 
 def may_hold_base64_text(data: bytes) -> bool:
-    """Return whether bytes may contain base64-encoded text."""
     runs = list_runs(data, 6 * _QUANTUM)
     return bool(runs) and _HOLDS_TEXT.holds(b"\n".join([data[start:end] for start, end in runs]))
 

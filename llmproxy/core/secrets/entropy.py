@@ -18,8 +18,11 @@ from llmproxy.lazy_regex import late
 
 
 def parse_word_table(text: str) -> list[str]:
-    """Return the words of a table."""
     return text.split()
+
+
+def parse_word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 _LOOKED_AT = 256
@@ -140,8 +143,7 @@ def looks_like_token(text: str) -> bool:
     return is_literal(text) and not (is_example(text) or looks_like_words(text)) and bool(_LONG_TOKEN.search(text))
 
 
-PASSWORDS = frozenset(
-    parse_word_table(
+PASSWORDS = parse_word_set(
     "password passwd passwort pass pwd secret user username admin root guest test testing example "
      "changeme postgres postgresql mysql mongo mongodb redis rabbitmq rabbit minio neo4j elastic db dbpass "
      "dbpassword mypassword mysecretpassword yourpassword your_password your-password token apikey api_key "
@@ -149,7 +151,6 @@ PASSWORDS = frozenset(
      "password1 password1234 passwort1 secret123 secretpassword topsecret admin123 root123 test123 test1234 "
      "letmein welcome qwerty 12345678 123456789 1234567890 abc12345 postgres123 mysecret supersecret changeit dummy "
      "fake sample none null true false undefined required optional string"
-)
 )  # fmt: skip
 """Passwords in documentation and local set-ups."""
 _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)

@@ -116,8 +116,6 @@ _SERVICE = late(SERVICE.encode)
 
 
 class KeyRuns(NamedTuple):
-    """Runs of key characters in a text."""
-
     data: bytes
     """Text in ASCII; other characters become question marks, which are no key characters."""
     lean: bytes

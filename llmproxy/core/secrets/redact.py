@@ -48,7 +48,7 @@ from llmproxy.core.secrets.encodings import (
     replace_spans,
     unescape_text,
 )
-from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, parse_word_table
+from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, parse_word_set
 from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
     FREE,
@@ -125,9 +125,7 @@ def may_hold_redaction(data: bytes | bytearray) -> bool:
 _STANDS_IN = late(
     r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
 )
-_SAID = frozenset(
-    parse_word_table("messages input contents system systemInstruction system_instruction instructions prompt")
-)
+_SAID = parse_word_set("messages input contents system systemInstruction system_instruction instructions prompt")
 """Members of a request that contain a conversation: quoted text is no credential of the request."""
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
@@ -586,7 +584,6 @@ class SecretMarks:
         return f"[{self.mark_in_form(secret, kind)}]"
 
     def mark_in_header(self, secret: str, kind: str) -> str:
-        """Return the placeholder of a secret in a header field."""
         return f"[REDACTED{self._build_label(secret, kind)}]"
 
 

@@ -32,6 +32,7 @@ from llmproxy.core.secrets.entropy import (
     is_real_password,
     looks_like_token,
     looks_like_words,
+    parse_word_set,
     parse_word_table,
 )
 from llmproxy.lazy_regex import late
@@ -87,12 +88,10 @@ class SecretKind:
 
     @property
     def alphabet_allows_words(self) -> bool:
-        """Whether its alphabet could contain words."""
         return not {piece[1] for piece in _PIECE.finditer(self.template)} <= _ONE_CASE
 
     @property
     def length_before_needle(self) -> int:
-        """Number of characters of the key before the needle."""
         before = self.template.partition(self.needle)[0]
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
@@ -307,7 +306,6 @@ class Pattern:
         return format_label(self.name) if self.certain else ""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the spans of the pattern's secrets in a text."""
         for match in self.regex.finditer(text):
             if self.is_one(match):
                 yield match.span("secret")
@@ -376,7 +374,7 @@ _CONNECTION = late(
 )
 _JWK = late(r'"kty\\*"')
 _PAIRS_OF_COOKIE = late(r"(?P<name>[\w.\-]{1,60})=(?P<secret>[^;\s\"'\\,]{8,4000})")
-_OF_COOKIE = frozenset(parse_word_table("path domain expires max-age samesite version comment priority"))
+_OF_COOKIE = parse_word_set("path domain expires max-age samesite version comment priority")
 
 
 def _is_oauth_token(match: re.Match[str]) -> bool:
@@ -619,17 +617,13 @@ FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
 CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
 """Fields whose value is a credential to search for elsewhere."""
 
-_SURE_MEMBERS = frozenset(
-    parse_word_table(
-        "api_key apikey api-key access_token accesstoken refresh_token client_secret client_assertion id_token "
-        "subscription-key x-api-key x-goog-api-key authorization sig signature password passwd passphrase pwd jwt "
-        "bearer x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential "
-        "awsaccesskeyid sharedaccesssignature secret_key private_key auth_token session_token"
-    )
+_SURE_MEMBERS = parse_word_set(
+    "api_key apikey api-key access_token accesstoken refresh_token client_secret client_assertion id_token "
+    "subscription-key x-api-key x-goog-api-key authorization sig signature password passwd passphrase pwd jwt "
+    "bearer x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential "
+    "awsaccesskeyid sharedaccesssignature secret_key private_key auth_token session_token"
 )
-_LONG_MEMBERS = frozenset(
-    {"key", "token", "auth", "secret", "code", "assertion", "pass", "credentials", "x-access", "x-pass"}
-)
+_LONG_MEMBERS = parse_word_set("key token auth secret code assertion pass credentials x-access x-pass")
 _LONG = 16
 _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
 """These names have other uses too (a page's number, a file's path): only values that look like keys count."""
@@ -642,8 +636,8 @@ def is_credential_parameter(name: str, value: str) -> bool:
     return lower in _SURE_MEMBERS
 
 
-_API_KEYS = frozenset(
-    parse_word_table("api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret")
+_API_KEYS = parse_word_set(
+    "api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret"
 )
 
 
@@ -652,19 +646,12 @@ def is_api_key_parameter(name: str, value: str) -> bool:
     return name.lower() in _API_KEYS and bool(_LONG_VALUE.fullmatch(value))
 
 
-_OAUTH_MEMBERS = frozenset(
-    parse_word_table("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
-)
+_OAUTH_MEMBERS = parse_word_set("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
 """Names in RFC 6749 and in STS: their values are always credentials."""
-CARRIED = frozenset(
-    parse_word_table("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
-)
+CARRIED = parse_word_set("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
 """Names of credentials for another server, an MCP server's ``authorization``: they identify the caller only."""
-_SECRET_MEMBERS = (
-    _OAUTH_MEMBERS
-    | CARRIED
-    | frozenset(parse_word_table("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey"))
-)
+_SECRET_MEMBERS = _OAUTH_MEMBERS | CARRIED
+_SECRET_MEMBERS |= parse_word_set("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey")
 MEMBERS = tuple(
     (word, late(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
     for least, words in ((16, ("authorization", "key", "cookie")), (8, ("secret", "assertion", "token")))
@@ -709,12 +696,9 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
 def is_credential_name(name: str) -> bool:
     """Return whether a JSON member or header field with this name can only contain a credential."""
     lower = name.lower()
-    return (
-        lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS
-        or is_credential_parameter(name, "REDACTED")
-        or SECRET_HEADER.search(lower) is not None
-        or CREDENTIAL_HEADER.search(lower) is not None
-    )
+    if lower.replace("-", "").replace("_", "") in _SECRET_MEMBERS or is_credential_parameter(name, "REDACTED"):
+        return True
+    return SECRET_HEADER.search(lower) is not None or CREDENTIAL_HEADER.search(lower) is not None
 
 
 NAME_WORDS = (
@@ -801,8 +785,8 @@ ANSWER_HEADER = late(
 )
 """Lower-case names of an answer's fields that are credentials, except token counts and page tokens."""
 
-DUMMIES = frozenset(
-    parse_word_table("not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted")
+DUMMIES = parse_word_set(
+    "not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted"
 )
 """Dummy keys for services that need none; hiding these words everywhere would be useless."""
 

@@ -470,7 +470,6 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         return layers.modes.HttpProxy(context)
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
-        """Serve one connection."""
         master = ctx.master
         handler = ConnectionHandler(master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy

@@ -52,7 +52,6 @@ class RequestForwarder:
         self.prepare_for_next()
 
     def prepare_for_next(self) -> None:
-        """Reset the state for the next request."""
         self.uploading = False
         """Whether its body is forwarded as it arrives."""
         self._overflow = False
@@ -132,7 +131,6 @@ class RequestForwarder:
     # --- the answer ------------------------------------------------------------------------------------------------
 
     def on_event(self, event: events.Event) -> Commands:
-        """Pass an event to mitmproxy."""
         if self._forwarder is None:
             raise AssertionError("nothing to hand on to")
         try:

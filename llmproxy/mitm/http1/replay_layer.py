@@ -79,7 +79,6 @@ class ToolStoringAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-cal
 
 
 def is_shim_call(head: Head) -> bool:
-    """Return whether a request comes from an MCP shim."""
     return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
 
 
@@ -91,7 +90,6 @@ class OwnRequestAnswerer:
         self.prepare_for_next()
 
     def prepare_for_next(self) -> None:
-        """Reset the state for the next request."""
         self._asked: float | None = None
         self._viewed: Future[PageAnswer] | None = None
         """Pending answer of the viewer."""

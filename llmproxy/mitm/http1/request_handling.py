@@ -38,31 +38,28 @@ Origin = tuple[str, str, int]
 _PORT = re.compile(r":[^:\]]*$")
 
 
+@dataclass(slots=True, eq=False)
 class IncomingRequest:
-    __slots__ = (
-        "answering", "body", "client", "continued", "exchange", "family", "grants", "head", "laid", "preflight",
-        "proxy", "raw", "refusal",
-    )  # fmt: skip
-
-    def __init__(self, proxy: ProxyContext) -> None:
-        self.proxy = proxy
-        self.head: Head | None = None
-        self.client = ClientHttp()
-        """Capabilities of its client."""
-        self.exchange: Exchange | None = None
-        self.raw, self.body = bytearray(), bytearray()
-        """Received bytes of its body: raw if chunked (else empty), and decoded."""
-        self.refusal: LLMProxyError | None = None
-        """Refusal to send after the body was read, so that the connection can be reused."""
-        self.family: Family = "openai"
-        self.grants: Headers = ()
-        self.preflight: Headers | None = None
-        """Answer to a web page's CORS preflight; None for every other request."""
-        self.continued = False
-        """Whether `100 Continue` was sent."""
-        self.answering = False
-        """Whether bytes of the answer were sent."""
-        self.laid: SendingPlan | None = None
+    proxy: ProxyContext
+    head: Head | None = None
+    client: ClientHttp = field(default_factory=ClientHttp)
+    """Capabilities of its client."""
+    exchange: Exchange | None = None
+    raw: bytearray = field(default_factory=bytearray)
+    """Received bytes of its body if it is chunked, else empty."""
+    body: bytearray = field(default_factory=bytearray)
+    """Received bytes of its body, decoded."""
+    refusal: LLMProxyError | None = None
+    """Refusal to send after the body was read, so that the connection can be reused."""
+    family: Family = "openai"
+    grants: Headers = ()
+    preflight: Headers | None = None
+    """Answer to a web page's CORS preflight; None for every other request."""
+    continued: bool = False
+    """Whether `100 Continue` was sent."""
+    answering: bool = False
+    """Whether bytes of the answer were sent."""
+    laid: SendingPlan | None = None
 
     # --- the head is here ------------------------------------------------------------------------------------------
 
@@ -223,8 +220,6 @@ LOOK = 0.01
 
 
 class LayerState(Enum):
-    """State of a connection."""
-
     READING = auto()
     REPLAYING = auto()
     ASKED = auto()
@@ -258,12 +253,10 @@ class ClientConnectionState:
 
     @property
     def client(self) -> Client:
-        """The client's side."""
         return self.context.client
 
     @property
     def is_forwarding(self) -> bool:
-        """Whether a request is being forwarded to its provider."""
         return self.state is LayerState.FORWARDING
 
     def build_send_command(self, data: bytes) -> commands.SendData:

@@ -35,13 +35,11 @@ class StreamSender:
         return self._opened is not None
 
     def drop_answer(self) -> None:
-        """Drop the rest of the answer."""
         self._pieces.clear()
         self._turns.clear()
         self._opened = None
 
     def send_recorded(self, laid: SendingPlan) -> Ending:
-        """Send a recorded answer at its recorded times."""
         self._here.close_after = laid.close
         return (yield from self._begin_answer(laid))
 
