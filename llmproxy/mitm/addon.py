@@ -124,8 +124,7 @@ class RecordReplay:
         proxy = self._built.proxy
         proxy.draining = True
         await proxy.wait_until_idle(PATIENCE)
-        server = ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
-        if server is not None:
+        if (server := ctx.master.addons.get("proxyserver")) is not None:  # type: ignore[no-untyped-call]
             await cut_connections(server)
         await proxy.wait_until_idle(1.0)
         unused = proxy.engine.questions.count_unused()

@@ -128,8 +128,7 @@ def _read_certificate(path: Path) -> Certificate:
     """Return the certificate in the key's file, after checking that it belongs to the key."""
     data = path.read_bytes()
     try:
-        # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer
-        # than all else.
+        # mitmproxy checks the key when it is used: here the check (of its primes) would take longer than all else.
         key = load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True)
         certificate = load_pem_x509_certificate(data)
         if not certificate.extensions.get_extension_for_class(BasicConstraints).value.ca:

@@ -229,8 +229,7 @@ def load_cassette_files(config: Config) -> list[str]:
         return []
     if not config.cassette_dir.exists():
         if config.mode.policy.writes:
-            # Before the first recording: an agent that lists the folder in which it runs sees it in every run, or in
-            # none.
+            # Before the first recording: an agent that lists its folder sees it in every run, or in none.
             _make_folder(config.cassette_dir)
             return []
         if config.mode not in OFFLINE or config.allow_live:

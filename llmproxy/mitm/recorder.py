@@ -108,14 +108,6 @@ def unite_lengths(data: bytes) -> bytes:
     return b"\r\n".join([first, *kept, b"content-length: " + values[0]]) + data[end:]
 
 
-def patch_http_layers() -> None:
-    """Install these readers and writers in mitmproxy's HTTP layers for new connections."""
-    # Its names there are private only to type checkers.
-    http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
-    http_layers.Http1Server = TrailerWritingServer  # type: ignore[attr-defined]
-    http_layers.Http2Client = GoawayTolerantClient  # type: ignore[attr-defined]
-
-
 log = logging.getLogger(__name__)
 
 DENIED = "llmproxy: this connection was not released"
@@ -149,7 +141,10 @@ class Recorder(WebSocketHooks):
     """Carries out the layer's decisions."""
 
     def __init__(self, proxy: ProxyContext) -> None:
-        patch_http_layers()
+        # Readers and writers of new connections; their names there are private only to type checkers.
+        http_layers.Http1Client = InterimSkippingClient  # type: ignore[attr-defined]
+        http_layers.Http1Server = TrailerWritingServer  # type: ignore[attr-defined]
+        http_layers.Http2Client = GoawayTolerantClient  # type: ignore[attr-defined]
         super().__init__(proxy)
 
     def _kill_flow_on_error(self, flow: http.HTTPFlow, why: Exception) -> None:
@@ -157,8 +152,7 @@ class Recorder(WebSocketHooks):
         # What we say ourselves is told to the client, and in the line of the request.
         if not isinstance(why, LLMProxyError):
             log.error("llmproxy failed in a hook; the request was not sent", exc_info=why)
-        exchange = self._proxy.released.get(flow.client_conn.id)
-        if exchange is not None:
+        if (exchange := self._proxy.released.get(flow.client_conn.id)) is not None:
             exchange.decision = Decision.REFUSE
             internal = LLMProxyError("llmproxy: internal error; this request was not served.")
             exchange.error = exchange.error or (why if isinstance(why, LLMProxyError) else internal)
@@ -170,8 +164,7 @@ class Recorder(WebSocketHooks):
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
         """Redirect the request to its upstream, before a streamed body: `request` would run after the connect."""
         try:
-            exchange = self._proxy.released.get(flow.client_conn.id)
-            if exchange is None:
+            if (exchange := self._proxy.released.get(flow.client_conn.id)) is None:
                 flow.kill()  # type: ignore[no-untyped-call]
                 return None
             flow.metadata[CARRIED] = exchange
@@ -295,8 +288,7 @@ class Recorder(WebSocketHooks):
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """Store the part before the break, or note why no answer came: the layer reports it to the client."""
-        exchange = self._find_exchange(flow)
-        if exchange is None:
+        if (exchange := self._find_exchange(flow)) is None:
             return
         if exchange.recording.has_head:
             why = flow.error.msg if flow.error else ""
@@ -395,8 +387,7 @@ def build_forwarded_fields(fields: Fields, host: bytes, *, socket: bool) -> Fiel
 
 def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
     """Return an answer's fields as recorded, and as sent to the client: redirects lead back to the proxy."""
-    location = header(headers, "location")
-    if location is None:
+    if (location := header(headers, "location")) is None:
         return headers, ()
     where = exchange.route
     kept = response_plan.normalize_location(

@@ -249,8 +249,7 @@ class ServedProxy:
         opts = options.Options()
         self._master = master.Master(opts)
         self._server, self._tls, self._forward = FrontedProxyserver(proxy, front), LazyTlsConfig(), settings.intercepts
-        # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
-        # one.
+        # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
         proxy.sockets = ClientSockets(lambda: self._server)
         ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)

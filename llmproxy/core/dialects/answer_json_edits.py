@@ -85,8 +85,7 @@ def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
     for headers, payload in iter_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
         raw = body[at + 12 : at + 12 + header_length]
-        part = _read_frame(headers.get(":event-type") or "", raw, payload, at, at + total)
-        if part is not None:
+        if (part := _read_frame(headers.get(":event-type") or "", raw, payload, at, at + total)) is not None:
             yield part
         at += total
 

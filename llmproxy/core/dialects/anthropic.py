@@ -171,10 +171,6 @@ def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     return {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
 
 
-def _build_error_event(_number: int) -> tuple[str, Json]:
-    return "error", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-
-
 DIALECT = Dialect(
     {
         "messages": Codec(
@@ -186,7 +182,7 @@ DIALECT = Dialect(
             layout=BodyLayout(("prompt",)),
         ),
     },
-    _write_error, _write_failure, _build_error_event,
+    _write_error, _write_failure, lambda _number: ("error", _build_error(529, "Overloaded")),
     speaker=Composer(
         _build_request, _build_answer, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),

@@ -52,16 +52,14 @@ CONTENT: Mapping[str, Asks] = {
 
 def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
     """Add converse, whole or in events; Nova's own events under `invoke` are the same."""
-    message = as_dict(as_dict(value.get("output")).get("message"))
-    if message:
+    if message := as_dict(as_dict(value.get("output")).get("message")):
         draft.heard = True
         add_blocks(draft, message.get("content"))
         for block in map(as_dict, as_list(message.get("content"))):
             _record_unknown_block(draft, block)
     start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))
     begun = as_dict(start.get("start"))
-    use = as_dict(begun.get("toolUse"))
-    if use:
+    if use := as_dict(begun.get("toolUse")):
         hosted = use.get("type") is not None
         draft.add_call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
     inner = as_dict(delta.get("delta"))
@@ -159,8 +157,7 @@ def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object
 def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
-        503: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
-        529: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
+        **dict.fromkeys((503, 529), ("ServiceUnavailableException", "Bedrock is unable to process your request.")),
     }.get(status, ("InternalServerException", ("The system encountered an unexpected error during processing. Try your "
     "request again.")))  # fmt: skip
     return {"message": text}, (("x-amzn-errortype", f"{kind}:http://internal.amazon.com/coral/com.amazon.bedrock/"),)

@@ -89,10 +89,6 @@ def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, lis
     return (("content-type", "application/stream+json"),), [dump_json(event) + b"\n" for event in events]
 
 
-def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:
-    return (), {"message": message}
-
-
 def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     text = limited if status == 429 else "internal server error"
@@ -120,5 +116,5 @@ DIALECT = Dialect(
             _add_events, has_type("message-end"), done=True, write=_write_answer, error_event=_build_v2_error_event,
         ),
     },
-    _write_error, _write_failure, build_error_event,
+    lambda _status, _code, message: ((), {"message": message}), _write_failure, build_error_event,
 )  # fmt: skip

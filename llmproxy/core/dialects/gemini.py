@@ -142,6 +142,7 @@ def _holds_finish_reason(value: Json) -> bool:
 
 # -- errors
 
+_OVERLOADED = "The model is overloaded. Please try again later."
 # google.rpc.Code names as the Gemini API pairs them with HTTP statuses.
 _STATUSES = {
     401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ABORTED", 429: "RESOURCE_EXHAUSTED",
@@ -158,8 +159,7 @@ def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object
 def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     name, text = {
         429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
-        503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
-        529: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
+        **dict.fromkeys((503, 529), ("UNAVAILABLE", _OVERLOADED)),
     }.get(status, ("INTERNAL", ("An internal error has occurred. Please retry or report in "
     "https://developers.generativeai.google/guide/troubleshooting")))  # fmt: skip
     failed = _build_error(status, text, name)
@@ -169,10 +169,6 @@ def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
     return failed, ()
 
 
-def _build_error_event(_number: int) -> tuple[str, Json]:
-    return "", _build_error(503, "The model is overloaded. Please try again later.", "UNAVAILABLE")
-
-
 DIALECT = Dialect(
     {
         "generateContent": Codec(
@@ -180,7 +176,7 @@ DIALECT = Dialect(
             layout=BodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
-    _write_error, _write_failure, _build_error_event,
+    _write_error, _write_failure, lambda _number: ("", _build_error(503, _OVERLOADED, "UNAVAILABLE")),
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
     speaker=Composer(
         _build_request, _build_answer, lambda said: [("", _build_answer(said))],

@@ -35,14 +35,8 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
     if not wanted.stream:
         return WHOLE, [dump_json({**head, "message": message, **end})]
-    lines = [{**head, "message": message, "done": False}]
-    lines.append({**head, "message": {"role": "assistant", "content": ""}, **end})
-    return LINES, [dump_json(line) + b"\n" for line in lines]
-
-
-def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:
-    # A string: an object is shown as "[object Object]" by the JavaScript client.
-    return (), {"error": message}
+    last = {**head, "message": {"role": "assistant", "content": ""}, **end}
+    return LINES, [dump_json(line) + b"\n" for line in ({**head, "message": message, "done": False}, last)]
 
 
 def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
@@ -50,16 +44,11 @@ def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 
 
-def _build_error_event(_number: int) -> tuple[str, Json]:
-    return "", {"error": "an error was encountered while running the model: unexpected EOF"}
-
-
-_TASK = Codec(_add_message, lambda value: value.get("status") == "success")
-
-
 def _is_done(value: Json) -> bool:
     return value.get("done") is True
 
+
+_TASK = Codec(_add_message, lambda value: value.get("status") == "success")
 
 DIALECT = Dialect(
     {
@@ -67,5 +56,7 @@ DIALECT = Dialect(
         "api.generate": Codec(_add_message, _is_done, layout=BodyLayout(("prompt",), ("system",))),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
-    _write_error, _write_failure, _build_error_event,
+    lambda _status, _code, message: ((), {"error": message}),  # of an object, JavaScript shows "[object Object]"
+    _write_failure,
+    lambda _number: ("", {"error": "an error was encountered while running the model: unexpected EOF"}),
 )  # fmt: skip

@@ -33,8 +33,7 @@ def _add_response(draft: Draft, value: dict[str, Any]) -> None:
     """Add a Response; in a stream its last state replaces the deltas."""
     response = as_dict(value.get("response")) or value
     kind = as_str(value.get("type"))
-    output = as_list(response.get("output"))
-    if output:
+    if output := as_list(response.get("output")):
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
             kept = [item] if block_call(item) is not None or is_thought_block(item) else None
@@ -62,8 +61,7 @@ def _record_hosted_or_unknown_item(draft: Draft, item: dict[str, Any], index: ob
         draft.unknown[kind or "an item without a type"] = None
         return
     draft.add_result(block_result(item))
-    asks = find_call_form(item)
-    if asks is None:
+    if (asks := find_call_form(item)) is None:
         return
     name = asks.read_tool_name(item)
     call_id = item.get("call_id") or item.get("id")

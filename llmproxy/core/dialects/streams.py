@@ -485,8 +485,7 @@ def decide_ending(
     kind = detect_framing(content_type, body)
     if not 200 <= status < 300 or kind in ("json", "other"):
         return by_http
-    codec = find_stream_end_codec(operation)
-    if codec is None:
+    if (codec := find_stream_end_codec(operation)) is None:
         return by_http
     if codec.finishes is not None:
         streamed = kind != "array" or stream

@@ -34,8 +34,7 @@ _NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.emb
 _INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens", "inputTokenCount", "inputTextTokenCount",
           "prompt_eval_count", "prompt_token_count")  # fmt: skip
 _OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens", "outputTokenCount",
-    "eval_count",
-           "generation_token_count", "responseTokenCount")  # fmt: skip
+           "eval_count", "generation_token_count", "responseTokenCount")  # fmt: skip
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount",
            "cacheReadInputTokens", "cacheReadInputTokenCount", "cached_prompt_tokens")  # fmt: skip
 _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount")
@@ -55,11 +54,8 @@ _MOST = 1 << 53
 
 
 def _read_count(value: object) -> int | None:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value <= _MOST else None
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    return number if type(number) is int and 0 <= number <= _MOST else None
 
 
 def _first_count(raw: _Raw, names: tuple[str, ...]) -> int | None:
@@ -232,8 +228,7 @@ def compute_cost(provider: str, model: str | None, usage: Usage) -> Decimal | No
     """Return the list price of a call in USD, or None if a required price or count is unknown."""
     if model is None or usage.input is None or usage.output is None:
         return None
-    prices = _find_prices(provider, model, usage.input)
-    if prices is None:
+    if (prices := _find_prices(provider, model, usage.input)) is None:
         return None
     cached, written = usage.cached or 0, usage.cache_written or 0
     counts = max(usage.input - cached - written, 0), usage.output, cached, written

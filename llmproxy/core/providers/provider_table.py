@@ -362,10 +362,9 @@ _ROWS = (
         ),
     ),
     Provider(
-        "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434",
-        "ollama.com"),
-        OLLAMA, ("",), {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""},
-        litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
+        "ollama", "http://127.0.0.1:11434", "ollama",
+        ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"), OLLAMA, ("",),
+        {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""}, litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
         own=DistinctivePaths(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
     ),
     Provider(
@@ -406,9 +405,8 @@ _ROWS = (
                 env={"OPENROUTER_API_BASE": "/api/v1", "OPENROUTER_BASE_URL": "/api/v1"}, keys="OPENROUTER_API_KEY",
                 litellm={"openrouter": "/openrouter/api/v1"}),
     _compatible("together", "https://api.together.xyz", "api.together.xyz", "api.together.ai",
-                env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"}, keys="TOGETHER_API_KEY "
-                "TOGETHERAI_API_KEY",
-                litellm={"together_ai": "/together/v1"}),
+                env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"},
+                keys="TOGETHER_API_KEY TOGETHERAI_API_KEY", litellm={"together_ai": "/together/v1"}),
     _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
                 litellm={"xai": "/xai/v1"}, otel="x_ai", own=DistinctivePaths(begins=("/xai_api.",))),
     _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),

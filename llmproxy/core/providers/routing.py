@@ -342,8 +342,7 @@ def _find_below_resource(provider: Provider, path: str) -> FoundPath | None:
 
 
 def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
-    match = _DEPLOYMENT.match(path)
-    if match is None:
+    if (match := _DEPLOYMENT.match(path)) is None:
         return _find_below_resource(provider, path)
     insert = "" if match["base"] else "/openai"
     if (operation := provider.operations.get(match["tail"])) is None:
@@ -360,15 +359,12 @@ def _find_model_action(provider: Provider, path: str) -> FoundPath | None:
 
 def _find_google(provider: Provider, path: str) -> FoundPath | None:
     """Find ``/v1beta/models/M:method`` with any version or none, for both of Google's services."""
-    upload = _UPLOAD.match(path)
-    if upload is not None:
+    if (upload := _UPLOAD.match(path)) is not None:
         below = upload.end()
         found = _index_paths(provider).get(path[below:]) or _find_below_resource(provider, path[below:])
         return found and found._replace(name=f"{path[1:below]}.{found.name}", drop=0, insert="")
-    match = _METHOD.match(path)
-    if match is None:
-        compat = _VERTEX_OPENAI.match(path)
-        if compat is None:
+    if (match := _METHOD.match(path)) is None:
+        if (compat := _VERTEX_OPENAI.match(path)) is None:
             return _find_below_resource(provider, path)
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]

@@ -63,10 +63,6 @@ class StubRequest(NamedTuple):
     models: tuple[str, ...] = ()
     """Models with answers in the session's cassette."""
 
-    @property
-    def audience(self) -> str:
-        return self.said.get("audience") or self.said.get("client_id") or NAME
-
 
 class Stub(NamedTuple):
     name: str
@@ -115,7 +111,8 @@ def token(kind: str = "access") -> str:
 
 def make_jwt(asked: StubRequest) -> str:
     """Return an unsigned JWT; clients read its expiry time."""
-    claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": asked.audience}
+    audience = asked.said.get("audience") or asked.said.get("client_id") or NAME
+    claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": audience}
     claims |= {"email": f"{NAME}@llmproxy.invalid", "iat": int(asked.now), "exp": int(asked.now) + LIFETIME}
     parts = (json.dumps(each).encode() for each in ({"alg": "none", "typ": "JWT"}, claims))
     return ".".join((*(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in parts), f"{DUMMY}000"))

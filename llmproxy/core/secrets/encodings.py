@@ -456,8 +456,7 @@ def overwrite_in_utf16(text: str, find: Find) -> str:
 
 _SAYS = (
     "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal",
-    "transcript", "response",
-    "output", "input", "message", "code", "value", "summary",
+    "transcript", "response", "output", "input", "message", "code", "value", "summary",
 )  # fmt: skip
 """Members in which the dialects stream a model's output."""
 _SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)

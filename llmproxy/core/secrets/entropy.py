@@ -39,7 +39,7 @@ _EXAMPLES = late(
     r"|(?:fake|dummy|sample|mock)[-_ ]|xxxxxx|QWxhZGRpbjpvcGVuIHNlc2FtZQ|\*\*\*\*|\.\.\.)"
 )
 """Examples in documentation: of services, of jwt.io."""
-_DOZEN = late(r"[A-Za-z0-9]{12,}")
+_TOKEN = late(r"[A-Za-z0-9]{12,}")
 
 
 def looks_like_words(text: str) -> bool:
@@ -71,7 +71,7 @@ def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
 
 def has_alphanumeric_run(text: str) -> bool:
     """Return whether a run of 12 letters and digits has a digit: kebab-case words have none."""
-    return any(any(char.isdigit() for char in run) for run in _DOZEN.findall(text[:_LOOKED_AT]))
+    return any(any(char.isdigit() for char in run) for run in _TOKEN.findall(text[:_LOOKED_AT]))
 
 
 _CLASSES = str.maketrans(
@@ -84,7 +84,6 @@ _HUMP = late(r"aA(?!aa)")
 """A capital letter that does not begin a word."""
 _MIXED = ((12, 2, 0.2), (24, 3, 0.2), (1 << 30, 4, 0.125))
 """Upper limit of the length, minimum number of borders, and minimum fraction of all pairs."""
-_TOKEN = late(r"[A-Za-z0-9]{12,}")
 _LONG_TOKEN = late(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9%]{16,}")
 _UNSPEAKABLE = late(r"[A-Z][b-df-hj-np-tv-xz]{2,}(?![a-z])")
 """A capital and consonants: not a camel-case word."""

@@ -552,11 +552,11 @@ class SecretMarks:
     def __init__(self, request: Request, names: frozenset[str]) -> None:
         self._request, self._names = request, names
         self._numbers: dict[str, int] = {}
-        self._next = 1
+        self._first = 1
         self.fingerprint = Fingerprints().digest
         if b"REDACTED-" in request.body:
             found = _NUMBERED.findall(request.body.decode("latin-1"))
-            self._next += max((int(number) for number in found if len(number) < SHORTEST), default=0)
+            self._first += max((int(number) for number in found if len(number) < SHORTEST), default=0)
 
     @cached_property
     def _request_credentials(self) -> frozenset[str]:
@@ -564,10 +564,7 @@ class SecretMarks:
         return frozenset(find_request_credentials(self._request.headers, self._request.target, self._names))
 
     def _get_number(self, secret: str) -> int:
-        if secret not in self._numbers:
-            self._numbers[secret] = self._next
-            self._next += 1
-        return self._numbers[secret]
+        return self._numbers.setdefault(secret, self._first + len(self._numbers))
 
     def _build_label(self, secret: str, kind: str) -> str:
         return build_label(secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint)

@@ -499,8 +499,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
         _build_random_check(2.5),
-        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{match_any_case('authorization|key|token|secret')}"
-        rf"{_SPACE}*:",
+        rf"(?:-H|--header)[ =]*\\*[\"']?[A-Za-z\-?]*{match_any_case('authorization|key|token|secret')}{_SPACE}*:",
     ),
     Pattern(
         "curl user", (b" -u", b" --user", b"\t-u"),
@@ -742,12 +741,9 @@ _SECRET_NAME = late(
 )
 _OTHER_NAME = late(
     r"(?:(?<![a-z])(?:prev(?:ious)?|skip|max|min|num|pad|eos|bos|unk|sep|mask|cls|start|end|stop|special|image|video"
-    r"|audio|row"
-    r"|group|object|trace|input|output|prompt|first|last|current|text|word|sub|lock|no|by|com|change|etag|range"
-    r"|request)"
-    r"|page|next|continuation|cursor|sync|resume|cancel(?:lation)?|public|publishable|primary|foreign|cache|sort"
-    r"|partition"
-    r"|idempotency|correlation|completion|delimiter|csrf|xsrf|encrypted|hashed|paging|pagination)"
+    r"|audio|row|group|object|trace|input|output|prompt|first|last|current|text|word|sub|lock|no|by|com|change|etag"
+    r"|range|request)|page|next|continuation|cursor|sync|resume|cancel(?:lation)?|public|publishable|primary|foreign"
+    r"|cache|sort|partition|idempotency|correlation|completion|delimiter|csrf|xsrf|encrypted|hashed|paging|pagination)"
     r"[_.\-]?(?:pass|token|key|secret|password)$"
 )
 _SURE_TOKEN = late(rb"(?:access|auth|api|refresh|bearer|bot|personal|session|id|deploy|private)[_.\-]?token$")

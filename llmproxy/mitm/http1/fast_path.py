@@ -470,8 +470,7 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         return layers.modes.HttpProxy(context)
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
-        master = ctx.master
-        handler = ConnectionHandler(master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
+        handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.layer = self.make_top_layer(handler.layer.context)
@@ -491,9 +490,8 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def stop(self) -> None:
         """Stop listening, in order: who was accepted a moment ago is served, or hears that we are ending."""
         # A connection gets its transport a step of the loop after it was accepted. asyncio attaches that to its server,
-        # and if the server
-        # is closed by then prints a traceback from a destructor (Python 3.12 and 3.13): so first nobody is accepted any
-        # more.
+        # and prints a traceback from a destructor if the server is closed by then (Python 3.12 and 3.13): so first
+        # nobody is accepted any more.
         loop = asyncio.get_running_loop()
         for listener in (each for server in cast("list[asyncio.Server]", self._servers) for each in server.sockets):
             with contextlib.suppress(NotImplementedError):  # Windows' loop: closing ends its accepting itself

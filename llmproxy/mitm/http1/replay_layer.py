@@ -284,8 +284,7 @@ class ReplayLayer(layer.Layer):
 
     def _on_client_left(self) -> Commands:
         """End the replay of a disconnected client; the occurrence stays used."""
-        exchange = self._here.incoming.exchange
-        if exchange is not None:
+        if (exchange := self._here.incoming.exchange) is not None:
             answered = self._here.state is LayerState.REPLAYING
             exchange.note = "client left" if answered else "client left before its request was complete"
             self._proxy.report_exchange_end(exchange, (exchange.replayed_status or 0) if answered else 0)

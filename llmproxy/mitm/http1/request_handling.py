@@ -120,8 +120,7 @@ class IncomingRequest:
 
     def decide_request(self, body: bytes) -> Exchange:
         """Decide about the request, once; a store found to be damaged leads to a refusal."""
-        exchange = self.exchange
-        if exchange is None:
+        if (exchange := self.exchange) is None:
             raise AssertionError("no request has arrived")
         if exchange.decision is None and exchange.error is None:
             try:

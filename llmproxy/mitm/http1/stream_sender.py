@@ -82,12 +82,14 @@ class StreamSender:
         """Send due bytes in the order of concurrent answers, then sleep; delays count from the start and do not add
         up.
         """
-        passed = (self._here.proxy.engine.clock() - self._began) * MICROSECONDS
+        passed, exchange = (self._here.proxy.engine.clock() - self._began) * MICROSECONDS, self._here.incoming.exchange
+        # At full speed chunks have no times and only keep their order among answers.
+        timed = exchange is None or not exchange.answer.held or exchange.session.settings.speed > 0
         due, wait = b"", 0.0
         while self._pieces:
             offset, data = self._pieces[0]
             wait = self._get_wait_for_turn(None if len(self._pieces) == 1 else offset)
-            if (self._is_timed or not data) and offset > passed:
+            if (timed or not data) and offset > passed:
                 wait = max(wait, (offset - passed) / MICROSECONDS)
             if wait:
                 break
@@ -98,12 +100,6 @@ class StreamSender:
         if self._pieces:
             yield self._here.wake_after(wait)
         return not self._pieces
-
-    @property
-    def _is_timed(self) -> bool:
-        """Whether chunks have times; at full speed they only keep their order among answers."""
-        exchange = self._here.incoming.exchange
-        return exchange is None or not exchange.answer.held or exchange.session.settings.speed > 0
 
     def _get_wait_for_turn(self, offset: int | None) -> float:
         here, exchange = self._here, self._here.incoming.exchange
