@@ -200,8 +200,7 @@ class Recorder(WebSocketHooks):
         data.scheme, data.authority = scheme.encode(), b""
         data.path = exchange.route.upstream_target.encode("utf-8", "surrogateescape")
         host = upstream.partition("://")[2].rpartition("@")[2].encode()
-        socket = is_upgrade(request)
-        if socket:
+        if socket := is_upgrade(request):
             limit_offered_extensions(request)
         request.headers = http.Headers(build_forwarded_fields(request.headers.fields, host, socket=socket))
 

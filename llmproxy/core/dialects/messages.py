@@ -425,14 +425,13 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
         draft.role = "assistant"
         results = add_blocks(draft, [entry])
     else:
-        content = next((entry[name] for name in ("content", "parts", "message", "text") if name in entry), None)
-        results = add_blocks(draft, content)
-    for thoughts in (entry.get("reasoning_content"), entry.get("thinking")):
-        if not any(alone) and entry.get("type") != "thinking":
-            draft.add_reasoning(thoughts)
+        content = (entry[name] for name in ("content", "parts", "message", "text") if name in entry)
+        results = add_blocks(draft, next(content, None))
+    if not any(alone) and entry.get("type") != "thinking":
+        draft.add_reasoning(entry.get("reasoning_content"))
+        draft.add_reasoning(entry.get("thinking"))
     add_tool_calls(draft, entry.get("tool_calls"), offset=True)
-    old = as_dict(entry.get("function_call"))
-    if old and not any(alone):
+    if (old := as_dict(entry.get("function_call"))) and not any(alone):
         draft.add_call(len(draft.calls), None, old.get("name"), as_json(old.get("arguments")))
     message = draft.build_message()
     if draft.role == "tool" and not results:

@@ -182,8 +182,7 @@ class CallRateLimiter:
 
     def count_call(self, provider: str, *, model: bool = True) -> float:
         """Count a call, and return the seconds until it may be sent."""
-        rate = self.find_provider_rate(provider, model=model)
-        if not rate:
+        if not (rate := self.find_provider_rate(provider, model=model)):
             return 0.0
         calls, seconds = parse_call_rate(rate)
         if provider not in self._went:

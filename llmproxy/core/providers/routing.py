@@ -234,9 +234,7 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
     if not isinstance(body_json, dict):
         return False
     value = body_json.get("stream")
-    if value is None:
-        return route.stream_default
-    return value is True or value in (1, "true", "True")
+    return route.stream_default if value is None else value in (True, "true", "True")
 
 
 def changes_something(route: Route, method: str) -> bool:

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from threading import get_ident
 from typing import TypeVar
@@ -230,18 +230,14 @@ class Redactor:
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
-    def _find_plain(self, text: str) -> list[Span]:
-        return merge_spans(self._known.find_spans(text) + find_by_shape(text))
-
-    def _find_in_joined_lines(self, text: str) -> list[Span]:
-        """Return the spans of secrets in joined lines, in which a name may occur by chance."""
-        return merge_spans(self._known.find_spans(text) + find_by_shape(text, named=False))
+    def _find_plain(self, text: str, *, named: bool = True) -> list[Span]:
+        return merge_spans(self._known.find_spans(text) + find_by_shape(text, named=named))
 
     def _find_all(self, text: str, *, ours: bool = True) -> list[Span]:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
         spans = self._known.find_spans(text) + find_by_shape(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
-            spans += find_line_broken(text, self._find_in_joined_lines)
+            spans += find_line_broken(text, partial(self._find_plain, named=False))  # joined lines make up names
         if ours and ("REDACTE" in text or "REDx" in text):
             spans += [Span(*match.span()) for match in OURS.finditer(text)]
         return merge_spans(spans)

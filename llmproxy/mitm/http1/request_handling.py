@@ -38,7 +38,7 @@ Origin = tuple[str, str, int]
 _PORT = re.compile(r":[^:\]]*$")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class IncomingRequest:
     proxy: ProxyContext
     head: Head | None = None
