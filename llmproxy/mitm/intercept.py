@@ -26,7 +26,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, printable, remove_prefix
-from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
 from llmproxy.parsers import host_matches
 from llmproxy.protocol import OFFLINE
 
@@ -139,7 +139,7 @@ class ConnectInterceptor:
         self._proxy.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted
         if not self._forward:
             return "this proxy is reached by base URL; start it with --forward to use it as HTTPS_PROXY"
-        user, password = read_proxy_credentials(decode_fields(flow.request.headers))
+        user, password = read_proxy_credentials(decode_fields(flow.request.headers.fields))
         local = is_loopback(client.peername[0])
         if not local and not _is_same_token(password, self._proxy.token):
             return NEEDS_TOKEN
@@ -172,10 +172,6 @@ def build_connect_refusal(host: str, port: int, why: str) -> http.Response:
     response = http.Response.make(403, text + "\n", fields)
     response.reason = "Forbidden by " + "".join(char if " " <= char <= "~" else "?" for char in text)
     return response
-
-
-def decode_fields(headers: http.Headers) -> Headers:
-    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.fields)
 
 
 def is_permitted_tunnel(proxy: ProxyContext, data: ServerConnectionHookData) -> bool:

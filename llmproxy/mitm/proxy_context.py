@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -481,6 +481,10 @@ def _describe_loss(found: Usage | Exception) -> str:
         log.error("an answer could not be stored", exc_info=found)
         return f"NOT RECORDED: {type(found).__name__}: {found}"
     return ""
+
+
+def decode_fields(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
 
 
 def build_response_bytes(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:

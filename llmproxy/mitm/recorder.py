@@ -26,7 +26,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.mcp_messages import LAST_CHUNK
-from llmproxy.core.providers.hosts import port_of, provider_of_host
+from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
@@ -34,8 +34,8 @@ from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http1.request_handling import LOOK
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
-from llmproxy.mitm.intercept import decode_fields, is_permitted_tunnel
-from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.intercept import is_permitted_tunnel
+from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
 from llmproxy.mitm.websocket_recorder import (
     CARRIED,
     WebSocketHooks,
@@ -234,9 +234,9 @@ class Recorder(WebSocketHooks):
             if is_unasked_switch(flow.request, response):
                 cause = "it switched to a protocol that nobody asked for"
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
-            if response.is_http2 and is_grpc(decode_fields(response.headers)):
+            if response.is_http2 and is_grpc(decode_fields(response.headers.fields)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = redirect_to_proxy(decode_fields(response.headers), exchange)
+            kept, led = redirect_to_proxy(decode_fields(response.headers.fields), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.on_head(self._get_offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -277,7 +277,7 @@ class Recorder(WebSocketHooks):
             self._on_switch(flow, exchange)
         elif exchange is not None:
             if flow.response is not None and flow.response.trailers:
-                exchange.recording.trailers = decode_fields(flow.response.trailers)
+                exchange.recording.trailers = decode_fields(flow.response.trailers.fields)
             if exchange.decision is Decision.RECORD:
                 await self._proxy.turns.wait_to_send_end(exchange)
                 if exchange.recording.next_piece_may_be_last:
@@ -405,4 +405,4 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
 def split_upstream(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
-    return url.scheme, (url.hostname or "", port_of(url.scheme, url.port))
+    return url.scheme, (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from html import unescape
-from typing import TYPE_CHECKING
 
 from mitmproxy.connection import Connection
 from mitmproxy.proxy import commands, events, layers
@@ -23,11 +22,8 @@ from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.core.ws_replay import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.request_handling import ClientConnectionState, Commands, LayerState
+from llmproxy.mitm.http1.request_handling import AnsweringLayer, ClientConnectionState, Commands, LayerState
 from llmproxy.protocol import Decision
-
-if TYPE_CHECKING:
-    from llmproxy.mitm.http1.replay_layer import ReplayLayer
 
 LONGEST_MARK = 64
 """Maximum bytes of a placeholder that two pieces of a body may share."""
@@ -43,7 +39,7 @@ class NotRelayed(RefusedError):
 class RequestForwarder:
     """Forwards the requests of one connection, one at a time."""
 
-    def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: ReplayLayer) -> None:
+    def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: AnsweringLayer) -> None:
         """Start without a request; `mode` is mitmproxy's."""
         self._here, self._mode, self._layer = here, mode, layer
         self._forwarder: layers.HttpLayer | None = None

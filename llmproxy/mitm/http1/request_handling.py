@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
@@ -291,3 +292,16 @@ class ClientConnectionState:
         if self.limit is None or seconds < self.limit.delay:
             self.limit, self.limited = commands.RequestWakeup(seconds), (self.reader.heads, self.seen)
             yield self.limit
+
+
+class AnsweringLayer(Protocol):
+    """The layer's interface for forwarding."""
+
+    def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
+        """Answer the request with an error in its provider's envelope."""
+
+    def send_made_answer(self) -> Commands:
+        """Send the answer that an interceptor created."""
+
+    def await_next_request(self) -> Commands:
+        """Reset for the next request, and serve the received part of it."""
