@@ -67,7 +67,6 @@ BY_HAND = {
     "core/misses/explain.py": "the name of the command that `by` completes",
     "cli/parts/options.py": "the name of the command that `StartCommand` completes",
     "cli/parts/import_files.py": "who holds the store while it writes",
-    "cli/drift.py": "who started the proxy that asks",
     "cli/rerecord.py": "who holds the store while it writes",
     "cli/replay.py": "the name of the command, in a refusal and before `StartCommand`",
     "cli/learn.py": "the name of the command that starts a proxy",

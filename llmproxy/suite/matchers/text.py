@@ -77,7 +77,7 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
 
 
 def _describe_missing_value(seen: SeenValue) -> str:
-    """Say that there is no value; empty if there is one."""
+    """Return a note that there is no value; empty if there is one."""
     return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
