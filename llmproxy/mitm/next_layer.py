@@ -184,7 +184,7 @@ class NextLayerChoice:
         """Return our layer for a client whose first bytes are `data`; `front`: a front precedes its stream."""
 
         def make(context: Context) -> ReplayLayer:
-            return self._layer_class(context, HTTPMode.regular, self._proxy, origin)
+            return self._layer_class(context, self._proxy, origin)
 
         if self._http2 and (context.client.alpn == ALPN or data.startswith(PREFACE)):
             return Http2Layer(context, self._proxy, make)

@@ -54,7 +54,7 @@ def build_rate_limiter(
         """Count a call, and return the seconds to wait. Raises MachineError: the limiter is unreachable."""
         where = exchange.route
         provider, model = where.provider.name, get_channel(where.provider.name, exchange.operation) is Channel.LLM
-        if where.not_llm or not (rate := pace.find_provider_rate(provider, model=model)):
+        if where.row.not_llm or not (rate := pace.find_provider_rate(provider, model=model)):
             return 0.0
         seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.count_call(provider, model=model)
         if seconds > 0 and provider not in said:

@@ -33,9 +33,9 @@ PARTS: dict[str, type] = {
 }  # fmt: skip
 INSIDE = {field.name for field in fields(Engine.parts)}
 """Parts of the engine."""
-OF_THE_LAYER = {field.name for field in fields(ReplayLayer.parts)}
+OF_THE_LAYER = {"incoming", "sender", "own_answers", "forwarding"}
 PARTS |= {name: getattr(Engine.parts, name) for name in INSIDE}
-PARTS |= {name: getattr(ReplayLayer.parts, name) for name in OF_THE_LAYER}
+PARTS |= {name: getattr(ReplayLayer, name) for name in OF_THE_LAYER}
 
 
 def broken(part: str, method: str) -> dict[str, type]:
@@ -52,7 +52,7 @@ def broken(part: str, method: str) -> dict[str, type]:
     is_async = getattr(found, method).__code__.co_flags & 0x80
     made = type(f"Broken{found.__name__}", (found,), {method: async_boom if is_async else boom})
     if part in OF_THE_LAYER:
-        layer_ = type("BrokenInside", (ReplayLayer,), {"parts": replace(ReplayLayer.parts, **{part: made})})
+        layer_ = type("BrokenInside", (ReplayLayer,), {part: made})
         return {"layer": layer_} | (
             {"front": type("BrokenFront", (Front,), {part: made})} if part == "incoming" else {}
         )

@@ -161,7 +161,7 @@ class _ExchangeConverter:
     def add_server_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
         """Add the state before a request, and record its own changes of the server's objects."""
         canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
-        tree = parse_json(body) if route.changes else None
+        tree = parse_json(body) if route.row.changes else None
         change = find_change(route, each.method, build_key(canonical), canonical.refs, tree)
         if state := changes.digest_state_for_request(
             route, each.method, canonical.refs, change, lambda name: self.made.get((sample, name))

@@ -97,7 +97,7 @@ class AnswerWriter:
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Return the usage of an answer that is not stored."""
-        if exchange.route.not_llm:
+        if exchange.route.row.not_llm:
             return Usage()
         response = exchange.build_recorded_response(proper=proper)
         for each in reversed(exchange.interceptors) if exchange.answer.withheld else ():

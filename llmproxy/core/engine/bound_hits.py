@@ -347,7 +347,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     ) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
-        if session.policy.plays is PlayScope.NOTHING or call.route.not_llm:
+        if session.policy.plays is PlayScope.NOTHING or call.route.row.not_llm:
             return None
         call.state.put(compared)
         wanted = canonical()

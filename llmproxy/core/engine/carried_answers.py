@@ -115,7 +115,7 @@ class CarryInterceptor(Interceptor[Exchange]):
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         store = self._parts.state.stores.current
-        if found.recordings or store is None or call.route.not_llm:
+        if found.recordings or store is None or call.route.row.not_llm:
             return found
         looked = self._find_carried_answer(call, store, found)
         call.state.put(looked)

@@ -22,12 +22,12 @@ from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePo
 
 def decide_from_head(place: RequestHeadInfo, session: Session) -> Decision | None:
     """Return the decision on a request that does not depend on its body; None if it must be looked up."""
-    policy = session.policy
-    if any(each.always for each in place.stubs) and not (place.route.not_llm and policy.on_miss is not Decision.REFUSE):
+    policy, not_llm = session.policy, place.route.row.not_llm
+    if any(each.always for each in place.stubs) and not (not_llm and policy.on_miss is not Decision.REFUSE):
         return None
     if not policy.reaches_network:
         return None if place.in_scope else Decision.PASS
-    if not place.in_scope or place.route.not_llm:
+    if not place.in_scope or not_llm:
         return Decision.PASS
     if session.needs_whole_calls:
         return None

@@ -343,7 +343,7 @@ class ForkInterceptor(Interceptor[Exchange]):
 
 
 def _is_agent_request(call: Exchange) -> bool:
-    return call.party == AGENT and not call.route.not_llm
+    return call.party == AGENT and not call.route.row.not_llm
 
 
 def _is_agent_question(call: Exchange) -> bool:

@@ -141,7 +141,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Send calls of live channels, except telemetry and possible tools behind a name of --upstream."""
-        if call.route.not_llm or not self.living.is_live(call.channel):
+        if call.route.row.not_llm or not self.living.is_live(call.channel):
             return found
         provider, asked = call.route.provider.name, call.request.data
         if call.channel is Channel.LLM and not is_model_request(provider, call.operation, asked):

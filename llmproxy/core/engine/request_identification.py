@@ -122,7 +122,7 @@ class RequestDispatcher:
 
     def _find_stubs(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
         """Return the stubs that match a head; most calls are ruled out at once."""
-        may_be = where.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
+        may_be = where.row.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
             return ()
         return find_stubs(self._stubs, where, method, headers)
@@ -336,7 +336,7 @@ class KeyDeriver:
         """
         place, session, state, received = exchange.place, exchange.session, self._state, exchange.request
         where, store, at = place.route, state.stores.opened, (session.cassette, session.sample)
-        stateful = where.ids or where.keeps or where.changes or "?" in where.target or not where.known
+        stateful = where.ids or where.keeps or where.row.changes or "?" in where.target or not where.known
         special = session.policy.on_miss is not Decision.REFUSE or not session.is_plain_replay(place.channel)
         if stateful or special or state.config.match_credential or state.redactor.epoch.count > ROTATING:
             return None
@@ -363,9 +363,9 @@ class KeyDeriver:
     ) -> tuple[KnownRequest, Canonical | None]:
         """Add this session's earlier changes of objects that a request names, and find its own change."""
         where, changes = exchange.route, exchange.session.position.changes
-        tree = parse_json(exchange.request.data) if where.changes and known.refs else None
+        tree = parse_json(exchange.request.data) if where.row.changes and known.refs else None
         change = None
-        if exchange.place.changes or where.changes:
+        if exchange.place.changes or where.row.changes:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
             made_by = self.build_origin_finder(exchange.session)
@@ -378,7 +378,7 @@ class KeyDeriver:
 
     def is_slow_to_prepare(self, exchange: Exchange, body: bytes) -> bool:
         """Return whether to prepare a request on a thread: it is large and not cached."""
-        let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
+        let_through = exchange.decision is Decision.PASS and exchange.route.row.not_llm
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
         memory = self._state.memory

@@ -195,7 +195,7 @@ class RequestStages:
 
     def _run_stages(self, exchange: Exchange, body: bytes) -> None:
         exchange.request.body = body
-        if exchange.error is not None or (exchange.decision is Decision.PASS and exchange.route.not_llm):
+        if exchange.error is not None or (exchange.decision is Decision.PASS and exchange.route.row.not_llm):
             return
         undecided = exchange.decision is None
         for each in exchange.interceptors if undecided else ():

@@ -114,9 +114,11 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
         ids = [each.partition(":")[0] for each in route.ids] if route.family in METHOD_BEHIND_ID else route.ids
         things += [*map(_strip_collection, ids), _get_collection(route)]
     if method not in SAFE:
-        things += (_strip_collection(each) for at in route.changes for each in iter_texts_at_path(tree, at.split(".")))
+        things += (
+            _strip_collection(id_) for at in route.row.changes for id_ in iter_texts_at_path(tree, at.split("."))
+        )
     takes_out = method == "DELETE" and len(route.ids) > 1
-    return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs, takes_out) if things else None
+    return StateChange(tuple(dict.fromkeys(things)), key, not route.row.unordered, refs, takes_out) if things else None
 
 
 def list_state_dependencies(route: Route, method: str, refs: Iterable[str], change: StateChange | None) -> list[str]:

@@ -41,12 +41,10 @@ class Operation:
     """Dialect of this operation if it differs from the provider's, for example Ollama's imitation of OpenAI."""
     stream_default: bool = False
     """Value of an absent ``stream`` member in the body."""
-    multipart: bool = False
-    """Whether the request is a multipart form."""
     tree: bool = False
     """Whether paths below it address objects that the server keeps: ``/files/file-1/content``."""
     not_llm: bool = False
-    """Whether it is telemetry that only shares the host."""
+    """Whether it is telemetry or trace ingest that only shares the host."""
     keeps: bool = False
     """Whether the server keeps data of requests: every method except reading ones creates or changes something."""
     unordered: bool = False
@@ -160,12 +158,10 @@ OPENAI = {
         *map(Operation, (
             "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
-            "fim.completions", "agents.completions",
+            "fim.completions", "agents.completions", "images.edits", "images.variations", "audio.transcriptions",
+            "audio.translations",
         )),
         Operation("threads.runs", keeps=True),
-        *(Operation(name, multipart=True) for name in (
-            "images.edits", "images.variations", "audio.transcriptions", "audio.translations",
-        )),
         Operation("chat.completions", tree=True),
         Operation("responses", tree=True, changes=_CONVERSATION),
         *(Operation(name, tree=True, keeps=True) for name in _TREES),
@@ -213,7 +209,7 @@ COHERE = {
     **{f"/v2/{name}": Operation(f"v2.{name}") for name in ("chat", "embed", "rerank")},
     "/v1/models": Operation("models", tree=True),
     **{f"/v1/{name}": Operation(name, tree=True, keeps=True) for name in ("datasets", "connectors", "finetuning")},
-    "/v1/audio/transcriptions": Operation("audio.transcriptions", "openai", multipart=True),
+    "/v1/audio/transcriptions": Operation("audio.transcriptions", "openai"),
     "/compatibility/v1/chat/completions": Operation("chat.completions", "openai"),
     "/compatibility/v1/embeddings": Operation("embeddings", "openai"),
 }

@@ -72,23 +72,16 @@ class Route:
     """Whether the path asks for a stream; None if the body decides. Call :func:`asks_for_stream`."""
     known: bool
     """Whether the operation is in the table. If not, it is generic HTTP."""
-    not_llm: bool = False
-    """Whether it is telemetry or trace ingest that only shares the host."""
+    row: Operation
+    """The operation's row in a provider's table; for an unknown path one of its own."""
     family: Family = "generic"
     """Dialect of the bodies and of the error envelope: the operation's, else the provider's."""
     ids: tuple[str, ...] = ()
     """Segments of `operation` that are ids created by a server: ``("file-1",)``."""
-    stream_default: bool = False
-    """Value of an absent ``stream`` member in the body."""
-    multipart: bool = False
-    """Whether a multipart form is expected."""
     variant: str = ""
     """Other parts of the path that select the answer: a version unlike the provider's first, a location, a project."""
     keeps: bool = False
     """Whether the server keeps data of the request; see `provider_table.Operation`."""
-    unordered: bool = False
-    changes: tuple[str, ...] = ()
-    """Members of the body that name objects which a request changes."""
 
 
 # -- a request to a base URL -------------------------------------------------------------------------------------------
@@ -178,11 +171,9 @@ def _build_route(provider: Provider, path: str, query: str, sent: Callable[[str]
         stream = True
     origin, upstream_target = sent(target)
     return Route(
-        provider, name, target, origin, upstream_target, model, stream, known=found is not None,
-        not_llm=operation.not_llm, family=operation.family or provider.family, ids=ids,
-        stream_default=operation.stream_default, multipart=operation.multipart, variant=variant,
-        keeps=operation.keeps or (operation.tree and bool(ids)), unordered=operation.unordered,
-        changes=operation.changes,
+        provider, name, target, origin, upstream_target, model, stream, known=found is not None, row=operation,
+        family=operation.family or provider.family, ids=ids, variant=variant,
+        keeps=operation.keeps or (operation.tree and bool(ids)),
     )  # fmt: skip
 
 
@@ -234,7 +225,7 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
     if not isinstance(body_json, dict):
         return False
     value = body_json.get("stream")
-    return route.stream_default if value is None else value in (True, "true", "True")
+    return route.row.stream_default if value is None else value in (True, "true", "True")
 
 
 def changes_something(route: Route, method: str) -> bool:

@@ -328,7 +328,7 @@ def has_stubs(rows: Sequence[Stub], host: str, *, offline: bool) -> bool:
 
 def find_stubs(rows: Sequence[Stub], where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
     """Return the rows that a request's head matches."""
-    if where.not_llm:
+    if where.row.not_llm:
         return (TELEMETRY,)
     host, path = urlsplit(where.upstream).hostname or "", where.target.partition("?")[0]
     agent = header(headers, "user-agent") or ""

@@ -39,9 +39,8 @@ class NotRelayed(RefusedError):
 class RequestForwarder:
     """Forwards the requests of one connection, one at a time."""
 
-    def __init__(self, here: ClientConnectionState, mode: HTTPMode, layer: AnsweringLayer) -> None:
-        """Start without a request; `mode` is mitmproxy's."""
-        self._here, self._mode, self._layer = here, mode, layer
+    def __init__(self, here: ClientConnectionState, layer: AnsweringLayer) -> None:
+        self._here, self._layer = here, layer
         self._forwarder: layers.HttpLayer | None = None
         self._held: deque[commands.ConnectionCommand] = deque()
         self._spent: Connection | None = None
@@ -88,7 +87,7 @@ class RequestForwarder:
         here.forwarded = True
         self.withheld = exchange.answer.withheld
         if self._forwarder is None:
-            self._forwarder = layers.HttpLayer(here.context, self._mode)
+            self._forwarder = layers.HttpLayer(here.context, HTTPMode.regular)
             yield from self._forwarder.handle_event(events.Start())
         yield from self.on_event(events.DataReceived(here.client, bytes(raw)))
 

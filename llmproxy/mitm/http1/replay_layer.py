@@ -25,7 +25,6 @@ from functools import cached_property
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
-from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest, format_error
@@ -154,26 +153,16 @@ class BodyTooLarge(RefusedError):
     status = 413
 
 
-@dataclass(frozen=True)
-class LayerParts:
-    """Classes of a layer's parts; a test passes a broken one."""
-
-    incoming: type[IncomingRequest] = IncomingRequest
-    sender: type[StreamSender] = StreamSender
-    own_answers: type[OwnRequestAnswerer] = OwnRequestAnswerer
-    forwarding: type[RequestForwarder] = RequestForwarder
-
-
 class ReplayLayer(layer.Layer):
-    parts = LayerParts()
+    incoming, sender, own_answers, forwarding = IncomingRequest, StreamSender, OwnRequestAnswerer, RequestForwarder
+    """Classes of its parts; a test passes a broken one."""
 
-    def __init__(self, context: Context, mode: HTTPMode, proxy: ProxyContext, origin: Origin | None = None) -> None:
-        """Wait for the first request; `mode`: mitmproxy's, `origin` (scheme, host, port): intercepted."""
+    def __init__(self, context: Context, proxy: ProxyContext, origin: Origin | None = None) -> None:
+        """Wait for the first request; `origin` (scheme, host, port): intercepted."""
         super().__init__(context)
         self._proxy, self._origin = proxy, origin
-        self._here = here = ClientConnectionState(context, proxy, self.parts.incoming(proxy))
-        self._mode = mode
-        self._own = self.parts.own_answers(here, self)
+        self._here = here = ClientConnectionState(context, proxy, self.incoming(proxy))
+        self._own = self.own_answers(here, self)
         self._socket: ReplayedWebSocket | None = None
         self._front: ConnectionFront | None = None
         self._ended = False
@@ -181,15 +170,15 @@ class ReplayLayer(layer.Layer):
 
     @cached_property
     def _sender(self) -> StreamSender:
-        return self.parts.sender(self._here)
+        return self.sender(self._here)
 
     @cached_property
     def _forwarding(self) -> RequestForwarder:
-        return self.parts.forwarding(self._here, self._mode, self)
+        return self.forwarding(self._here, self)
 
     def _await_request(self) -> None:
         """Reset the state for the next request."""
-        self._here.incoming = self.parts.incoming(self._proxy)
+        self._here.incoming = self.incoming(self._proxy)
         self._own.prepare_for_next()
         if self._here.forwarded:
             self._forwarding.prepare_for_next()

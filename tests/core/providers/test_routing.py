@@ -145,7 +145,7 @@ def test_what_a_target_says(target: str, headers: Headers, upstreams: dict[str, 
     """Its provider, model, region and resource, and whether it streams; what is not named is of no matter here."""
     found = route(target, headers, upstreams)
     told = {"name": found.provider.name, "sent": found.upstream + found.upstream_target}
-    assert {fact: told.get(fact, getattr(found, fact, None)) for fact in facts} == facts
+    assert {fact: told.get(fact, getattr(found, fact, getattr(found.row, fact, None))) for fact in facts} == facts
 
 
 @pytest.mark.parametrize(("name", "url", "target", "sent"), [
