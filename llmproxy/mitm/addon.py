@@ -26,7 +26,7 @@ from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.recorder import Recorder, deny_connection
-from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
+from llmproxy.mitm.serve import OPTIONS, end_connections
 from llmproxy.proxy_calls import Call, Totals
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import format_request_line
@@ -122,13 +122,8 @@ class RecordReplay:
         if self._built is None:
             return
         proxy = self._built.proxy
-        proxy.draining = True
-        await proxy.wait_until_idle(PATIENCE)
-        if (server := ctx.master.addons.get("proxyserver")) is not None:  # type: ignore[no-untyped-call]
-            await cut_connections(server)
-        await proxy.wait_until_idle(1.0)
-        unused = proxy.engine.questions.count_unused()
-        notes = proxy.engine.features.list_notes()
+        await end_connections(proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
+        unused, notes = proxy.engine.questions.count_unused(), proxy.engine.features.list_notes()
         await self._built.close()
         for text in notes:
             log.warning("llmproxy: %s", text)

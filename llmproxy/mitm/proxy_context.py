@@ -33,7 +33,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic import grpc
-from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage
+from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import write_head
 from llmproxy.errors import LLMProxyError, MissError
@@ -82,23 +82,11 @@ class BegunRequest(Protocol):
     exchange: Exchange | None
 
 
-class LayerProgress(Protocol):
-    """The layer behind a front, as the front sees it."""
-
-    @property
-    def total_bytes_received(self) -> int:
-        """Bytes of the client that have reached it."""
-
-    @property
-    def is_between_requests(self) -> bool:
-        """Whether it has answered everything and waits for a request."""
-
-
 class ConnectionFront(ClosableConnection, Protocol):
     """A front of a connection's stream, as the layer behind it sees it."""
 
-    layer: LayerProgress | None
-    """The layer behind."""
+    has_answered: Callable[[int], bool] | None
+    """Returns whether the layer behind has got so many bytes, answered everything, and waits for a request."""
 
 
 LONGEST_TURN = 1.0
@@ -266,36 +254,29 @@ class ProxyContext(ControlledProxy):
 
     def build_refusal(
         self, error: LLMProxyError, family: Family, *, close: bool, method: str = "POST", operation: str = "",
-        grants: Headers = (), asked: Headers = (),
+        grants: Headers = (), asked: Headers = (), mcp: bytes | None = None,
     ) -> tuple[int, bytes]:  # fmt: skip
-        """Return an error in the provider's form (status, response); `grants` are CORS fields, `asked` the request's
-        fields.
+        """Return an error in the form of gRPC, MCP or the provider: (status, whole response).
+
+        `grants` are CORS fields, `asked` the request's fields, `mcp` is the body of a request to an MCP server.
         """
-        plain = isinstance(error, MissError) and error.status == MissError.status
-        status = self.engine.config.miss_status or get_miss_status(family, operation, asked) if plain else error.status
-        if status == 204:
-            return status, write_head(204, "No Content", (("connection", "close"),) if close else ())
-        headers, body = write_error(family, status, error.code, self.engine.redactor.text(str(error)))
-        extra = (*grants, *_MISS_FIELDS) if isinstance(error, MissError) else grants
+        text, missed, status = self.engine.redactor.text(str(error)), isinstance(error, MissError), error.status
+        if mcp is not None:
+            status, headers, body = build_refusal(operation, mcp, text)
+            headers = (*headers, (ERROR_HEADER, error.code))
+        elif is_grpc(asked):
+            headers = grpc.build_refusal(status, error.code, text, miss=missed)
+            return status, build_response_bytes(200, headers, b"", close=False)
+        else:
+            if missed and status == MissError.status:
+                status = self.engine.config.miss_status or get_miss_status(family, operation, asked)
+            if status == 204:
+                return status, write_head(204, "No Content", (("connection", "close"),) if close else ())
+            headers, body = write_error(family, status, error.code, text)
+        extra = (*grants, *_MISS_FIELDS) if missed else grants
         if status == 426:
             extra += (("upgrade", "HTTP/1.1"),)
         return status, build_response_bytes(status, (*headers, *extra), body, close=close, method=method)
-
-    def build_mcp_refusal(
-        self, error: LLMProxyError, exchange: Exchange, *, close: bool, method: str
-    ) -> tuple[int, bytes]:
-        """Return an error in MCP's form: (status, whole response)."""
-        text = self.engine.redactor.text(str(error))
-        status, headers, body = build_refusal(exchange.operation, exchange.request.data, text)
-        missed = _MISS_FIELDS if isinstance(error, MissError) else ()
-        ours: Headers = (*headers, (ERROR_HEADER, error.code), *exchange.answer.grants, *missed)
-        return status, build_response_bytes(status, ours, body, close=close, method=method)
-
-    def build_grpc_refusal(self, error: LLMProxyError) -> tuple[int, bytes]:
-        """Return an error in gRPC's form: (status, whole response)."""
-        text = self.engine.redactor.text(str(error))
-        fields = grpc.build_refusal(error.status, error.code, text, miss=isinstance(error, MissError))
-        return error.status, build_response_bytes(200, fields, b"", close=False)
 
     def answer_viewer(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer a request of the viewer's page asynchronously."""

@@ -26,7 +26,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.mcp_messages import LAST_CHUNK
-from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.providers.hosts import port_of, provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
@@ -405,4 +405,4 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
 def split_upstream(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
-    return url.scheme, (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+    return url.scheme, (url.hostname or "", port_of(url.scheme, url.port))

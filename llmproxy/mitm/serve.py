@@ -282,22 +282,24 @@ class ServedProxy:
         """Stop listening, wait a while for open answers, cut the rest."""
         self._proxy.draining = True
         await self._server.servers.update([])
-        await self._proxy.wait_until_idle(PATIENCE)
-        await cut_connections(self._server)
-        await self._proxy.wait_until_idle(1.0)
+        await end_connections(self._proxy, self._server)
         await self._master.done()
 
 
-async def cut_connections(server: proxyserver.Proxyserver) -> None:
-    """End every client connection, and so its upstream connection; their hooks run."""
-    for connection in list(server.connections.values()):
+async def end_connections(proxy: ProxyContext, server: proxyserver.Proxyserver | None) -> None:
+    """Wait a while for open answers, then end every client connection, and so its upstream one; their hooks run."""
+    proxy.draining = True
+    await proxy.wait_until_idle(PATIENCE)
+    connections = server.connections if server is not None else {}
+    for connection in list(connections.values()):
         transport = connection.transports.get(connection.client)
         if transport is not None and transport.handler is not None:
             transport.handler.cancel("llmproxy is ending")
     loop = asyncio.get_running_loop()
     until = loop.time() + CLOSING
-    while server.connections and loop.time() < until:  # noqa: ASYNC110 - nobody tells us
+    while connections and loop.time() < until:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.01)
+    await proxy.wait_until_idle(1.0)
 
 
 def advise_ignoring_journal(store: Path) -> str:

@@ -159,11 +159,8 @@ class InProcess:
 
     def _refuse(self, exchange: Exchange, error: LLMProxyError) -> Answer:
         exchange.decision = Decision.REFUSE
-        if exchange.channel is Channel.MCP:
-            status, data = self.proxy.build_mcp_refusal(error, exchange, close=False, method="POST")
-        else:
-            operation = exchange.operation
-            status, data = self.proxy.build_refusal(error, exchange.family, close=False, operation=operation)
+        operation, mcp = exchange.operation, exchange.request.data if exchange.channel is Channel.MCP else None
+        status, data = self.proxy.build_refusal(error, exchange.family, close=False, operation=operation, mcp=mcp)
         self.proxy.report_exchange_end(exchange, status)
         return _read(data)
 

@@ -82,13 +82,17 @@ def has_copilot_other_url(env: Mapping[str, str], ours: str) -> bool:
 
 def read_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, str]:
     """Return the first usable base URL of each provider in the environment, except `ours` (``host:port``)."""
+    return {name: url for name, (url, _) in _find_env_upstreams(env, ours).items()}
+
+
+def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[str, Source]]:
     us = urlsplit(f"//{ours}")
-    upstreams: dict[str, str] = {}
+    upstreams: dict[str, tuple[str, Source]] = {}
     for provider in PROVIDERS.values():
         for variable in _list_base_url_variables(provider, env):
             url = _parse_base_url(provider.name, env.get(variable, "").strip())
             if url and not _is_same_place(url, us.hostname or "", us.port):
-                upstreams.setdefault(provider.name, url)
+                upstreams.setdefault(provider.name, (url, Source(Origin.ENVIRONMENT, variable)))
     return upstreams
 
 
@@ -154,13 +158,7 @@ def check_signature(headers: Headers, upstream: str) -> None:
 
 def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
     """Add the upstreams that the environment sets; upstreams set by option stay."""
-    ours = f"{loaded.settings.host}:{loaded.settings.port}"
-    found = {}
-    for name, url in read_env_upstreams(env, ours).items():
-        variables = (variable for variable in _list_base_url_variables(PROVIDERS[name], env) if variable in env)
-        setter = next(one for one in variables if url == _parse_base_url(name, env[one].strip()))
-        found[name] = (url, Source(Origin.ENVIRONMENT, setter))
-    return loaded.add_unset_upstreams(found)
+    return loaded.add_unset_upstreams(_find_env_upstreams(env, f"{loaded.settings.host}:{loaded.settings.port}"))
 
 
 class CallRateLimiter:

@@ -39,7 +39,7 @@ from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.request_handling import IncomingRequest, get_undelayed_answer
 from llmproxy.mitm.http1_parser import FramingError, Head, parse_head
-from llmproxy.mitm.proxy_context import LayerProgress, ProxyContext
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Front(asyncio.StreamReaderProtocol):
         self._full = False
         self._look: asyncio.TimerHandle | None = None
         """Timer that checks whether buffered bytes still wait."""
-        self.layer: LayerProgress | None = None
+        self.has_answered: Callable[[int], bool] | None = None
         """Set by the layer behind; None until something was handed over."""
         self._here = True
         self.heard = 0.0
@@ -105,7 +105,7 @@ class Front(asyncio.StreamReaderProtocol):
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._proxy.fronts.pop(self._place, None)
-        self.layer = None
+        self.has_answered = None
         if self._look is not None:
             self._look.cancel()
 
@@ -177,8 +177,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     def _take_back_if_idle(self) -> bool:
         """Take the connection back if the layer is idle."""
-        behind = self.layer
-        if behind is not None and behind.total_bytes_received == self._handed and behind.is_between_requests:
+        if self.has_answered is not None and self.has_answered(self._handed):
             self._here = True
         return self._here
 

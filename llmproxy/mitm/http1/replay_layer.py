@@ -30,7 +30,7 @@ from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest, format_error
 from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic.interaction import Headers, is_grpc
+from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
 from llmproxy.mitm.client_sockets import is_peer_gone
@@ -187,12 +187,7 @@ class ReplayLayer(layer.Layer):
         """Serve requests handed over by the front."""
         self._front = front
         if front is not None:
-            front.layer = self
-
-    @property
-    def total_bytes_received(self) -> int:
-        """Bytes of the client that have reached this layer."""
-        return self._here.seen
+            front.has_answered = lambda count: self._here.seen == count and self.is_between_requests
 
     @property
     def is_between_requests(self) -> bool:
@@ -467,17 +462,16 @@ class ReplayLayer(layer.Layer):
         """Answer with an error in the provider's envelope, or close a begun answer; not `told`: uncounted."""
         incoming, proxy = self._here.incoming, self._proxy
         exchange = incoming.exchange
-        method = incoming.head.method if incoming.head else "POST"
-        if exchange is not None and exchange.channel is Channel.MCP and exchange.request.body is not None:
-            status, data = proxy.build_mcp_refusal(error, exchange, close=close, method=method)
-        elif incoming.head and is_grpc(incoming.head.headers):
-            status, data = proxy.build_grpc_refusal(error)
-        else:
-            family, operation = (exchange.family, exchange.operation) if exchange else (incoming.family, "")
-            asked = exchange.request.headers if exchange else ()
-            status, data = proxy.build_refusal(
-                error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked
+        method, asked = (incoming.head.method, incoming.head.headers) if incoming.head else ("POST", ())
+        family, operation, mcp = incoming.family, "", None
+        if exchange is not None:
+            family, operation = exchange.family, exchange.operation
+            mcp = (
+                exchange.request.data if exchange.channel is Channel.MCP and exchange.request.body is not None else None
             )
+        status, data = proxy.build_refusal(
+            error, family, close=close, method=method, operation=operation, grants=incoming.grants, asked=asked, mcp=mcp
+        )
         proxy.released.pop(self.context.client.id, None)
         if exchange is not None:
             exchange.decision = Decision.REFUSE
