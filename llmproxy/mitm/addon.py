@@ -20,6 +20,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
+from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
 from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
@@ -50,8 +51,7 @@ def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
         hint = "Use --mode regular, or --mode reverse:URL alone; anything else runs as `llmproxy start --forward`."
         raise SettingsError(f"llmproxy cannot serve mitmproxy's mode {' '.join(modes)}.", hint=hint)
     host, port = spec.address[:2]
-    default = port == {"http": 80, "https": 443}[spec.scheme]
-    url = f"{spec.scheme}://{f'[{host}]' if ':' in host else host}{'' if default else f':{port}'}"
+    url = f"{spec.scheme}://{format_host(spec.scheme, host, port)}"
     return dict.fromkeys((*PROVIDERS, REST), (url, Source(Origin.PROGRAM, f"mitmproxy --mode {spec.full_spec}")))
 
 
@@ -123,7 +123,8 @@ class RecordReplay:
             return
         proxy = self._built.proxy
         await end_connections(proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        unused, notes = proxy.engine.questions.count_unused(), proxy.engine.features.list_notes()
+        unused = proxy.engine.questions.count_unused()
+        notes = proxy.engine.features.list_notes()
         await self._built.close()
         for text in notes:
             log.warning("llmproxy: %s", text)

@@ -11,7 +11,6 @@ Everything that knows an exchange's inside stands in this file.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -136,18 +135,12 @@ class InProcess:
             answer = _join(laid)
         else:
             talk, plan = opened
-            turns, body = deque(talk.turns or ()), b""
-            while turns and turns[0].wait is not SendCondition.FOR_EVER:
-                if not (ready := talk.check_ready(turns[0])):
-                    reply(body)
-                if isinstance(ready := talk.check_ready(turns[0]), str):
-                    body += talk.build_refusal(ready)
-                elif ready:
-                    body += turns.popleft().data
-                    if turns:
-                        talk.on_question_sent(turns[0])
-                        continue
-                break
+            body = b"".join(talk.take_ready_parts(float)[0])
+            while talk.turns and talk.turns[0].wait is not SendCondition.FOR_EVER:
+                reply(body)
+                if not (more := talk.take_ready_parts(float)[0]):
+                    break
+                body += b"".join(more)
             answer = Answer(status, plan.head + body, body)
         self.proxy.report_exchange_end(exchange, status)
         return answer

@@ -15,15 +15,15 @@ are stored as one stream.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 from urllib.parse import quote
 
 from llmproxy.core.control.parsing import BadControl, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_messages import MICROSECONDS, AnswerPart, SendCondition, build_refusal
+from llmproxy.core.mcp_messages import MICROSECONDS, SendCondition, build_refusal
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
@@ -60,7 +60,7 @@ class _PendingPlayback:
     exchange: Exchange
     playback: Playback | None
     """None if it waits only for its turn."""
-    turns: deque[AnswerPart]
+    body: bytes
 
 
 @dataclass(slots=True)
@@ -131,8 +131,7 @@ class StdioClient:
         if playback is None and not (response.body and exchange.answer.held):
             self.proxy.report_exchange_end(exchange, response.status)
             return response.body
-        turns = [AnswerPart(SendCondition.NOTHING, None, response.body)] if playback is None else playback.turns or ()
-        self._waiting.append(_PendingPlayback(exchange, playback, deque(turns)))
+        self._waiting.append(_PendingPlayback(exchange, playback, response.body))
         return b""
 
     def _begin_unasked_messages(self) -> None:
@@ -149,18 +148,17 @@ class StdioClient:
         """Return the lines of pending answers that are ready, and the seconds until the next check."""
         out, again = b"", 0.0
         for each in list(self._waiting):
-            while each.turns and (ready := each.playback is None or each.playback.check_ready(each.turns[0])):
-                if len(each.turns) == 1 and (wait := self.engine.wait_before(each.exchange, None, None, bool)):
-                    again = min(again or wait, wait)
-                    break
-                if each.playback is not None and isinstance(ready, str):
-                    out += each.playback.build_refusal(ready)
-                    each.turns.clear()
-                    break
-                out += each.turns.popleft().data
-                if each.playback is not None and each.turns:
-                    each.playback.on_question_sent(each.turns[0])
-            if not each.turns or (each.turns[0].wait is SendCondition.FOR_EVER and each.exchange.method == "GET"):
+            get_wait = partial(self.engine.wait_before, each.exchange, None, None, bool)
+            if each.playback is None:
+                wait, left = get_wait(), None
+                parts = [] if wait else [each.body]
+            else:
+                (parts, wait), left = each.playback.take_ready_parts(get_wait), each.playback.turns
+            out += b"".join(parts)
+            again = min(again or wait, wait) if wait else again
+            if not (wait or left) or (
+                left and left[0].wait is SendCondition.FOR_EVER and each.exchange.method == "GET"
+            ):
                 self._waiting.remove(each)
                 self.proxy.report_exchange_end(each.exchange, each.exchange.replayed_status or 0)
         return out, again

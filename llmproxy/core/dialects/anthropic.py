@@ -164,11 +164,8 @@ def _write_error(status: int, code: str, message: str) -> tuple[Headers, object]
 
 def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
     limited = "This request would exceed your organization's rate limit of 50 requests per minute."
-    kind, text = {
-        429: ("rate_limit_error", limited),
-        529: ("overloaded_error", "Overloaded"),
-    }.get(status, ("api_error", "Internal server error"))
-    return {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
+    text = {429: limited, 529: "Overloaded"}.get(status, "Internal server error")
+    return {**_build_error(status, text), "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
 
 
 DIALECT = Dialect(

@@ -120,7 +120,8 @@ def _build_answer(said: SpokenTurn) -> Json:
     }
 
 
-def _build_error(status: int, message: str, name: str) -> Json:
+def _build_error(status: int, message: str, name: str = "") -> Json:
+    name = name or name_by_status(_STATUSES, status, "INVALID_ARGUMENT", "INTERNAL")
     return {"error": {"code": status, "message": message, "status": name}}
 
 
@@ -147,22 +148,22 @@ _OVERLOADED = "The model is overloaded. Please try again later."
 _STATUSES = {
     401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ABORTED", 429: "RESOURCE_EXHAUSTED",
     501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+    529: "UNAVAILABLE",
 }  # fmt: skip
 
 
 def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
     # `code` is a number: with a string the AI SDK shows only "Not Found".
-    name = name_by_status(_STATUSES, status, "INVALID_ARGUMENT", "INTERNAL")
-    return (), _build_error(status, message, name)
+    return (), _build_error(status, message)
 
 
 def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
-    name, text = {
-        429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
-        **dict.fromkeys((503, 529), ("UNAVAILABLE", _OVERLOADED)),
-    }.get(status, ("INTERNAL", ("An internal error has occurred. Please retry or report in "
-    "https://developers.generativeai.google/guide/troubleshooting")))  # fmt: skip
-    failed = _build_error(status, text, name)
+    internal = (
+        "An internal error has occurred. Please retry or report in "
+        "https://developers.generativeai.google/guide/troubleshooting"
+    )
+    texts = {429: "Resource has been exhausted (e.g. check quota).", 503: _OVERLOADED, 529: _OVERLOADED}
+    failed = _build_error(status, texts.get(status, internal))
     if status == 429:
         retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{asked.retry_after:g}s"}
         failed["error"]["details"] = [retry]
@@ -176,7 +177,7 @@ DIALECT = Dialect(
             layout=BodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
-    _write_error, _write_failure, lambda _number: ("", _build_error(503, _OVERLOADED, "UNAVAILABLE")),
+    _write_error, _write_failure, lambda _number: ("", _build_error(503, _OVERLOADED)),
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
     speaker=Composer(
         _build_request, _build_answer, lambda said: [("", _build_answer(said))],

@@ -2,13 +2,14 @@
 
 The engine uses it for each recorded answer of the channel. A client's answer to a server's question (elicitation,
 sampling, roots) is a request of its own, with a key of its own; the call that asked continues only if that was the
-recorded answer (`reply`, `check_ready`).
+recorded answer (`RecordedPlayback.take_ready_parts`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, override
 
@@ -88,8 +89,9 @@ class RecordedPlayback:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
         self.response = adapt_ids(response, self._recorded.request.body, exchange.request.data)
-        self.turns = self._list_turns()
-        """Parts of the answer; None if nothing has to be awaited."""
+        turns = self._list_turns()
+        self.turns = None if turns is None else deque(turns)
+        """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
     def _list_turns(self) -> list[AnswerPart] | None:
         exchange, response = self._exchange, self.response
@@ -119,11 +121,22 @@ class RecordedPlayback:
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
         return (row for row in rows if row.provider == provider)
 
-    def on_question_sent(self, turn: AnswerPart) -> None:
-        if turn.wait is SendCondition.ANSWER:
-            self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
+    def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
+        taken: list[bytes] = []
+        while self.turns and (ready := self._check_ready(self.turns[0])):
+            if len(self.turns) == 1 and (wait := wait_for_last()):
+                return taken, wait
+            if isinstance(ready, str):
+                self.turns.clear()
+                taken.append(self._build_refusal(ready))
+                break
+            taken.append(self.turns.popleft().data)
+            if self.turns and self.turns[0].wait is SendCondition.ANSWER:  # its question was in the part before
+                self._questions[self._exchange.route.provider.name, json.dumps(self.turns[0].what)] = None
+        return taken, 0.0
 
-    def check_ready(self, turn: AnswerPart) -> bool | str:
+    def _check_ready(self, turn: AnswerPart) -> bool | str:
+        """Return whether a turn's data may be sent now; a text: never, with the reason."""
         match turn.wait:
             case SendCondition.NOTHING:
                 return True
@@ -154,7 +167,7 @@ class RecordedPlayback:
         answers = (row for row in answers if _read_request_id(self._store.load(row.id).request.body) == asked)
         return {row.key for row in answers if last < row.id < here or (call is not None and _is_during_call(row, call))}
 
-    def build_refusal(self, text: str) -> bytes:
+    def _build_refusal(self, text: str) -> bytes:
         """Return the end of an answer that must not be sent: an error in place of the result."""
         message = build_error_message(self._exchange.request.data, text)
         return json.dumps(message).encode() + b"\n" if self._is_ndjson else write_sse_event(message)

@@ -48,6 +48,7 @@ exception refuses the call (500) and never produces another answer.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -123,17 +124,13 @@ class Playback(Protocol):
     """A recorded answer that continues when its client has done what the recorded one did."""
 
     response: Response
-    turns: list[AnswerPart] | None
-    """Parts of the answer; None if nothing has to be awaited."""
+    turns: deque[AnswerPart] | None
+    """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
-    def on_question_sent(self, turn: AnswerPart) -> None:
-        """Called when the client was sent the question for which `turn` waits."""
-
-    def check_ready(self, turn: AnswerPart) -> bool | str:
-        """Return whether a turn's data may be sent now; a text: never, with the reason."""
-
-    def build_refusal(self, text: str) -> bytes:
-        """Return the end of an answer that must not be sent."""
+    def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
+        """Take the parts that may be sent now; `wait_for_last` returns for how many seconds other answers hold the last
+        one, which is returned, too: 0 if they do not.
+        """
 
 
 class Interceptor[C]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp_messages import LAST_CHUNK, AnswerPart, SendCondition, frame_http_chunk
+from llmproxy.core.mcp_messages import LAST_CHUNK, SendCondition, frame_http_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_plan import HeadPlan, SendingPlan
@@ -23,7 +23,6 @@ class StreamSender:
     def __init__(self, here: ClientConnectionState) -> None:
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
-        self._turns: deque[AnswerPart] = deque()
         self._opened: tuple[Playback, HeadPlan] | None = None
         self._began = 0.0
         self.crash_after = False
@@ -36,7 +35,6 @@ class StreamSender:
 
     def drop_answer(self) -> None:
         self._pieces.clear()
-        self._turns.clear()
         self._opened = None
 
     def send_recorded(self, laid: SendingPlan) -> Ending:
@@ -56,11 +54,8 @@ class StreamSender:
 
     def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Begin an answer that continues when its client repeats the recorded client's steps."""
-        if talk.turns is None:
-            raise AssertionError("nothing to wait for")
         here = self._here
         here.state, self._opened, here.close_after = LayerState.REPLAYING, (talk, opened), opened.close
-        self._turns.extend(talk.turns)
         yield here.build_send_command(opened.head)
         return (yield from self._continue_interactive_answer(talk, opened))
 
@@ -110,25 +105,15 @@ class StreamSender:
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and check again soon."""
-        due = b""
-        wait = 0.0
-        while self._turns and (ready := talk.check_ready(self._turns[0])):
-            if len(self._turns) == 1 and (wait := self._get_wait_for_turn(None)):
-                break
-            if isinstance(ready, str):
-                self._turns.clear()
-                due += frame_http_chunk(talk.build_refusal(ready), chunked=opened.chunked)
-                break
-            due += frame_http_chunk(self._turns.popleft().data, chunked=opened.chunked)
-            if self._turns:
-                talk.on_question_sent(self._turns[0])
-        if not self._turns and opened.chunked:
+        parts, wait = talk.take_ready_parts(lambda: self._get_wait_for_turn(None))
+        due = b"".join(frame_http_chunk(part, chunked=opened.chunked) for part in parts)
+        if not talk.turns and opened.chunked:
             due += LAST_CHUNK
         if due:
             yield self._here.build_send_command(due)
-        if not self._turns:
+        if not talk.turns:
             self._opened = None
             return True
-        if wait or self._turns[0].wait is not SendCondition.FOR_EVER:
+        if wait or talk.turns[0].wait is not SendCondition.FOR_EVER:
             yield self._here.wake_after(wait or LOOK)
         return False
