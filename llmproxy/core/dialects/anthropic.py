@@ -11,7 +11,6 @@ from llmproxy.core.dialects.messages import (
     BLOCKS,
     Draft,
     Message,
-    RunBy,
     add_blocks,
     as_dict,
     as_json,
@@ -31,7 +30,7 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := block_call(block)) is not None:
-            hosted = _find_tool_runner(block) is RunBy.PROVIDER
+            hosted = (asks := BLOCKS.get(as_str(block.get("type")))) is not None and asks.hosted
             draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
             draft.add_text(block.get("text"))
@@ -51,13 +50,8 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
         draft.add_text(value.get("completion"))
 
 
-def _find_tool_runner(block: dict[str, Any]) -> RunBy | None:
-    asks = BLOCKS.get(as_str(block.get("type")))
-    return None if asks is None else asks.by
-
-
 def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
-    if _find_tool_runner(block) is None:
+    if as_str(block.get("type")) not in BLOCKS:
         draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
     content = as_dict(block.get("content"))
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")

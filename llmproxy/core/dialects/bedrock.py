@@ -20,10 +20,8 @@ from llmproxy.core.dialects.codecs import (
     get_operation_codec,
 )
 from llmproxy.core.dialects.messages import (
-    WORDS,
     Asks,
     Draft,
-    RunBy,
     add_blocks,
     as_dict,
     as_list,
@@ -34,14 +32,13 @@ from llmproxy.core.dialects.openai_chat import add_chat, build_error_event
 from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.traffic.interaction import Headers
 
-CONTENT: Mapping[str, Asks] = {
-    "toolUse": Asks(RunBy.AGENT, arguments=("input",)),
+CONTENT: Mapping[str, Asks | None] = {
+    "toolUse": Asks(arguments=("input",)),
     **dict.fromkeys(
         (
             "text", "image", "document", "video", "audio", "toolResult", "guardContent", "cachePoint",
             "reasoningContent", "citationsContent", "citation", "searchResult",
         ),
-        WORDS,
     ),
 }  # fmt: skip
 """Blocks of converse, by the member that names their kind; a `type` next to it only says who runs the tool."""

@@ -8,11 +8,9 @@ from typing import Any
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
-    WORDS,
     Asks,
     Draft,
     Message,
-    RunBy,
     add_blocks,
     as_dict,
     as_json,
@@ -22,13 +20,13 @@ from llmproxy.core.dialects.messages import (
 )
 from llmproxy.core.traffic.interaction import Headers
 
-PARTS: Mapping[str, Asks] = {
-    "functionCall": Asks(RunBy.AGENT, arguments=("args",)),
-    "function_call": Asks(RunBy.AGENT, arguments=("args",)),
-    "executableCode": Asks(RunBy.PROVIDER, "code_execution", ("code",)),
-    "executable_code": Asks(RunBy.PROVIDER, "code_execution", ("code",)),
-    "toolCall": Asks(RunBy.PROVIDER, "tool", ("args",)),
-    "tool_call": Asks(RunBy.PROVIDER, "tool", ("args",)),
+PARTS: Mapping[str, Asks | None] = {
+    "functionCall": Asks(arguments=("args",)),
+    "function_call": Asks(arguments=("args",)),
+    "executableCode": Asks("code_execution", ("code",), hosted=True),
+    "executable_code": Asks("code_execution", ("code",), hosted=True),
+    "toolCall": Asks("tool", ("args",), hosted=True),
+    "tool_call": Asks("tool", ("args",), hosted=True),
     **dict.fromkeys(
         (
             "text", "thought", "thoughtSignature", "thought_signature", "inlineData", "inline_data", "fileData",
@@ -36,7 +34,6 @@ PARTS: Mapping[str, Asks] = {
             "codeExecutionResult", "code_execution_result", "toolResponse", "tool_response", "mediaResolution",
             "media_resolution", "partMetadata", "part_metadata",
         ),
-        WORDS,
     ),
 }  # fmt: skip
 """Parts of an answer, by the member that names their kind."""
@@ -65,12 +62,11 @@ def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first:
         draft.unknown[next(iter(part))] = None
         return
     asks, inner = PARTS[kind], as_dict(part.get(kind))
-    if asks.by is RunBy.NOBODY or (first and asks.by is RunBy.AGENT):
+    if asks is None or (first and not asks.hosted):
         return
     name = as_str(inner.get("toolType")).lower() or asks.read_tool_name(inner)
     arguments = as_json(asks.read_call_arguments(inner))
-    hosted = asks.by is RunBy.PROVIDER
-    draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
+    draft.add_call(len(draft.beside), inner.get("id"), name, arguments, hosted=asks.hosted, beside=True)
 
 
 # -- writing

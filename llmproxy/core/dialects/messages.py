@@ -20,7 +20,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from llmproxy.lazy_regex import late
@@ -32,26 +31,16 @@ SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", 
 """Members of a tool's definition that may contain the schema of its arguments."""
 
 
-class RunBy(Enum):
-    """The party that runs the tool of an item."""
-
-    AGENT = "agent"
-    """The client that sent the request: it has to send the result."""
-    PROVIDER = "provider"
-    """The provider itself: web search, code interpreter, MCP."""
-    NOBODY = "nobody"
-    """The item calls no tool."""
-
-
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """The way in which a kind of item calls a tool."""
+    """The way in which a kind of item calls a tool; a table has None for a kind that calls none."""
 
-    by: RunBy
     name: str = ""
     """Name of the tool; empty if the item's member `name` contains it."""
     arguments: tuple[str, ...] = ()
     """Members that may contain the arguments: the first present one counts."""
+    hosted: bool = False
+    """Whether the provider runs the tool (web search, code interpreter, MCP); else the client sends the result."""
 
     def read_tool_name(self, item: Mapping[str, Any]) -> str:
         """Return the tool's name, behind its namespace if it has one; empty if unknown."""
@@ -70,23 +59,21 @@ def find_qualified_name(item: Mapping[str, Any]) -> str | None:
     return f"{space}{NAMESPACE}{said}" if said and isinstance(space, str) and space else said
 
 
-WORDS = Asks(RunBy.NOBODY)
-
-ITEMS: Mapping[str, Asks] = {
-    "function_call": Asks(RunBy.AGENT, arguments=("arguments",)),
-    "custom_tool_call": Asks(RunBy.AGENT, arguments=("input",)),
-    "computer_call": Asks(RunBy.AGENT, "computer", ("action", "actions")),
-    "local_shell_call": Asks(RunBy.AGENT, "local_shell", ("action",)),
-    "shell_call": Asks(RunBy.AGENT, "shell", ("action",)),
-    "apply_patch_call": Asks(RunBy.AGENT, "apply_patch", ("operation",)),
-    "tool_search_call": Asks(RunBy.AGENT, "tool_search", ("arguments",)),
-    "mcp_approval_request": Asks(RunBy.PROVIDER, arguments=("arguments",)),
-    "mcp_call": Asks(RunBy.PROVIDER, arguments=("arguments",)),
-    "web_search_call": Asks(RunBy.PROVIDER, "web_search", ("action",)),
-    "file_search_call": Asks(RunBy.PROVIDER, "file_search", ("queries",)),
-    "code_interpreter_call": Asks(RunBy.PROVIDER, "code_interpreter", ("code",)),
-    "image_generation_call": Asks(RunBy.PROVIDER, "image_generation"),
-    "program": Asks(RunBy.PROVIDER, "program", ("code",)),
+ITEMS: Mapping[str, Asks | None] = {
+    "function_call": Asks(arguments=("arguments",)),
+    "custom_tool_call": Asks(arguments=("input",)),
+    "computer_call": Asks("computer", ("action", "actions")),
+    "local_shell_call": Asks("local_shell", ("action",)),
+    "shell_call": Asks("shell", ("action",)),
+    "apply_patch_call": Asks("apply_patch", ("operation",)),
+    "tool_search_call": Asks("tool_search", ("arguments",)),
+    "mcp_approval_request": Asks(arguments=("arguments",), hosted=True),
+    "mcp_call": Asks(arguments=("arguments",), hosted=True),
+    "web_search_call": Asks("web_search", ("action",), hosted=True),
+    "file_search_call": Asks("file_search", ("queries",), hosted=True),
+    "code_interpreter_call": Asks("code_interpreter", ("code",), hosted=True),
+    "image_generation_call": Asks("image_generation", hosted=True),
+    "program": Asks("program", ("code",), hosted=True),
     **dict.fromkeys(
         (
             "message", "reasoning", "compaction", "compaction_summary", "item_reference", "additional_tools",
@@ -94,18 +81,17 @@ ITEMS: Mapping[str, Asks] = {
             "function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
             "shell_call_output", "apply_patch_call_output",
         ),
-        WORDS,
     ),
 }  # fmt: skip
 """Items of Responses and Realtime, by their `type`."""
 
-TOOL_CALLS: Mapping[str, Asks] = {"": Asks(RunBy.AGENT), "function": Asks(RunBy.AGENT), "custom": Asks(RunBy.AGENT)}
-"""Entries of `tool_calls` (chat completions and compatible dialects), by their `type`; many leave it out."""
+TOOL_CALLS = frozenset({"", "function", "custom"})
+"""Types of entries of `tool_calls` (chat completions and compatible dialects); many leave it out."""
 
-BLOCKS: Mapping[str, Asks] = {
-    "tool_use": Asks(RunBy.AGENT, arguments=("input",)),
-    "server_tool_use": Asks(RunBy.PROVIDER, arguments=("input",)),
-    "mcp_tool_use": Asks(RunBy.PROVIDER, arguments=("input",)),
+BLOCKS: Mapping[str, Asks | None] = {
+    "tool_use": Asks(arguments=("input",)),
+    "server_tool_use": Asks(arguments=("input",), hosted=True),
+    "mcp_tool_use": Asks(arguments=("input",), hosted=True),
     **dict.fromkeys(
         (
             "text", "thinking", "redacted_thinking", "image", "document", "search_result", "compaction",
@@ -113,15 +99,14 @@ BLOCKS: Mapping[str, Asks] = {
             "web_fetch_tool_result", "tool_search_tool_result", "code_execution_tool_result",
             "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
         ),
-        WORDS,
     ),
 }  # fmt: skip
 """Blocks of Messages, by their `type`."""
 
 
-def find_item_kind(item: Mapping[str, Any], table: Mapping[str, Asks]) -> str | None:
+def find_item_kind(item: Mapping[str, Any], table: Mapping[str, Asks | None]) -> str | None:
     """Return a table's name for an item that is described by its members; None if it is unknown."""
-    calls = (name for name in item if name in table and table[name].by is not RunBy.NOBODY)
+    calls = (name for name in item if table.get(name) is not None)
     return next(calls, None) or next((name for name in item if name in table), None if item else "text")
 
 
@@ -320,19 +305,18 @@ _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 
 def find_call_form(block: dict[str, Any]) -> Asks | None:
     """Return how a block with a type calls a tool; None if it calls none, or if its type is in no table."""
-    asks = _TYPED.get(as_str(block.get("type")))
-    return None if asks is None or asks.by is RunBy.NOBODY else asks
+    return _TYPED.get(as_str(block.get("type")))
 
 
 def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
     """Return whether the provider runs a block's tool."""
-    return asks.by is RunBy.PROVIDER or block.get("execution") == "server"
+    return asks.hosted or block.get("execution") == "server"
 
 
 def block_call(block: dict[str, Any]) -> tuple[object, object, object] | None:
     """Return id, name and arguments of a block that is a tool call, as histories have them."""
     asks = find_call_form(block)
-    if asks is not None and (asks.by is RunBy.AGENT or block["type"] in _REPEATED):
+    if asks is not None and (not asks.hosted or block["type"] in _REPEATED):
         return block.get("call_id") or block.get("id"), asks.read_tool_name(block), asks.read_call_arguments(block)
     if isinstance(block.get("toolUse"), dict):
         use = block["toolUse"]

@@ -12,7 +12,7 @@ from llmproxy.core.dialects.bedrock import CONTENT
 from llmproxy.core.dialects.codecs import get_operation_codec
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.gemini import PARTS
-from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message, RunBy
+from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message
 
 Json = dict[str, Any]
 
@@ -52,7 +52,7 @@ CALLS: Mapping[str, tuple[Json, str, Any]] = {
 
 def test_every_kind_of_call_of_the_table_is_tried() -> None:
     """A row that is added to the table of Responses needs its example here."""
-    assert set(CALLS) == {kind for kind, asks in ITEMS.items() if asks.by is not RunBy.NOBODY}
+    assert set(CALLS) == {kind for kind, asks in ITEMS.items() if asks is not None}
 
 
 @pytest.mark.parametrize("kind", CALLS)
@@ -69,7 +69,7 @@ def test_responses_call_tools_by_items(kind: str, how: str) -> None:
     ]
     last = {"type": "response.completed", "response": whole if how == "streamed" else {**whole, "output": []}}
     found = read("responses", whole) if how == "whole" else read("responses", *events, last)
-    assert called(found) == [(name, arguments, ITEMS[kind].by is RunBy.PROVIDER)]
+    assert called(found) == [(name, arguments, (asks := ITEMS[kind]) is not None and asks.hosted)]
     assert found.unknown == ()
 
 
@@ -86,7 +86,7 @@ def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
 
 def test_items_that_call_nothing_call_nothing() -> None:
     for kind, asks in ITEMS.items():
-        if asks.by is RunBy.NOBODY:
+        if asks is None:
             found = read("responses", {"object": "response", "output": [{"type": kind, "content": []}]})
             assert (called(found), found.unknown) == ([], ()), kind
 
@@ -192,11 +192,11 @@ def test_the_other_tables_know_their_words() -> None:
     """What is no call in Anthropic's, Gemini's and Bedrock's answers is known as such."""
     for kind, asks in BLOCKS.items():
         found = read("messages", {"type": "message", "content": [{"type": kind, "id": "t", "name": "f", "input": {}}]})
-        assert (bool(called(found)), found.unknown) == (asks.by is not RunBy.NOBODY, ()), kind
+        assert (bool(called(found)), found.unknown) == (asks is not None, ()), kind
     for kind, asks in (*PARTS.items(), *CONTENT.items()):
         block: Json = {kind: {"name": "f"}}
         if kind in PARTS:
             found = read("generateContent", {"candidates": [{"content": {"parts": [block]}}]})
         else:
             found = read("converse", {"output": {"message": {"content": [block]}}})
-        assert (bool(called(found)), found.unknown) == (asks.by is not RunBy.NOBODY, ()), kind
+        assert (bool(called(found)), found.unknown) == (asks is not None, ()), kind
