@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from llmproxy.core.bindings import BadRunVariable, check_run_variable, dump_run_variables
@@ -72,8 +73,7 @@ class ImportedExchange:
     """Whether it is the first of its (sample, party, key) in this file: it replaces earlier recordings."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestUrl:
+class _RequestUrl(NamedTuple):
     scheme: str
     host: str
     port: int | None
@@ -143,14 +143,12 @@ class _ExchangeConverter:
         return ImportedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
 
     def route_exchange(self, place: _RequestUrl, extra: _OwnMember) -> tuple[Route, bool]:
-        where = (place.scheme, place.host, place.port, place.target)
         provider = extra.text("provider")
-        if provider and (ours := route_host(*where, {provider: place.origin})):
+        if provider and (ours := route_host(*place, {provider: place.origin})):
             return ours, provider in PROVIDERS
-        found = route_host(*where, self.upstreams)
-        if found is not None:
+        if found := route_host(*place, self.upstreams):
             return found, True
-        made_up = route_host(*where, {place.netloc: place.origin})
+        made_up = route_host(*place, {place.netloc: place.origin})
         if made_up is None:
             raise AssertionError(f"{place.origin} was named as an upstream and not found")
         return made_up, False

@@ -402,10 +402,8 @@ class Readable:
         base_id, sha256, *stored = row[14:]
         with self._name_store_in_errors():
             body = decode_standalone(self.conn, sha256, Blob(*stored)) if base_id is None else self.read_body(stored[0])
-        try:
+        with self._report_bad_value(f"Interaction {interaction_id}"):
             response = rows.to_response(row, body)
-        except _ILLEGIBLE as error:
-            raise self._damage_error(f"Interaction {interaction_id}", error) from error
         self._answers.put(interaction_id, response, len(body) + 1000)
         return response
 
@@ -437,12 +435,9 @@ class Readable:
         except CassetteCorrupt:
             raise
         except _ILLEGIBLE as error:
-            raise self._damage_error(what, error) from error
-
-    def _damage_error(self, what: str, error: Exception) -> CassetteCorrupt:
-        return CassetteCorrupt(
-            f"{what} of {self.path} is damaged: {error!r:.200}.", hint=format_command("verify", self.path)
-        )
+            raise CassetteCorrupt(
+                f"{what} of {self.path} is damaged: {error!r:.200}.", hint=format_command("verify", self.path)
+            ) from error
 
     def read_run_variables(self, interaction_id: int) -> str:
         """Return the run variables of the run that made a recording, as JSON; or ""."""

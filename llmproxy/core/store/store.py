@@ -104,13 +104,11 @@ class Store(Readable, ABC):
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """End a writing session; `clean`: the cassette is complete, None: complete if no recording failed or is cut."""
 
-    @abstractmethod
     def wait_for_server(self) -> None:
-        """Wait, as writing does, until the store is available; thread-safe. Raises ServerLost."""
+        """Wait, as writing does, until a server's store is available; thread-safe. Raises ServerLost."""
 
-    @abstractmethod
     def refresh_cassette(self, cassette: str) -> None:
-        """Make other processes' recordings of a cassette readable. Raises LLMProxyError."""
+        """Make other processes' recordings of a cassette readable; in a file they are. Raises LLMProxyError."""
 
     @abstractmethod
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:

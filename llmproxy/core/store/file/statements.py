@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import format_command, quote_word
 from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
+from llmproxy.core.store.rows import Sql
 from llmproxy.errors import CassetteBusy, SettingsError
 from llmproxy.protocol import join_name
 
@@ -39,6 +40,11 @@ def is_process_alive(pid: int) -> bool:
 
 def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, now: float) -> None:
     conn.execute(_ENSURE, (name, sample, now))
+
+
+def replace_volatile_fields(conn: sqlite3.Connection, name: str | bytes, texts: Iterable[Sql]) -> None:
+    conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
+    conn.executemany("INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, each) for n, each in enumerate(texts)])
 
 
 def refuse_if_leased_by_other(

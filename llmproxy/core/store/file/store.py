@@ -241,19 +241,9 @@ class FileStore(Store):
             conn.execute("DELETE FROM cassettes WHERE name = ? AND sample = ?", old)
             statements.release_lease(conn, *new, holder, clean=clean)
 
-    def wait_for_server(self) -> None:
-        """Do nothing: a file needs no server."""
-
-    def refresh_cassette(self, cassette: str) -> None:
-        """Do nothing: other processes' recordings are visible in the file."""
-
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        name = to_sql(cassette)
         with self.sqlite_transaction() as conn:
-            conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
-            conn.executemany(
-                "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)]
-            )
+            statements.replace_volatile_fields(conn, to_sql(cassette), texts)
 
     def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:
         with self._writing_connection() as conn, write_transaction(conn):

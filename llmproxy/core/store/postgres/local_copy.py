@@ -16,7 +16,7 @@ from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.file.statements import collect_bodies
+from llmproxy.core.store.file.statements import collect_bodies, replace_volatile_fields
 from llmproxy.core.store.postgres.connection import from_pg, to_pg, to_pg_text
 from llmproxy.core.store.rows import to_sql
 from llmproxy.errors import CassetteCorrupt
@@ -186,10 +186,7 @@ def _write_cassette(local: sqlite3.Connection, place: CopyPlace, head: tuple[Any
     """Write a cassette's row, and to which version it was copied."""
     version, epoch, fields, *columns = head
     local.execute(_CASSETTE, (*place, *map(from_pg, columns)))
-    local.execute("DELETE FROM volatile_fields WHERE cassette = ?", place[:1])
-    local.executemany(
-        "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(place[0], n, from_pg(each)) for n, each in enumerate(fields)]
-    )
+    replace_volatile_fields(local, place[0], map(from_pg, fields))
     local.execute("INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (*place, version, epoch))
 
 

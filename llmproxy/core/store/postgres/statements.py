@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 Place = tuple[str, int]
 """Cassette, in the form of its column, and sample."""
 
-_ENSURE = """
+RANDOM_EPOCH = "floor(random() * 4611686018427387904)::bigint"
+"""SQL of the first `epoch` of a cassette; others may have had its name, and have copies."""
+_ENSURE = f"""
 INSERT INTO llmproxy.cassettes (name, sample, created_at, epoch)
-VALUES (%s, %s, %s, floor(random() * 4611686018427387904)::bigint) ON CONFLICT DO NOTHING
+VALUES (%s, %s, %s, {RANDOM_EPOCH}) ON CONFLICT DO NOTHING
 """
 _LOCK = """
 SELECT holder, pid, host, extract(epoch FROM clock_timestamp() - heartbeat)::float8 FROM llmproxy.cassettes
@@ -41,7 +43,7 @@ _OURS = " WHERE name = %s AND sample = %s AND holder = %s AND pid = %s AND host 
 
 def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
     """Create the cassette's row if there is none."""
-    conn.execute(_ENSURE, (*place, now))
+    conn.execute(_ENSURE.encode(), (*place, now))
 
 
 def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
@@ -92,8 +94,8 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
 _LOCK_NAMES = """
 SELECT name, sample, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
 """
-_RENAMED = """
-UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(random() * 4611686018427387904)::bigint
+_RENAMED = f"""
+UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = {RANDOM_EPOCH}
     WHERE name = %s AND sample = ANY(%s)
 """
 
@@ -144,7 +146,7 @@ def rename_cassette(conn: Conn, path: Path, old: str, new: str) -> None:
         holder = next((holder for name, _, holder in found if name == was and holder is not None), None)
         check_new_name(path, old, new, there=any(name == is_ for name, *_ in found), holder=holder)
         samples = [sample for _, sample, _ in found]  # a sample that is begun meanwhile keeps the old name
-        conn.execute(_RENAMED, (is_, was, samples))
+        conn.execute(_RENAMED.encode(), (is_, was, samples))
         sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = ANY(%s)"
         conn.execute(sql, (is_, was, samples))
         conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (is_,))

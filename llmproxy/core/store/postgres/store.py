@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COUNT = """
+_COUNT = f"""
 INSERT INTO llmproxy.cassettes AS c (name, sample, created_at, recorded, version, epoch)
-VALUES (%s, %s, %s, %s, 1, floor(random() * 4611686018427387904)::bigint) ON CONFLICT (name, sample) DO UPDATE
+VALUES (%s, %s, %s, %s, 1, {statements.RANDOM_EPOCH}) ON CONFLICT (name, sample) DO UPDATE
     SET recorded = c.recorded + excluded.recorded, version = c.version + 1, closed_cleanly = 0
 RETURNING recorded, version, holder
 """
@@ -290,7 +290,7 @@ class ServerStore(Store):
                 conn.execute(_SUPERSEDE_ALL, (self._now(), name))
                 conn.execute(_RESTART_COPIES, (name,))  # of a sample that was begun since too
             # In one order: two who wait for each other would be a deadlock.
-            locks = {place: conn.execute(_COUNT, (*place, self._now(), many[place])) for place in sorted(many)}
+            locks = {place: conn.execute(_COUNT.encode(), (*place, self._now(), many[place])) for place in sorted(many)}
             tokens = conn.execute(_STORED, ([each.token for each in sent],)) if again else None
             if bodies:
                 with conn.cursor() as cursor:
