@@ -1,4 +1,4 @@
-"""Changes of a store on a server that are one transaction: leases of cassettes, deletion, renaming, rekeying."""
+"""Changes of a store on a server: leases of cassettes, deletion of interactions and of bodies."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import os
 import platform
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.store.bodies import DeltaBase, encode_body
-from llmproxy.core.store.file.statements import check_new_name, refuse_if_leased_by_other
-from llmproxy.core.store.postgres.connection import to_pg_text
-from llmproxy.core.store.reader import KeyChange
+from llmproxy.core.store.file.statements import refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt
 
 if TYPE_CHECKING:
@@ -79,7 +76,7 @@ def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None
 
 _TRIES = 5
 _PLACES = "SELECT DISTINCT cassette, sample FROM llmproxy.interactions WHERE id = ANY(%s)"
-_BEGIN_ANEW = """
+BEGIN_ANEW = """
 UPDATE llmproxy.cassettes SET version = version + 1, epoch = epoch + 1 WHERE name = %s AND sample = %s RETURNING version
 """
 _EMPTY = """
@@ -91,19 +88,12 @@ SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM ll
     WHERE request_body = b.sha256)
     AND NOT EXISTS (SELECT 1 FROM llmproxy.interactions WHERE response_body = b.sha256)
 """
-_LOCK_NAMES = """
-SELECT name, sample, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
-"""
-_RENAMED = f"""
-UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = {RANDOM_EPOCH}
-    WHERE name = %s AND sample = ANY(%s)
-"""
 
 
 def delete_interactions(conn: Conn, ids: Sequence[int]) -> int:
     """Delete interactions; returns their number."""
     with conn.transaction():
-        places = _restart_copies(conn, ids)
+        places = restart_copies(conn, ids)
         names = [name for name, _ in places]
         conn.execute(
             "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = "
@@ -138,66 +128,13 @@ def collect_bodies(conn: Conn) -> int:
     return 0
 
 
-def rename_cassette(conn: Conn, path: Path, old: str, new: str) -> None:
-    """Rename a cassette and all its samples. Raises SettingsError, CassetteBusy."""
-    was, is_ = to_pg_text(old), to_pg_text(new)
-    with conn.transaction():
-        found = conn.execute(_LOCK_NAMES, ([was, is_],)).fetchall()
-        holder = next((holder for name, _, holder in found if name == was and holder is not None), None)
-        check_new_name(path, old, new, there=any(name == is_ for name, *_ in found), holder=holder)
-        samples = [sample for _, sample, _ in found]  # a sample that is begun meanwhile keeps the old name
-        conn.execute(_RENAMED.encode(), (is_, was, samples))
-        sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = ANY(%s)"
-        conn.execute(sql, (is_, was, samples))
-        conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (is_,))
-        conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
-
-
-def promote_staged(
-    conn: Conn, staged: Place, place: Place, gone: Sequence[int], holder: str, now: float, *, clean: bool
-) -> None:
-    """Move the recordings of `staged` to `place`, superseding those with ids in `gone`. Raises CassetteBusy."""
-    with conn.transaction():
-        take_lease(conn, place, holder, now, anew=False)
-        conn.execute(
-            "UPDATE llmproxy.interactions SET superseded_at = %s WHERE id = ANY(%s) AND superseded_at IS NULL",
-            (now, gone),
-        )
-        sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = %s"
-        conn.execute(sql, (place[0], *staged))
-        conn.execute(
-            "UPDATE llmproxy.cassettes SET recorded = recorded + coalesce((SELECT recorded FROM llmproxy.cassettes"
-            " WHERE name = %s AND sample = %s), 0) WHERE name = %s AND sample = %s",
-            (*staged, *place),
-        )
-        conn.execute("DELETE FROM llmproxy.cassettes WHERE name = %s AND sample = %s", staged)
-        conn.execute(_BEGIN_ANEW, place)
-        release_lease(conn, place, holder, clean=clean)
-
-
-def rekey_recordings(conn: Conn, made: Sequence[KeyChange]) -> None:
-    """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
-    ids = [each.id for each in made]
-    with conn.transaction():
-        _restart_copies(conn, ids)
-        with conn.cursor() as cursor:
-            cursor.executemany(
-                "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
-                [(each.id, each.old) for each in made],
-            )
-            cursor.executemany(
-                "UPDATE llmproxy.interactions SET key = %s, occurrence = %s, rules = %s WHERE id = %s AND key = %s",
-                [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made],
-            )
-
-
-def _restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
+def restart_copies(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
     """Lock the cassettes of these interactions, in recorders' order, and make their copies restart."""
     places: list[tuple[str, int]] = []
     # Again: one may have been renamed while we waited for its lock.
     while found := sorted(set(conn.execute(_PLACES, (ids,)).fetchall()).difference(places)):
         for place in found:
-            conn.execute(_BEGIN_ANEW, place)
+            conn.execute(BEGIN_ANEW, place)
         places += found
     return places
 

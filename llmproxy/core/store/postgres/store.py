@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, EncodedBody, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
+from llmproxy.core.store.file.statements import check_new_name
 from llmproxy.core.store.postgres import local_copy, schema, statements
 from llmproxy.core.store.postgres.connection import SOON, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import Body
@@ -70,6 +71,18 @@ _INSERT = (
     f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) "
     f"RETURNING id"
 )
+_LOCK_NAMES = """
+SELECT name, sample, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
+"""
+_RENAME_SAMPLES = f"""
+UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = {statements.RANDOM_EPOCH}
+    WHERE name = %s AND sample = ANY(%s)
+"""
+_RETIRE = "UPDATE llmproxy.interactions SET superseded_at = %s WHERE id = ANY(%s) AND superseded_at IS NULL"
+_ADD_COUNT = """
+UPDATE llmproxy.cassettes SET recorded = recorded + coalesce(
+    (SELECT recorded FROM llmproxy.cassettes WHERE name = %s AND sample = %s), 0) WHERE name = %s AND sample = %s
+"""
 _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 
 
@@ -420,18 +433,44 @@ class ServerStore(Store):
             return Deleted(statements.delete_interactions(conn, list(ids)), statements.collect_bodies(conn), None)
 
     def rename_cassette(self, old: str, new: str) -> None:
-        with self._changing_connection() as conn:
-            statements.rename_cassette(conn, self.path, old, new)
+        was, is_ = to_pg_text(old), to_pg_text(new)
+        with self._changing_connection() as conn, conn.transaction():
+            found = conn.execute(_LOCK_NAMES, ([was, is_],)).fetchall()
+            holder = next((holder for name, _, holder in found if name == was and holder is not None), None)
+            check_new_name(self.path, old, new, there=any(name == is_ for name, *_ in found), holder=holder)
+            samples = [sample for _, sample, _ in found]  # a sample that is begun meanwhile keeps the old name
+            conn.execute(_RENAME_SAMPLES.encode(), (is_, was, samples))
+            sql = "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = ANY(%s)"
+            conn.execute(sql, (is_, was, samples))
+            conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (is_,))
+            conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
 
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
-        names = (to_pg_text(staged[0]), staged[1]), (to_pg_text(place[0]), place[1])
-        with self._changing_connection() as conn:
-            statements.promote_staged(conn, *names, list(gone), holder, self._now(), clean=clean)
-        self._held.pop(names[0], None)
+        old, new, now = (to_pg_text(staged[0]), staged[1]), (to_pg_text(place[0]), place[1]), self._now()
+        with self._changing_connection() as conn, conn.transaction():
+            statements.take_lease(conn, new, holder, now, anew=False)
+            conn.execute(_RETIRE, (now, list(gone)))
+            conn.execute(
+                "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = %s", (new[0], *old)
+            )
+            conn.execute(_ADD_COUNT, (*old, *new))
+            conn.execute("DELETE FROM llmproxy.cassettes WHERE name = %s AND sample = %s", old)
+            conn.execute(statements.BEGIN_ANEW, new)
+            statements.release_lease(conn, new, holder, clean=clean)
+        self._held.pop(old, None)
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
-        with self._changing_connection() as conn:
-            statements.rekey_recordings(conn, made)
+        """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
+        with self._changing_connection() as conn, conn.transaction(), conn.cursor() as cursor:
+            statements.restart_copies(conn, [each.id for each in made])
+            cursor.executemany(
+                "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
+                [(each.id, each.old) for each in made],
+            )
+            cursor.executemany(
+                "UPDATE llmproxy.interactions SET key = %s, occurrence = %s, rules = %s WHERE id = %s AND key = %s",
+                [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made],
+            )
 
     def record_synced_file(self, cassette: str, seen: SyncedCassetteFile) -> None:  # noqa: ARG002 - protocol
         """Raise StoreReadOnly: only a store in a file is synchronized with cassettes' files."""
