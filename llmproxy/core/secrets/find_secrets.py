@@ -170,11 +170,6 @@ def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
     return [span for span in found if not is_inside_base64(text, span.start, span.end)] if found else found
 
 
-@cache
-def _prepare_kind(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
-    return kind.needle, kind.length_before_needle, compile_template(kind.template)
-
-
 _SIGNS = (b":", b"=", b",", b">")
 _LONGEST_NAME = 64
 _NAME_END = late(rb"[a-z_\-]+")
@@ -183,14 +178,13 @@ _ENV = late(rb"[A-Z][A-Z0-9_]*=")
 
 
 def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
-    needle, lead, shape = _prepare_kind(kind)
-    at = text.find(needle)
+    shape, at = compile_template(kind.template), text.find(kind.needle)
     while at >= 0:
-        start, after = at - lead, at + len(needle)
+        start, after = at - kind.length_before_needle, at + len(kind.needle)
         if start >= 0 and has_border(text, start) and (match := shape.match(text, start)) and _is_key(kind, match[0]):
             after = match.end()
             yield Span(*match.span(), kind.label)
-        at = text.find(needle, after)
+        at = text.find(kind.needle, after)
 
 
 _LONG_BASE64 = late(rb"([A-Za-z0-9+/_\-]{512})[A-Za-z0-9+/_\-]++")
@@ -222,19 +216,18 @@ def find_key_starts(text: str) -> Iterator[int]:
     for kind in _list_possible_kinds(text):
         if kind.template.endswith("+>"):
             continue
-        needle, lead, _ = _prepare_kind(kind)
-        loose, at = compile_template(kind.template, loose=True), text.find(needle)
+        loose, lead, at = compile_template(kind.template, loose=True), kind.length_before_needle, text.find(kind.needle)
         while at >= 0:
             if at >= lead and loose.match(text, at - lead):
                 yield at
-            at = text.find(needle, at + 1)
+            at = text.find(kind.needle, at + 1)
 
 
 def _is_key(kind: SecretKind, found: str) -> bool:
     if kind.wordy and not has_alphanumeric_run(found):
         return False
-    needle, lead, _ = _prepare_kind(kind)
-    return is_random(found if lead else found[len(needle) :], kind.entropy, words=kind.alphabet_allows_words)
+    unknown = found if kind.length_before_needle else found[len(kind.needle) :]
+    return is_random(unknown, kind.entropy, words=kind.alphabet_allows_words)
 
 
 def has_border(text: str, start: int) -> bool:

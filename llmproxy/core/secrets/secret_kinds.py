@@ -21,7 +21,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from llmproxy.core.secrets.entropy import (
     is_chosen_password,
@@ -65,9 +65,9 @@ def format_label(name: str) -> str:
     return name.partition(",")[0].replace(" ", "-").replace(".", "-")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SecretKind:
-    """One form of a service's keys."""
+    """One form of a service's keys; its derived properties are computed once."""
 
     name: str
     template: str
@@ -81,16 +81,16 @@ class SecretKind:
         """Its name in placeholders."""
         return format_label(self.name)
 
-    @property
+    @cached_property
     def needle(self) -> str:
         """Literal text that must occur before further tests: the longest with a known position in the key."""
         return max(re.split(r"<[^>]*>", re.split(r"<[^>]*\+>", self.template)[0]), key=len)
 
-    @property
+    @cached_property
     def alphabet_allows_words(self) -> bool:
         return not {piece[1] for piece in _PIECE.finditer(self.template)} <= _ONE_CASE
 
-    @property
+    @cached_property
     def length_before_needle(self) -> int:
         before = self.template.partition(self.needle)[0]
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))

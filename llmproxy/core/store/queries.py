@@ -17,7 +17,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.store.reader import Place, Readable, StoredRequest
+from llmproxy.core.store.reader import Readable, StoredRequest
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -227,14 +227,9 @@ def find_recorded_route(interaction: Interaction | StoredRequest, upstreams: Map
     return route(f"/{quote(name, safe='.-_:')}{request.target}", request.headers, upstreams)
 
 
-def canonical_of(store: Store, interaction: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical:
-    """Return the canonical request of a recording under `rules`. Raises RefusedError."""
-    return read_canonical(store, interaction, (interaction.cassette, interaction.sample), rules, upstreams)
-
-
-def read_canonical(
-    store: Store, asked: Interaction | StoredRequest, place: Place, rules: Rules, upstreams: Mapping[str, str]
+def canonical_of(
+    store: Store, asked: Interaction | StoredRequest, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
-    """Return the canonical request of a recording or of its stored request; `place` is its cassette and sample."""
-    where = find_recorded_route(asked, upstreams)
+    """Return the canonical request of a recording, or of its stored request, under `rules`. Raises RefusedError."""
+    place, where = (asked.cassette, asked.sample), find_recorded_route(asked, upstreams)
     return canonicalize(asked.request, where, rules, lambda made: store.find_id_origin(*place, made))

@@ -75,7 +75,8 @@ SELECT id, party, key, occurrence, rules FROM interactions
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL ORDER BY started_at, id
 """
 _REQUEST = """
-SELECT provider, upstream, method, target, request_headers, request_body FROM interactions WHERE id = ?
+SELECT cassette, sample, provider, upstream, method, target, request_headers, request_body
+FROM interactions WHERE id = ?
 """
 _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
 _CASSETTES = """
@@ -164,8 +165,10 @@ Place = tuple[str, int]
 
 
 class StoredRequest(NamedTuple):
-    """A recorded request, its provider and its upstream."""
+    """A recorded request, its place, its provider and its upstream."""
 
+    cassette: str
+    sample: int
     provider: str
     upstream: str
     request: Request
@@ -472,9 +475,9 @@ class Readable:
         if (row := self._first(_REQUEST, (interaction_id,))) is None:
             raise self._build_missing_error(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
-            provider, upstream, method, target, headers, body = row
+            cassette, sample, provider, upstream, method, target, headers, body = row
             request = Request(from_sql(method), from_sql(target), rows.parse_headers(headers), self.read_body(body))
-            return StoredRequest(from_sql(provider), from_sql(upstream), request)
+            return StoredRequest(from_sql(cassette), sample, from_sql(provider), from_sql(upstream), request)
 
     def has_recordings(self, cassette: str, sample: int) -> bool:
         """Return whether the cassette and sample have live recordings."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from llmproxy.core.keys.normalize import build_key
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.queries import canonical_of, read_canonical
+from llmproxy.core.store.queries import canonical_of
 from llmproxy.core.store.reader import RecomputedKeys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
@@ -56,7 +56,7 @@ def derive_current_keys(
                     key, digest = each.key, each.rules
                     if digest not in ("", rules.rules_digest):
                         with suppress(RefusedError):
-                            key = build_key(read_canonical(store, store.read_request(each.id), place, rules, upstreams))
+                            key = build_key(canonical_of(store, store.read_request(each.id), rules, upstreams))
                             digest = rules.rules_digest
                     derived.add(each, key, digest)
             except BaseException:

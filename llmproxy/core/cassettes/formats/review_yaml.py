@@ -104,16 +104,16 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
     if unfinished:
         parts.append("open: true\n")
     if fork is not None:
-        parts += _end_lines(write_lines({"fork": fork.to_member()}))
+        parts.append(write_lines({"fork": fork.to_member()}))
     recorded, said_once = _move_shared_to_head(recorded)
     if said_once:
-        parts += _end_lines(write_lines(said_once))
+        parts.append(write_lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _build_request(each, shared), "response": _build_response(each)}
         said = {name: value for name, value in each.extra.items() if name != "order"}
         parts.append(f"\n# {_describe_exchange(each)}\n")
-        parts += _end_lines(write_lines([tree | ({"recorded": OneLineValue(said)} if said else {})]))
+        parts.append(write_lines([tree | ({"recorded": OneLineValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
 
@@ -153,10 +153,6 @@ def _restore_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[
     if notes and found:
         found[0] = replace(found[0], extra={**found[0].extra, **notes})
     return found
-
-
-def _end_lines(found: list[str]) -> Iterator[str]:
-    return (line + "\n" for line in found)
 
 
 def _build_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:

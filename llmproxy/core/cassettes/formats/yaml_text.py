@@ -66,11 +66,11 @@ _WIDTH = 112
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
-def write_lines(value: object) -> list[str]:
-    """Return the lines of a non-empty mapping or list."""
+def write_lines(value: object) -> str:
+    """Return the text of a non-empty mapping or list, in lines."""
     out: list[str] = []
     _write_block_collection(out, value, "")
-    return out
+    return "".join(f"{line}\n" for line in out)
 
 
 def _write_block_collection(out: list[str], value: object, indent: str) -> None:
