@@ -31,8 +31,15 @@ from llmproxy.ui.queries import (
 )
 from llmproxy.ui.recordings import call_list
 from llmproxy.ui.recordings.call_list import CallFilter
-from llmproxy.ui.recordings.calls import attach_results, body_to_json, call_to_json, compute_text_delta, decode_text
-from llmproxy.ui.recordings.new_content import LinkedExchange, RecordingReader
+from llmproxy.ui.recordings.calls import (
+    LinkedExchange,
+    RecordingReader,
+    attach_results,
+    body_to_json,
+    call_to_json,
+    compute_text_delta,
+    decode_text,
+)
 from llmproxy.ui.recordings.step_summaries import read_steps
 
 MARK = "llmproxy recording"

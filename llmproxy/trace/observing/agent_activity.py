@@ -46,7 +46,7 @@ from llmproxy.trace.observing.tool_calls import (
     read_served_tools,
     sum_usage,
 )
-from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
+from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMessageCache, decode_exchange
 from llmproxy.trace.reading.recording_spans import read_interaction
 
@@ -313,21 +313,17 @@ class WireObserver:
         if exchange is None or not seen.is_chat:
             return seen
         place = self._conversations.place_exchange(exchange)
-        seen.conversation = place.conversation or RecordedConversation(
-            str(len(self._opened)), "", exchange.tools, place.system
-        )
-        self._attach_results(seen, exchange, place, seen.conversation)
-        self._conversations.add_turn(exchange, place, seen.conversation)
-        self._add_tools(seen, exchange, seen.conversation)
+        self._attach_results(seen, exchange, place)
+        self._conversations.add_turn(exchange, place)
+        self._add_tools(seen, exchange, place.conversation)
         return seen
 
-    def _attach_results(
-        self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation
-    ) -> None:
+    def _attach_results(self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace) -> None:
         for item in map(as_dict, as_list(exchange.tree.get("input"))):
             asked = self._approvals.get(str(item.get("approval_request_id")))
             if asked is not None and item.get("type") == "mcp_approval_response" and item.get("approve") is False:
                 asked.denied = True
+        conversation = place.conversation
         again = (conversation, seen.call.key)
         if again in self._heard:  # the same request once more brings nothing new
             return
@@ -368,7 +364,7 @@ class WireObserver:
                 tool.executed = True
                 tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
             elif not exchange.failed:
-                self._conversations.add_tool_call(conversation, PendingCall(tool.id, tool.name, tool, None))
+                self._conversations.add_tool_call(conversation, asked)
             if known is None:
                 seen.tools.append(tool)
         own = [tool for tool in seen.tools if not tool.hosted]

@@ -27,7 +27,6 @@ from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.reading.conversations import RecordedConversation
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_tool_result
 from llmproxy.trace.reading.span_builder import list_unprefixed_names
 
@@ -360,7 +359,6 @@ class WireCall:
     call: Call
     exchange: DecodedExchange | None
     """None if not recorded: passed through, refused, lost."""
-    conversation: RecordedConversation | None = None
     replaced: bool = False
     """Whether the client retried, and another answer counts."""
     unclear: bool = False

@@ -24,7 +24,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.canonical_json import sort_json_members
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 
@@ -39,21 +39,22 @@ class PendingCall:
 
     call_id: str | None
     name: str
-    span: Any
-    """Span of the call, or other data of its reader; it has an `id`."""
-    line: Any
-    """Position of its queued span (`span_builder.QueuedSpan`)."""
+    kept: Any = None
+    """What its reader needs when the result comes."""
 
 
 @dataclass(slots=True, eq=False)
 class RecordedConversation:
     id: str
-    step: str
-    """Id of its `agent_step` span."""
+    """Its number, from 1."""
     tools: frozenset[str]
     system: Digest
+    step: str = ""
+    """Id of its `agent_step` span; empty at first."""
     last: Digest = _START
     """Digest after the last answer."""
+    latest: DecodedExchange | None = None
+    """Its last call, if its reader keeps that."""
     ended: float | None = None
     """Unix time of the last answer's end, None if unknown."""
     pending: list[PendingCall] = field(default_factory=list)
@@ -65,18 +66,17 @@ class RecordedConversation:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlace:
-    conversation: RecordedConversation | None
-    """None: a new one."""
+    conversation: RecordedConversation
     known: int
     """Number of the request's messages that were sent before."""
     digest: Digest
     """Digest of the whole request."""
-    system: Digest = _START
     retry: bool = False
 
 
 class RecordedConversations:
     def __init__(self) -> None:
+        self._count = 0
         self._answered: dict[Digest, list[RecordedConversation]] = {}
         self._asked: dict[Digest, RecordedConversation] = {}
         self._failed: dict[str, RecordedConversation] = {}
@@ -88,30 +88,31 @@ class RecordedConversations:
         found, start = next(filter(None, known), (None, _START))
         marks = list(chain_digests(start, messages))
         digest = marks[-1][0] if marks else start
-        system = next(iter(chain_digests(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
         failed = self._failed.get(exchange.interaction.key)
         if failed is not None:
-            return RequestPlace(failed, len(messages), digest, system, retry=True)
+            return RequestPlace(failed, len(messages), digest, retry=True)
         if found is not None:
-            return RequestPlace(found, 0, digest, system)
+            return RequestPlace(found, 0, digest)
         if (longest := next((each for each in reversed(marks) if each[0] in self._answered), None)) is not None:
             mark, count = longest
             # Of equal ones: not continued yet, then with the same tools, then the first.
             best = min(self._answered[mark], key=lambda each: (each.last != mark, each.tools != exchange.tools))
-            return RequestPlace(best, count, digest, system)
+            return RequestPlace(best, count, digest)
         answered = next((n for n in range(len(messages), 0, -1) if messages[n - 1].role == "assistant"), 0)
         results = (message.tool_call_id for message in reversed(messages[answered:]) if message.role == "tool")
         waiting = next((self._waiting[call_id] for call_id in results if call_id in self._waiting), None)
         if waiting is not None:
-            return RequestPlace(waiting, answered, digest, system)
+            return RequestPlace(waiting, answered, digest)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
             if earlier is not None and (not earlier.tools or not exchange.tools or earlier.tools & exchange.tools):
-                return RequestPlace(earlier, max(count, answered), digest, system)
-        return RequestPlace(None, answered, digest, system)
+                return RequestPlace(earlier, max(count, answered), digest)
+        system = next(iter(chain_digests(_START, [m for m in messages if m.role == "system"])), (_START, 0))[0]
+        self._count += 1
+        return RequestPlace(RecordedConversation(str(self._count), exchange.tools, system), answered, digest)
 
-    def add_turn(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
-        key = exchange.interaction.key
+    def add_turn(self, exchange: DecodedExchange, place: RequestPlace) -> None:
+        key, conversation = exchange.interaction.key, place.conversation
         self._failed.pop(key, None)
         if exchange.failed:
             self._failed[key] = conversation
@@ -126,11 +127,11 @@ class RecordedConversations:
         for name in exchange.interaction.made_ids:
             self._ids[name] = conversation, after
 
-    def add_tool_call(self, conversation: RecordedConversation, pending: PendingCall) -> None:
-        """Add a pending tool call."""
-        conversation.pending.append(pending)
-        if pending.call_id:
-            self._waiting[pending.call_id] = conversation
+    def add_tool_call(self, conversation: RecordedConversation, call: ToolCall, kept: Any = None) -> None:
+        """Add a pending tool call; `kept` is for its reader."""
+        conversation.pending.append(PendingCall(call.id, call.name, kept))
+        if call.id:
+            self._waiting[call.id] = conversation
 
     def take_pending_call(self, conversation: RecordedConversation, call_id: str | None) -> PendingCall | None:
         """Take the tool call of a result: by id, by tool name, or the first one without an id."""
@@ -143,7 +144,6 @@ class RecordedConversations:
         pending.remove(found)
         if found.call_id:
             self._waiting.pop(found.call_id, None)
-            conversation.calls[found.call_id] = found.span.id
         return found
 
 

@@ -40,7 +40,7 @@ from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX
-from llmproxy.trace.reading.conversations import PendingCall, RecordedConversation, RecordedConversations, RequestPlace
+from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import (
     CLIENT_ERROR,
     DecodedExchange,
@@ -205,13 +205,15 @@ class SpanBuilder:
 
     def _add_chat_exchange(self, exchange: DecodedExchange) -> None:
         place = self._conversations.place_exchange(exchange)
-        conversation = place.conversation or self._begin_conversation(exchange, place)
+        conversation = place.conversation
+        if not conversation.step:
+            self._begin_conversation(exchange, conversation)
         if place.retry and conversation.failed is not None:
             request = self._convert_to_attempt(conversation.failed)
         else:
             if conversation.failed is not None:  # it was not retried
                 conversation.failed.request.ready = conversation.failed.response.ready = True
-            self._add_messages(exchange, place, conversation)
+            self._add_messages(exchange, place)
             request = self._line.add_span(
                 self._build_request_span(exchange, conversation), size=len(exchange.interaction.request.body)
             )
@@ -223,47 +225,45 @@ class SpanBuilder:
         else:
             conversation.failed = None
             request.ready = True
-        self._conversations.add_turn(exchange, place, conversation)
+        self._conversations.add_turn(exchange, place)
         conversation.ended = _compute_answer_time(exchange)
         self._add_answer(exchange, conversation, response.span)
 
-    def _begin_conversation(self, exchange: DecodedExchange, place: RequestPlace) -> RecordedConversation:
+    def _begin_conversation(self, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
         """Start a conversation, under the tool call that started it, if any."""
-        interaction, number = exchange.interaction, len(self._all) + 1
         span = self._build_span(exchange, SpanKind.AGENT_STEP, "conversation", "step", duration_ms=None)
-        conversation = RecordedConversation(str(number), span.id, exchange.tools, place.system)
+        conversation.step = span.id
         span.metadata = {
             "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.conversation.id": str(number),
-            "llmproxy.party": interaction.party,
+            "gen_ai.conversation.id": conversation.id,
+            "llmproxy.party": exchange.interaction.party,
         }
         parent = self._find_parent_call(exchange, conversation)
         if parent is not None:
-            pending, evidence = parent
-            span.parent_id, span.name = pending.span.id, "sub-agent"
+            call, evidence = parent
+            span.parent_id, span.name = call.id, "sub-agent"
             span.metadata["llmproxy.parent.from"] = evidence
         self._line.add_span(span)
         self._all.append(conversation)
-        return conversation
 
-    def _find_parent_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[PendingCall, str] | None:
-        """Find the tool call that started this conversation, with the evidence."""
+    def _find_parent_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[Span, str] | None:
+        """Find the span of the tool call that started this conversation, with the evidence."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
         for conversation in running:
             for pending in conversation.pending:
-                if len(words) >= _TEXT_EVIDENCE and words in join_texts(pending.span.tool_args):
-                    return pending, "its words"
+                if len(words) >= _TEXT_EVIDENCE and words in join_texts(pending.kept.span.tool_args):
+                    return pending.kept.span, "its words"
         for conversation in running:
             differs = conversation.tools != new.tools or conversation.system != new.system
             in_time = conversation.ended is None or conversation.ended <= exchange.interaction.started_at
             if differs and in_time:
-                return conversation.pending[0], "time"
+                return conversation.pending[0].kept.span, "time"
         return None
 
-    def _add_messages(self, exchange: DecodedExchange, place: RequestPlace, conversation: RecordedConversation) -> None:
+    def _add_messages(self, exchange: DecodedExchange, place: RequestPlace) -> None:
         """Add a request's new messages: tool results, and user texts."""
-        new = exchange.messages[place.known :]
+        new, conversation = exchange.messages[place.known :], place.conversation
         # Up to the last answer it is history that the wire has not seen.
         old = next((n for n in range(len(new), 0, -1) if new[n - 1].role == "assistant"), 0)
         for n, message in enumerate(new[old:]):
@@ -288,13 +288,15 @@ class SpanBuilder:
             if known is None:
                 span.metadata["llmproxy.call_unseen"] = True
         else:
-            call = pending.span
+            call = pending.kept.span
+            if pending.call_id:
+                conversation.calls[pending.call_id] = call.id
             span.parent_id, span.tool_name, span.name = call.id, call.tool_name, f"tool_result {call.tool_name}"
             call.tool_result = call.output = span.tool_result
             if conversation.ended is not None:
                 waited = (exchange.interaction.started_at - conversation.ended) * 1000
                 call.duration_ms = round(max(waited, 0.0), 3)
-            pending.line.ready = True
+            pending.kept.ready = True
         self._line.add_span(span)
 
     def _build_request_span(self, exchange: DecodedExchange, conversation: RecordedConversation) -> Span:
@@ -334,8 +336,7 @@ class SpanBuilder:
             span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
             span.metadata = build_tool_attributes(call) | {"gen_ai.conversation.id": conversation.id}
             set_span_arguments(span, call)
-            entry = self._line.add_span(span, ready=False)
-            self._conversations.add_tool_call(conversation, PendingCall(call.id, call.name, span, entry))
+            self._conversations.add_tool_call(conversation, call, self._line.add_span(span, ready=False))
         if answer.text and not answer.tool_calls:
             span = self._build_span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
             span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
@@ -347,7 +348,7 @@ class SpanBuilder:
         span = build_mcp_span(interaction)
         if span is None:
             return
-        waiting = (each.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
+        waiting = (each.kept.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
         free = (each for each in waiting if each.id not in self._carried and each.tool_args == span.tool_args)
         call = next((each for each in free if span.tool_name in list_unprefixed_names(each.tool_name or "")), None)
         if call is not None:

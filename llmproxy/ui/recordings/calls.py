@@ -1,8 +1,10 @@
 """One call for display: the request with its new content, the answer, timing and cost.
 
-    LinkedExchange -> plain values
+    Interaction, Interaction, ... of a recording -> `RecordingReader` -> LinkedExchange -> plain values
 
-Bodies are queried separately (`bodies`); here is their decoded content.
+An agent sends the whole conversation again with each request. `trace.reading.conversations` finds the repeated part;
+here it is combined with the tool results that a request brings for earlier answers, and the decoded exchange. Bodies
+are queried separately (`bodies`); here is their decoded content.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import compare_requests
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
@@ -22,19 +26,73 @@ from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
+from llmproxy.trace.reading.conversations import RecordedConversations, RequestPlace
 from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
+    RequestMessageCache,
+    decode_exchange,
     has_content,
     read_model_parameters,
     walk_declared_tools,
 )
-from llmproxy.ui.recordings.new_content import LinkedExchange, ReportedToolResult
 
 CHUNKS = 2000
 """Maximum chunks listed one by one; above, neighbours are combined."""
 CHANGES = 60
 """Maximum differences listed between two requests."""
 _CONVERSATIONS = ("messages", "contents", "input")
+
+
+class ReportedToolResult(NamedTuple):
+    """A tool result in a request."""
+
+    caller: int
+    """Interaction whose answer called the tool."""
+    call: str
+    """Id of the call, or the tool's name in dialects without ids."""
+    text: str
+    told_in: int
+    """Interaction whose request contains it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedExchange:
+    exchange: DecodedExchange
+    known: int = 0
+    """Number of the request's messages that were sent before."""
+    previous: DecodedExchange | None = None
+    """The call that this one continues."""
+    retry: bool = False
+    results: Sequence[ReportedToolResult] = ()
+    """Results of tools called by earlier answers."""
+
+
+@dataclass(slots=True)
+class RecordingReader:
+    """Reads the calls of one recording in the order of their requests."""
+
+    _history: RequestMessageCache = field(default_factory=RequestMessageCache)
+    _conversations: RecordedConversations = field(default_factory=RecordedConversations)
+
+    def read(self, interaction: Interaction) -> LinkedExchange:
+        exchange = decode_exchange(interaction, self._history)
+        if interaction.operation not in CHAT:
+            return LinkedExchange(exchange)
+        place = self._conversations.place_exchange(exchange)
+        previous, place.conversation.latest = place.conversation.latest, exchange
+        results = list(self._match_tool_results(exchange, place))
+        self._conversations.add_turn(exchange, place)
+        if exchange.answer is not None and not exchange.failed:
+            for call in exchange.answer.tool_calls:
+                self._conversations.add_tool_call(place.conversation, call, interaction.id)
+        return LinkedExchange(exchange, 0 if previous is None else place.known, previous, place.retry, results)
+
+    def _match_tool_results(self, exchange: DecodedExchange, place: RequestPlace) -> Iterator[ReportedToolResult]:
+        for message in (each for each in exchange.messages[place.known :] if each.role == "tool"):
+            pending = self._conversations.take_pending_call(place.conversation, message.tool_call_id)
+            if pending is not None:
+                name = pending.call_id or pending.name
+                yield ReportedToolResult(pending.kept, name, message.text, exchange.interaction.id or 0)
 
 
 def call_to_json(told: LinkedExchange) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import dataclasses
 import json
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.ui.recordings.calls import CHUNKS, call_to_json
-from llmproxy.ui.recordings.new_content import RecordingReader
+from llmproxy.ui.recordings.calls import CHUNKS, RecordingReader, call_to_json
 from tests.support.chats import chat
 from tests.ui import samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.recordings.new_content import RecordingReader
+from llmproxy.ui.recordings.calls import RecordingReader
 from tests.ui import samples
 
 
