@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction
-from llmproxy.core.providers.provider_table import get_channel
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import extract_texts_and_cost
+from llmproxy.core.store.rows import RowSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
 from llmproxy.ui.queries import (
@@ -61,7 +60,8 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
         told = list(take_until_byte_limit(islice(own, MAX_RUN_CALLS), MAX_RUN_BYTES))
-        listed = list(map(_build_call_row, found))
+        stored = {row.id: row for row in store.list_summaries(info.name, info.sample, superseded=True)}
+        listed = [_build_call_row(stored[each.id or 0], each) for each in found]
         cassettes.append(
             {
                 **asdict(info),
@@ -86,19 +86,10 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
     return {"kind": MARK, "title": title, "start": start, "cassettes": cassettes, **data}
 
 
-def _build_call_row(interaction: Interaction) -> dict[str, Any]:
+def _build_call_row(row: RowSummary, interaction: Interaction) -> dict[str, Any]:
     """Return a call's row with the file's texts: the store's contain names that are replaced here."""
-    i, chunks = interaction, interaction.response.chunks
-    asked, answered, cost = extract_texts_and_cost(i)
-    return {
-        "id": i.id, "party": i.party, "provider": i.provider, "operation": i.operation,
-        "channel": get_channel(i.provider, i.operation).value, "model": i.model, "stream": i.stream,
-        "status": i.response.status, "ending": i.response.ending.value, "at": i.started_at,
-        "first": (chunks[0].offset if chunks else i.response.head_offset) / 1000,
-        "ms": (chunks[-1].offset if chunks else i.response.head_offset) / 1000, "in": i.usage.input,
-        "out": i.usage.output, "cost": cost, "occurrence": i.occurrence, "asked": (asked or "")[: call_list.USER],
-        "answered": (answered or "")[: call_list.ANSWER],
-    }  # fmt: skip
+    asked, answered, cost = extract_texts_and_cost(interaction)
+    return call_list.row_to_json(replace(row, last_user_text=asked, answer_text=answered, cost_usd=cost))
 
 
 @dataclass(slots=True)

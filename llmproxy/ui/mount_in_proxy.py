@@ -2,12 +2,13 @@
 
 Access follows the control API's rule (`core.control.answering.find_refusal`); only the page itself is open to every
 client that uses the proxy's name, without its token for those who need one. Answers are computed in a thread, with a
-store opened for each: a query about a large call must never delay a replay.
+store opened for each: a query about a large call must never delay a replay. The engine's state is taken in its own
+thread, between two of its events, and converted to plain values in the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,14 @@ from llmproxy.advice import format_command, format_store_option
 from llmproxy.core.control.answering import ControlForbidden, ControlRequest, find_refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
-from llmproxy.protocol import UI_PREFIX
-from llmproxy.proxy_calls import CallLog
+from llmproxy.protocol import UI_PREFIX, Decision
+from llmproxy.proxy_calls import Call, CallLog
 from llmproxy.server_store_path import show_store
-from llmproxy.ui import live_state, queries
+from llmproxy.ui import queries
 from llmproxy.ui.responses import (
     PageAnswer,
     answer_as_json,
@@ -35,6 +37,13 @@ from llmproxy.ui.responses import (
 )
 
 _DATA = UI_PREFIX + "data/"
+MOST = 500
+"""Maximum rows of one answer about live traffic."""
+Json = Any
+_WORDS = {
+    Decision.REPLAY: "hit", Decision.RECORD: "recorded", Decision.PASS: "passed", Decision.REFUSE: "refused",
+    Decision.FAULT: "fault",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -94,16 +103,51 @@ class Viewer:
         """Return the function that answers a query; the engine's state is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":
-            seen = live_state.take_live_snapshot(
-                engine, self.watch, self.opened(), queries.read_int(query, "after", 0, 1 << 53)
-            )
-            return lambda *_: live_state.state_to_json(seen)
+            seen = self._take_live_snapshot(queries.read_int(query, "after", 0, 1 << 53))
+            return lambda *_: {**seen, "rows": [_call_to_row(number, each) for number, each in seen["rows"]]}
         if question == "miss":
             misses, all_of_them = engine.journal.list_misses(), format_command("why", path)
             return lambda *_: _answer_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
         return lambda asked, given: _answer_store_question(path, asked, given)
+
+    def _take_live_snapshot(self, after: int) -> dict[str, Json]:
+        """Take the changes after call number `after`: plain values, except `rows`, the calls with their numbers."""
+        engine = self.engine
+        sessions = [
+            {
+                "name": each.name,
+                "cassette": each.cassette,
+                "sample": each.sample,
+                "mode": str(each.settings.mode),
+                **{
+                    name: value
+                    for name, value in each.calls.totals.to_json().items()
+                    if name not in ("parties", "miss_texts")
+                },
+            }
+            for each in engine.sessions.open_sessions.values()
+        ]
+        waiting = [
+            {
+                "at": each.progress.started_at,
+                "party": each.party,
+                "operation": each.operation,
+                "model": each.identity.model,
+            }
+            for each in self.opened()
+        ]
+        found = self.watch.since(after, MOST)
+        return {
+            "now": engine.now(),
+            "mode": str(engine.config.mode),
+            "store": engine.config.shown_store_path,
+            "count": self.watch.count,
+            "rows": [(n, o._replace(note=engine.redactor.text(o.note)) if o.note else o) for n, o in found],
+            "sessions": sessions,
+            "open": waiting,
+        }
 
 
 def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> Any:
@@ -117,15 +161,50 @@ def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> 
         return queries.answer_question(store, question, query)
 
 
-def _answer_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:
+def classify_call(call: Call) -> str:
+    """Return the outcome in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
+    if call.fault:
+        return "fault"
+    if call.miss and call.decision is Decision.REFUSE:
+        return "miss"
+    if call.carried and call.decision is Decision.REPLAY:
+        return "carried"
+    return "bound" if call.bound and call.decision is Decision.REPLAY else _WORDS[call.decision]
+
+
+def _call_to_row(number: int, o: Call) -> dict[str, Json]:
+    return {
+        "n": number, "at": o.at, "what": classify_call(o), "session": o.session, "party": o.party,
+        "provider": o.provider, "model": o.model, "operation": o.operation or f"{o.method} {o.target}",
+        "channel": o.channel.value, "status": o.status, "ms": o.ms, "first": o.first_ms, "in": o.input, "out": o.output,
+        "cost": None if o.cost is None else float(o.cost), "id": o.interaction, "nearest": o.nearest, "key": o.key,
+        "bound": list(o.bound), "carried": list(o.carried), "fault": o.fault or "", "lost": o.lost, "note": o.note,
+        "asked": o.asked, "answered": o.answered,
+    }  # fmt: skip
+
+
+def _answer_miss(misses: Sequence[JournaledMiss], query: Mapping[str, str], all_of_them: str) -> Json:
+    """Return a miss: text, places, commands; repeated ones are kept once. Raises BadQuestion, NoSuchQuestion."""
     try:
         at = float(query.get("at", ""))
     except ValueError as error:
         raise queries.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
-    found = live_state.find_miss(misses, at, query.get("session", ""), query.get("key", ""))
+    key, own = query.get("key", ""), [each for each in misses if each.data.get("session") == query.get("session", "")]
+    found = next((each for each in own if each.at == at), None)
+    found = found or next((each for each in reversed(own) if key and each.data.get("key") == key), None)
     if found is None:
         raise queries.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
-    return found
+    near = found.data.get("nearest") or {}
+    return {
+        "at": found.at,
+        "text": found.text,
+        "reason": found.data.get("reason"),
+        "cassette": found.data.get("cassette"),
+        "nearest": near.get("id"),
+        "places": list(found.places) or near.get("differences") or [],
+        "steps": list(found.steps),
+        "suggestion": near.get("suggestion"),
+    }
 
 
 def _hide_own_origin(asked: ControlRequest) -> ControlRequest:

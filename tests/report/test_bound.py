@@ -17,7 +17,7 @@ from llmproxy.report.formatting import describe_replay
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import describe_request_handling, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
-from llmproxy.ui.live_state import classify_call
+from llmproxy.ui.mount_in_proxy import classify_call
 from tests.report import samples
 
 STARTED = Started(run_id="r", scenario="s", name="s")

@@ -51,58 +51,41 @@ from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMess
 from llmproxy.trace.reading.recording_spans import read_interaction
 
 
-class SentRequest(NamedTuple):
-    """Facts of a sent request that decide about retries."""
-
-    seq: int
-    """Number in the session."""
-    question: str | None
-    """Equal for equal requests; None if unknown."""
-    attempt: int | None
-    """Number of earlier attempts according to its client, if given; 0 is the first time."""
-    whole: bool
-    """Whether the answer was complete, or the client continued with a part of it."""
-    used: bool = False
-    """Whether the client ran a tool that the answer asked for."""
-
-
-class RetriedCalls(NamedTuple):
-    """Calls that do not count, by number."""
-
-    sure: frozenset[int]
-    """Calls that a later request repeats: its answer counts, theirs do not."""
-    unclear: frozenset[int]
-    """Several equal calls of which one was repeated, and it is unknown which; one of them is in `sure`."""
-
-
-def find_retried_calls(sent: Iterable[SentRequest]) -> RetriedCalls:
-    questions: dict[str, list[SentRequest]] = defaultdict(list)
-    for each in sent:
-        if each.question is not None:
-            questions[each.question].append(each)
-    sure, unclear = set[int](), set[int]()
+def mark_retried_calls(asked: Iterable[WireCall]) -> None:
+    """Set which requests to models are `replaced`, since a later one repeats them, and where that is `unclear`."""
+    questions: dict[str | None, list[WireCall]] = defaultdict(list)
+    for each in asked:
+        each.replaced = each.unclear = False
+        questions[each.call.key].append(each)
+    questions.pop(None, None)  # unknown ones are equal to nothing
     for group in questions.values():
-        _match_retries(group, sure, unclear)
-    return RetriedCalls(frozenset(sure), frozenset(unclear))
+        _match_retries(group)
 
 
-def _match_retries(group: Sequence[SentRequest], sure: set[int], unclear: set[int]) -> None:
+def _match_retries(group: Sequence[WireCall]) -> None:
     """Find the calls that equal requests repeat.
 
     First requests that name their attempt: they repeat one with one attempt less, preferably a failed and unused one.
     Then the others, which can only repeat failed calls.
     """
     for place, again in enumerate(group):
-        if again.attempt:
-            before = [each for each in group[:place] if each.attempt == again.attempt - 1 and each.seq not in sure]
-            chosen = [each for each in before if not each.whole] or [each for each in before if not each.used] or before
-            sure.update(each.seq for each in chosen[-1:])
-            if len(chosen) > 1 and chosen[-1].whole:
-                unclear.update(each.seq for each in chosen)
+        if attempt := again.call.attempt:
+            before = [each for each in group[:place] if each.call.attempt == attempt - 1 and not each.replaced]
+            chosen = [each for each in before if not each.is_used] or [each for each in before if not each.ran_tool]
+            chosen = chosen or before
+            for each in chosen[-1:]:
+                each.replaced = True
+            if len(chosen) > 1 and chosen[-1].is_used:
+                for each in chosen:
+                    each.unclear = True
     for place, again in enumerate(group):
-        if not again.attempt:
-            failed = [each for each in group[:place] if not each.whole and each.seq not in sure]
-            sure.update(each.seq for each in failed[-1:])
+        if not again.call.attempt:
+            failed = [each for each in group[:place] if not each.is_used and not each.replaced]
+            for each in failed[-1:]:
+                each.replaced = True
+    if not any(each.tools for each in group if each.unclear):  # nothing depends on which it was
+        for each in group:
+            each.unclear = False
 
 
 _FAILED = re.compile(
@@ -270,7 +253,7 @@ class WireObserver:
 
     def build_step(self, after: int, until: int | None = None) -> AgentStep:
         """Return the activity in calls after number `after`, up to `until`. Raises as `calls`."""
-        self._mark_retried()
+        mark_retried_calls(each for each in self.calls if each.is_chat)
         chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
         return AgentStep(
             seen=tuple(chosen),
@@ -288,23 +271,8 @@ class WireObserver:
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
-        self._mark_retried()
+        mark_retried_calls(each for each in self.calls if each.is_chat)
         return [tool for each in self.calls for tool in _list_counted_tools(each)]
-
-    def _mark_retried(self) -> None:
-        asked = [each for each in self.calls if each.is_chat]
-        replaced = find_retried_calls(
-            SentRequest(
-                each.call.seq, each.call.key, each.call.attempt, each.is_complete or each.ran_tool, each.ran_tool
-            )
-            for each in asked
-        )
-        for each in asked:
-            each.replaced = each.call.seq in replaced.sure
-        alike = [each for each in asked if each.call.seq in replaced.unclear]
-        matters = {each.call.key for each in alike if each.tools}
-        for each in asked:
-            each.unclear = each.call.seq in replaced.unclear and each.call.key in matters
 
     # -- one exchange
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Self
@@ -220,52 +221,49 @@ def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     Each call of a model is paired with one of a server with the same arguments, in any order; the rest of both sides is
     reported in pairs.
     """
-    of_models: dict[str, list[ToolUse]] = {}
+    sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
         name = find_server_name(use.name, served.names)
         if name and not use.hosted and not use.denied:
-            of_models.setdefault(name, []).append(use)
-    of_servers: dict[str, list[ToolUse]] = {}
+            sides[name][0].append(use)
     for use in served.tools:
-        of_servers.setdefault(use.name, []).append(use)
-    found: list[str] = []
-    for name in dict.fromkeys([*of_models, *of_servers]):
-        found += _describe_mismatches(of_models.get(name, []), of_servers.get(name, []))
-    return found
+        sides[use.name][1].append(use)
+    return [text for models, servers in sides.values() for text in _describe_mismatches(models, servers)]
 
 
 def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     """List results that a model read differently from its server's; additions, escapes, breaks do not count."""
+
+    def may_be_of(use: ToolUse, each: ToolUse) -> bool:
+        same = each.name == find_server_name(use.name, served.names)
+        return same and equals_json(each.arguments, use.arguments)
+
     left = [each for each in served.tools if each.output is not None]
-    unsure: list[ToolUse] = []
-    for use in asked:
-        if use.output is None or use.hosted or use.denied:
-            continue
-        candidates = _find_candidates(use, left, served.names)
-        twin = next((each for each in candidates if _contains_result(use.output, each.output or "")), None)
-        if twin is None:
-            unsure.append(use)
-        else:
+    read = [use for use in asked if not (use.output is None or use.hosted or use.denied)]
+    paired = list(_take_twins(read, left, lambda use, each: may_be_of(use, each) and _contains_result(use, each)))
+    unsure = [use for use, twin in paired if twin is None]
+    return [
+        f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had "
+        f"returned {_clip_text(twin.output)}"
+        for use, twin in _take_twins(unsure, left, may_be_of)
+        if twin is not None
+    ]
+
+
+def _take_twins(
+    uses: Iterable[ToolUse], left: list[ToolUse], fits: Callable[[ToolUse, ToolUse], bool]
+) -> Iterator[tuple[ToolUse, ToolUse | None]]:
+    """Yield each call with the first fitting one of `left`, which is taken out; None: there is none."""
+    for use in uses:
+        twin = next((each for each in left if fits(use, each)), None)
+        if twin is not None:
             left.remove(twin)
-    found: list[str] = []
-    for use in unsure:
-        if (twin := next(_find_candidates(use, left, served.names), None)) is not None:
-            left.remove(twin)
-            found.append(
-                f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had "
-                f"returned {_clip_text(twin.output)}"
-            )
-    return found
+        yield use, twin
 
 
-def _find_candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
-    """Yield server calls that may result from a model's call."""
-    name = find_server_name(use.name, names)
-    return (each for each in servers if each.name == name and equals_json(each.arguments, use.arguments))
-
-
-def _contains_result(read: str, returned: str) -> bool:
+def _contains_result(use: ToolUse, served: ToolUse) -> bool:
     """Return whether a model's text contains a server's result: line by line, or as the same JSON."""
+    read, returned = use.output or "", served.output or ""
     there = _remove_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
     if all(_remove_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
@@ -296,13 +294,8 @@ def find_server_name(name: str, known: frozenset[str]) -> str:
 
 def _describe_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
     left = list(servers)
-    lonely: list[ToolUse] = []
-    for use in models:
-        twin = next((each for each in left if equals_json(each.arguments, use.arguments)), None)
-        if twin is None:
-            lonely.append(use)
-        else:
-            left.remove(twin)
+    paired = list(_take_twins(models, left, lambda use, each: equals_json(each.arguments, use.arguments)))
+    lonely = [use for use, twin in paired if twin is None]
     pairs = min(len(lonely), len(left))
     told = [
         f"a model asked for {_format_use(one)}, and its server got {_format_use(other)}"
@@ -382,9 +375,14 @@ class WireCall:
         return any(tool.executed and not tool.hosted for tool in self.tools)
 
     @property
+    def is_used(self) -> bool:
+        """Whether the answer is complete, or the client continued with a part of it."""
+        return self.is_complete or self.ran_tool
+
+    @property
     def is_answered(self) -> bool:
         """Whether a model answered, and the answer counts."""
-        return self.is_chat and not self.replaced and (self.is_complete or self.ran_tool)
+        return self.is_chat and not self.replaced and self.is_used
 
     @property
     def is_readable(self) -> bool:
@@ -418,7 +416,7 @@ class WireCall:
         """Whether the answer was cut, and it is unknown whether its client used the part."""
         if not self.is_chat or self.replaced or self.exchange is None or self.exchange.answer is None:
             return False
-        return not self.is_complete and not self.ran_tool
+        return not self.is_used
 
     @property
     def label(self) -> str:

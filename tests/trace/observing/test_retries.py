@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace.observing.agent_activity import SentRequest, find_retried_calls
+from llmproxy.protocol import Decision
+from llmproxy.proxy_calls import Call
+from llmproxy.trace.observing.agent_activity import mark_retried_calls
+from llmproxy.trace.observing.tool_calls import WireCall
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
 CHARGE = call("charge", {"eur": 5})
 
 
-def sent(text: str) -> list[SentRequest]:
-    """Read ``a0+ a- b``: question, how often it was sent before if its client says so, ``+`` a whole answer, ``-`` none."""
-    return [
-        SentRequest(number, each[0], int(each[1]) if each[1].isdecimal() else None, each.endswith("+"))
+def retried(text: str) -> set[int]:
+    """Read ``a0+ a- ?+``: question, how often it was sent before if its client says so, ``+`` a whole answer, ``-`` none."""
+    seen = [
+        WireCall(Call(
+            Decision.RECORD, seq=number, key=each[0].replace("?", "") or None,
+            attempt=int(each[1]) if each[1].isdecimal() else None, status=200 if each.endswith("+") else 500,
+        ), None)
         for number, each in enumerate(text.split(), 1)
-    ]
+    ]  # fmt: skip
+    mark_retried_calls(seen)
+    return {each.call.seq for each in seen if each.replaced}
 
 
 @pytest.mark.parametrize(("told", "replaced"), [
@@ -35,26 +43,20 @@ def sent(text: str) -> list[SentRequest]:
     ("a0- a0+ a1- a2+", {1, 3}),  # two clients at once: the whole one is the other's
     ("a+ a1+", set()),  # the first says nothing: it is another client's
     ("a1+", set()),  # what it repeats never came here
+    ("?- ?+", set()),  # what has no key is compared with nothing
 ])  # fmt: skip
 def test_a_retry_repeats_what_came_to_nothing_or_says_so(told: str, replaced: set[int]) -> None:
     """The answer to the last of them counts; equal requests with whole answers all count."""
-    assert find_retried_calls(sent(told)).sure == replaced
+    assert retried(told) == replaced
 
 
 def test_of_several_alike_nothing_tells_which_was_repeated() -> None:
     """Two clients at once, both answered, and one asks again: what differs in the answers is not known."""
-    assert find_retried_calls(sent("a0+ a0+ a1+")) == (frozenset({2}), frozenset({1, 2}))
     chats = Chats()
     for n, attempt in enumerate((0, 0, 1)):
         chats.chat([user("pay")], asks(call("charge", {"eur": n}, f"c{n}")) if n == 0 else said("no"), attempt=attempt)
-    found = ["nothing tells which" in each.unread_reason for each in chats.wire.build_step(0).unreadable]
-    assert found == [True, True]
-
-
-def test_an_unknown_question_repeats_nothing() -> None:
-    """What has no key is compared with nothing."""
-    found = find_retried_calls([SentRequest(1, None, None, whole=False), SentRequest(2, None, None, whole=True)]).sure
-    assert found == frozenset()
+    unread = chats.wire.build_step(0).unreadable
+    assert [(each.call.seq, "nothing tells which" in each.unread_reason) for each in unread] == [(1, True), (2, True)]
 
 
 def test_a_tool_that_ran_three_times_counts_three_times() -> None:
