@@ -12,7 +12,7 @@ comparison, and its parsed messages are reused: same messages, same objects.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -140,33 +140,18 @@ class RequestMessageCache:
         return best + [entry_messages(entry) for entry in entries[len(best) :]]
 
 
-class PlainMessageCache:
-    """Messages as plain values; equal messages share an object, so that long histories are cheap."""
-
-    def __init__(self) -> None:
-        self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
-
-    def to_plain(self, message: Message) -> dict[str, Any]:
-        """Return role, content, tool calls, the id of the answered call, and reasoning, if present."""
-        known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
-        if known is not None:
-            return known[1]
-        plain: dict[str, Any] = {"role": message.role, "content": message.text}
-        if message.tool_calls:
-            plain["tool_calls"] = [
-                {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
-            ]
-        if message.tool_call_id:
-            plain["tool_call_id"] = message.tool_call_id
-        if message.reasoning:
-            plain["reasoning"] = message.reasoning
-        self._made[id(message)] = message, plain
-        if len(self._made) > _PLAIN:
-            self._made.popitem(last=False)
-        return plain
-
-
-_PLAIN = 512
+def to_plain_message(message: Message) -> dict[str, Any]:
+    """Return role, content, tool calls, the id of the answered call, and reasoning, if present."""
+    plain: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        plain["reasoning"] = message.reasoning
+    return plain
 
 
 def has_content(message: Message) -> bool:

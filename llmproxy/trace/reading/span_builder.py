@@ -30,6 +30,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -44,7 +45,6 @@ from llmproxy.trace.reading.conversations import RecordedConversation, RecordedC
 from llmproxy.trace.reading.decoded_exchange import (
     CLIENT_ERROR,
     DecodedExchange,
-    PlainMessageCache,
     RequestMessageCache,
     build_token_usage,
     decode_exchange,
@@ -55,9 +55,12 @@ from llmproxy.trace.reading.decoded_exchange import (
     parse_tool_result,
     read_model_parameters,
     set_span_arguments,
+    to_plain_message,
 )
 from llmproxy.trace.spans import Span, SpanKind
 
+_PLAIN = 512
+"""Messages that are kept as plain values."""
 HELD_SPANS = 10_000
 HELD_BYTES = 8 << 20
 """Maximum bytes in the queue, estimated from the bodies."""
@@ -182,8 +185,8 @@ class SpanBuilder:
 
     def __init__(self) -> None:
         self._line = SpanQueue()
-        self._history, self._plain = RequestMessageCache(), PlainMessageCache()
-        self._conversations = RecordedConversations()
+        self._history, self._conversations = RequestMessageCache(), RecordedConversations()
+        self._to_plain = lru_cache(_PLAIN)(to_plain_message)  # equal ones share an object: long histories are cheap
         self._all: list[RecordedConversation] = []
         self._carried: set[str] = set()
         """Model tool calls, by span id, that a message to a server carries out."""
@@ -305,7 +308,7 @@ class SpanBuilder:
             exchange, SpanKind.LLM_REQUEST, f"chat {interaction.model or interaction.operation}", "request"
         )
         span.parent_id, span.model = conversation.step, interaction.model
-        span.input = [self._plain.to_plain(message) for message in exchange.messages]
+        span.input = [*map(self._to_plain, exchange.messages)]
         span.metadata = build_request_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
         return span
 

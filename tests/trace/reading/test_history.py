@@ -12,7 +12,9 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.decoded_exchange import PlainMessageCache, RequestMessageCache
+from llmproxy.trace.reading.decoded_exchange import RequestMessageCache
+from llmproxy.trace.reading.span_builder import build_spans
+from llmproxy.trace.spans import SpanKind
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat
@@ -53,12 +55,13 @@ def test_over_real_traffic(traffic: Path) -> None:
 
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
-    history, plain = RequestMessageCache(), PlainMessageCache()
-    one = history.read_messages(body_of({}), {"messages": [user("a")]})
-    two = history.read_messages(body_of({}), {"messages": [user("a"), said("b"), asks(call()), result()]})
+    bodies = [{"messages": [user("a")]}, {"messages": [user("a"), said("b"), asks(call()), result()]}]
+    history = RequestMessageCache()
+    one, two = (history.read_messages(body_of({}), body) for body in bodies)
     assert one[0] is two[0]
-    assert plain.to_plain(one[0]) is plain.to_plain(two[0])
-    assert [plain.to_plain(message) for message in two[2:]] == [
+    told = [span.input for span in build_spans(map(body_of, bodies)) if span.kind is SpanKind.LLM_REQUEST]
+    assert told[0][0] is told[1][0]
+    assert told[1][2:] == [
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'}]},
         {"role": "tool", "content": '{"temp": 18}', "tool_call_id": "call_1"},
     ]  # fmt: skip
