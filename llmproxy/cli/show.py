@@ -39,9 +39,9 @@ from llmproxy.core.traffic.websocket_frames import format_transcript, is_websock
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
 from llmproxy.protocol import join_name
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
-from llmproxy.ui.recordings.call_list import CallFilter, sum_calls
-from llmproxy.ui.recordings.calls import body_to_json
-from llmproxy.ui.recordings.step_summaries import read_steps
+from llmproxy.ui.call_list import CallFilter, sum_calls
+from llmproxy.ui.calls import body_to_json
+from llmproxy.ui.step_summaries import read_steps
 
 _HEAD = 12
 """Width of the label column of the head."""

@@ -20,17 +20,9 @@ from llmproxy.core.store.reader import CassetteInfo, Readable
 from llmproxy.core.store.rows import RowSummary, extract_texts_and_cost
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.queries import (
-    MAX_RUN_BYTES,
-    MAX_RUN_CALLS,
-    NO_CHILD,
-    count_bytes,
-    list_fork_origins,
-    take_until_byte_limit,
-)
-from llmproxy.ui.recordings import call_list
-from llmproxy.ui.recordings.call_list import CallFilter
-from llmproxy.ui.recordings.calls import (
+from llmproxy.ui import call_list
+from llmproxy.ui.call_list import CallFilter
+from llmproxy.ui.calls import (
     LinkedExchange,
     RecordingReader,
     attach_results,
@@ -39,7 +31,15 @@ from llmproxy.ui.recordings.calls import (
     compute_text_delta,
     decode_text,
 )
-from llmproxy.ui.recordings.step_summaries import read_steps
+from llmproxy.ui.queries import (
+    MAX_RUN_BYTES,
+    MAX_RUN_CALLS,
+    NO_CHILD,
+    count_bytes,
+    list_fork_origins,
+    take_until_byte_limit,
+)
+from llmproxy.ui.step_summaries import read_steps
 
 MARK = "llmproxy recording"
 """Kind of a page's data, by which our files are recognised."""

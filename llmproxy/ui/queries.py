@@ -20,10 +20,10 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
 from llmproxy.server_store_path import find_store_server, show_store
-from llmproxy.ui.recordings import call_list
-from llmproxy.ui.recordings.call_list import CallFilter
-from llmproxy.ui.recordings.calls import RecordingReader, attach_results, body_to_json, call_to_json as told_call
-from llmproxy.ui.recordings.step_summaries import read_steps as steps_of
+from llmproxy.ui import call_list
+from llmproxy.ui.call_list import CallFilter
+from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json as told_call
+from llmproxy.ui.step_summaries import read_steps as steps_of
 
 Json = Any
 """Plain JSON values."""

@@ -10,6 +10,6 @@ reasons.
 
     agent_activity  a whole run, in order of arrival: retries, results of calls, parts of the run
     tool_calls      one exchange and its tool calls; calls received by servers (MCP), and mismatches
-    links           the earlier request that one continues; `thread_diff` compares the two; `history_edits` finds
-                    edits of the history by an agent or its provider
+    history_edits   edits of the history by an agent or its provider: `thread_diff` compares a request with the one
+                    that it continues
 """

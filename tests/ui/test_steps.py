@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.recordings.step_summaries import TEXT, read_steps
+from llmproxy.ui.step_summaries import TEXT, read_steps
 from tests.support.chats import chat
 from tests.ui import samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.recordings.calls import RecordingReader
+from llmproxy.ui.calls import RecordingReader
 from tests.ui import samples
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from llmproxy.ui.recordings.calls import body_to_json, compute_text_delta
+from llmproxy.ui.calls import body_to_json, compute_text_delta
 
 
 def rebuilt(base: str, made: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.store.store import Store
-from llmproxy.ui.recordings.call_list import (
+from llmproxy.ui.call_list import (
     CallFilter,
     count_rows_before,
     list_timeline_marks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.ui.recordings.calls import find_media
+from llmproxy.ui.calls import find_media
 from tests.ui.samples import PICTURE
 
 PNG = {"type": "image/png", "data": PICTURE}

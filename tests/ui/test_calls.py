@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from llmproxy.core.traffic.interaction import Chunk
-from llmproxy.ui.recordings.calls import CHUNKS, RecordingReader, call_to_json
+from llmproxy.ui.calls import CHUNKS, RecordingReader, call_to_json
 from tests.support.chats import chat
 from tests.ui import samples
 

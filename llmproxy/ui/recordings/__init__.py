@@ -1,1 +1,0 @@
-"""A recording for the page: its calls in order, the new content of each, and the list of them."""
