@@ -76,9 +76,8 @@ VENDORED = {"preact": "vendor/preact.js"}
 """Import names of vendored modules."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_IMPORT = re.compile(r"""^import\s*\{([^}]*)\}\s*from\s*["']([^"']+)["'];?""", re.MULTILINE)
-_DEFAULT = re.compile(r"""^import\s+(\w+)\s+from\s*["']([^"']+)["'];?""", re.MULTILINE)
-_BARE = re.compile(r"""^import\s*["']([^"']+)["'];?""", re.MULTILINE)
+_IMPORT = re.compile(r"""^import\s*(\{[^}]*\}|\w+)\s*from\s*["']([^"']+)["'];?""", re.MULTILINE)
+"""Of names, or of the default; our modules have no other kind."""
 _DECLARED = re.compile(r"^export\s+(?=(?:async\s+)?(?:function\*?|const|class)\s+(\w+))", re.MULTILINE)
 _LISTED = re.compile(r"export\s*\{([^}]*)\};?")
 _EXPORTED_DEFAULT = re.compile(r"\bexport default\s*")
@@ -113,38 +112,30 @@ def _list_module_and_imports(name: str, seen: dict[str, None] | None = None) -> 
     if name in seen:
         return
     seen[name] = None
-    text = read_static(name)
-    for match in [*_IMPORT.finditer(text), *_DEFAULT.finditer(text), *_BARE.finditer(text)]:
-        yield from _list_module_and_imports(_resolve_import(name, match[match.lastindex or 1]), seen)
+    for match in _IMPORT.finditer(read_static(name)):
+        yield from _list_module_and_imports(_resolve_import(match[2]), seen)
     yield name
 
 
-def _resolve_import(importer: str, named: str) -> str:
-    """Return the path in `static/` of an import."""
-    if named in VENDORED:
-        return VENDORED[named]
-    folder = importer.rpartition("/")[0]
-    path = named.removeprefix("./")
-    return f"{folder}/{path}" if folder else path
+def _resolve_import(named: str) -> str:
+    """Return the path in `static/` of an import; vendored modules import only each other."""
+    return VENDORED.get(named, named.removeprefix("./"))
 
 
 def _convert_js_module(name: str) -> str:
     text = read_static(name)
     if "module" in text[:300] and "define.amd" in text[:300]:  # UMD: with `exports` and `module` it fills these
         return f"const module = {{ exports }};{text}"
-    text = _IMPORT.sub(
-        lambda found: f'const {{{_rename_imports(found[1])}}} = use("{_resolve_import(name, found[2])}");', text
-    )
-    text = _DEFAULT.sub(lambda found: f'const {found[1]} = use("{_resolve_import(name, found[2])}").default;', text)
-    text = _BARE.sub(lambda found: f'use("{_resolve_import(name, found[1])}");', text)
+    text = _IMPORT.sub(_convert_import, text)
     declared = _DECLARED.findall(text)
     text = _EXPORTED_DEFAULT.sub("exports.default = ", _DECLARED.sub("", text))
     text = _LISTED.sub(lambda found: _assign_exports(found[1]), text)
     return text + "".join(f"\nexports.{each} = {each};" for each in declared)
 
 
-def _rename_imports(names: str) -> str:
-    return ", ".join(re.sub(r"\s+as\s+", ": ", each.strip()) for each in names.split(",") if each.strip())
+def _convert_import(found: re.Match[str]) -> str:
+    names, module = re.sub(r"\s+as\s+", ": ", found[1]), f'use("{_resolve_import(found[2])}")'
+    return f"const {names} = {module};" if names.startswith("{") else f"const {names} = {module}.default;"
 
 
 def _assign_exports(names: str) -> str:

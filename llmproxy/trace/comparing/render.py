@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from difflib import SequenceMatcher
+from itertools import groupby
 from typing import Any, Literal
 
 from llmproxy.amounts import dollars, duration
@@ -26,7 +27,9 @@ def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width:
         return _render_markdown(diff)
     if form != "text":
         raise ValueError(f"a diff is rendered as text, json or markdown, not {form!r}")
-    return _render_text(diff, color=color, width=max(width, 60))
+    if not diff.has_changes:
+        return "No changes detected."
+    return "\n".join(_render_text(diff, color=color, width=max(width, 60)))
 
 
 def diff_to_json(diff: ReplayDiff) -> dict[str, Any]:
@@ -65,44 +68,34 @@ def align_side_by_side(old: list[str], new: list[str]) -> Iterator[tuple[str, st
             yield left, right, tag == "equal"
 
 
-def _render_text(diff: ReplayDiff, *, color: bool, width: int) -> str:
+def _render_text(diff: ReplayDiff, *, color: bool, width: int) -> Iterator[str]:
     half = (width - 5) // 2
 
     def paint(text: str, code: str) -> str:
         return f"{code}{text}{_OFF}" if color and text.strip() else text
 
-    def row(left: str, right: str, *, same: bool) -> str:
+    def row(left: str, right: str, *, same: bool = False) -> str:
         left, right = clip(left, half), clip(right, half)
         mark = " " if same else "|"
         codes = (_DIM, _DIM) if same else (_RED, _GREEN)
         return f"  {paint(left.ljust(half), codes[0])} {mark} {paint(right, codes[1])}".rstrip()
 
-    if not diff.has_changes:
-        return "No changes detected."
-    return "\n".join(_render_sections(diff, row, paint))
+    def section(title: str, old: list[str], new: list[str]) -> Iterator[str]:
+        yield title
+        yield from (row(left, right, same=same) for left, right, same in align_side_by_side(old, new))
 
-
-def _render_sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, str], str]) -> Iterator[str]:
     if diff.tool_sequence_changed:
-        yield "Tool sequence"
-        for left, right, same in align_side_by_side(diff.old_tool_sequence, diff.new_tool_sequence):
-            yield row(left, right, same=same)
-    place = None
-    for change in diff.tool_changes:
-        if (change.tool, change.call) != place:
-            place = (change.tool, change.call)
-            yield f"{change.tool} (call {change.call})"
-        colour = _YELLOW if change.severity == "contract" else _DIM
-        yield f"  {change.field}  [{paint(_name_severity(change), colour)}]"
-        yield row(_show_value(change.old), _show_value(change.new), same=False)
+        yield from section("Tool sequence", diff.old_tool_sequence, diff.new_tool_sequence)
+    for (tool, call), changes in groupby(diff.tool_changes, key=lambda change: (change.tool, change.call)):
+        yield f"{tool} (call {call})"
+        for change in changes:
+            colour = _YELLOW if change.severity == "contract" else _DIM
+            yield f"  {change.field}  [{paint(_name_severity(change), colour)}]"
+            yield row(_show_value(change.old), _show_value(change.new))
     if diff.texts_changed:
-        yield "Texts before the output"
-        for left, right, same in align_side_by_side(_split_lines(diff.old_texts), _split_lines(diff.new_texts)):
-            yield row(left, right, same=same)
+        yield from section("Texts before the output", _split_lines(diff.old_texts), _split_lines(diff.new_texts))
     if diff.output_changed:
-        yield "Output"
-        for left, right, same in align_side_by_side(diff.old_output.splitlines(), diff.new_output.splitlines()):
-            yield row(left, right, same=same)
+        yield from section("Output", diff.old_output.splitlines(), diff.new_output.splitlines())
     totals = [total for total in _list_totals(diff) if total[3] or total[0] == "latency"]
     if totals:
         yield "Totals"
