@@ -92,18 +92,18 @@ def read_report_runs(path: Path) -> list[Entry]:
     if not (first.startswith('{"event"') and first.endswith("}")):
         runs = [run for scenario in json.loads(text)["scenarios"] for run in scenario["runs"]]
         return [(run["started"], run["parts"], run["finished"]) for run in runs]
-    found: dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]], list[Mapping[str, Any]]]] = {}
+    found: dict[str, dict[str, Any]] = {}
     ended = text[: text.rfind("\n") + 1]  # of a test that runs, or was killed, the last line may be half of one
     for line in ended.splitlines():
         event = json.loads(line)
         kind, run = event["event"], event.get("run_id")
         if kind == "started":
-            found[run] = (event, [], [])
+            found[run] = {"started": event, "parts": [], "finished": None}
         elif kind == "finished":
-            found[run][2].append(event)
+            found[run]["finished"] = event
         elif run is not None:
-            found[run][1].append(event)
-    return [(started, parts, ended[-1] if ended else None) for started, parts, ended in found.values()]
+            found[run]["parts"].append(event)
+    return [(run["started"], run["parts"], run["finished"]) for run in found.values()]
 
 
 def render_json_report(run_tree: RunTree) -> str:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from itertools import batched, chain
+from itertools import batched
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +26,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.recording_spans import read_interaction, spans_of
 from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
-from llmproxy.trace.trace_file import Cassette, TraceHead, build_trace_header, from_interactions
+from llmproxy.trace.trace_file import Cassette, begin_trace, build_trace_header, count_spans, from_interactions
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -37,9 +37,8 @@ Plain = dict[str, Any]
 
 def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
     """Return a trace as one OTLP export request. `content` False leaves out all texts."""
-    converter = OtlpSpanConverter(cassette.id, content=content)
-    spans = [plain for span in cassette.spans for plain in converter.feed_span(span)]
-    return build_otlp_request([*spans, *converter.finish()], cassette.name)
+    spans = OtlpSpanConverter(cassette.id, content=content).convert(cassette.spans)
+    return build_otlp_request(list(spans), cassette.name)
 
 
 def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
@@ -50,7 +49,7 @@ def build_otlp_request(spans: Sequence[Plain], name: str) -> Plain:
 
 
 class OtlpSpanConverter:
-    """Converts the spans of one recording, in order; holds unanswered requests, and conversations until the end."""
+    """Converts the spans of one recording."""
 
     def __init__(self, trace: str, *, content: bool = True) -> None:
         self._trace = _digest_id(trace, 32)
@@ -59,8 +58,20 @@ class OtlpSpanConverter:
         self._steps: list[Plain] = []
         self._ends: dict[str, int] = {}
 
-    def feed_span(self, span: Span) -> Iterator[Plain]:
-        """Convert a span; some are held."""
+    def convert(self, spans: Iterable[Span]) -> Iterator[Plain]:
+        """Convert spans, in order; at the end unanswered requests, and conversations, which end with their last
+        span.
+        """
+        for span in spans:
+            yield from self._convert_or_hold(span)
+        for request in self._requests.values():
+            yield self._convert_model_call(None, request)
+        for plain in self._steps:
+            conversation = plain.pop("conversation")
+            end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
+            yield plain | {"endTimeUnixNano": str(end)}
+
+    def _convert_or_hold(self, span: Span) -> Iterator[Plain]:
         metadata = span.metadata or {}
         conversation = metadata.get("gen_ai.conversation.id")
         if isinstance(conversation, str):
@@ -77,15 +88,6 @@ class OtlpSpanConverter:
                 self._steps.append(plain)
             else:
                 yield plain
-
-    def finish(self) -> Iterator[Plain]:
-        """Yield held spans: unanswered requests, and conversations, which end with their last span."""
-        for request in self._requests.values():
-            yield self._convert_model_call(None, request)
-        for plain in self._steps:
-            conversation = plain.pop("conversation")
-            end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
-            yield plain | {"endTimeUnixNano": str(end)}
 
     def _convert_model_call(self, request: Span | None, span: Span) -> Plain:
         attributes = {"gen_ai.operation.name": "chat"}
@@ -253,11 +255,9 @@ def write_trace(
     out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT
 ) -> Cassette:
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
-    header, fingerprint, first = TraceHead(cassette, sample), SpanListDigest(), True
-    head = build_trace_header(header.trace)
-    versions = {name: value for name, value in head.items() if name != "cassette"}
-    for span in spans_of(store, cassette=cassette, sample=sample, party=party):
-        header.add_span(span)
+    trace, fingerprint, first = begin_trace(cassette, sample), SpanListDigest(), True
+    versions = {name: value for name, value in build_trace_header(trace).items() if name != "cassette"}
+    for span in count_spans(trace, spans_of(store, cassette=cassette, sample=sample, party=party)):
         plain = span.to_dict()
         fingerprint.add(plain)
         out.write(json.dumps(versions)[:-1] + ', "spans": [\n' if first else ",\n")
@@ -265,9 +265,9 @@ def write_trace(
         first = False
     if first:
         out.write(json.dumps(versions)[:-1] + ', "spans": [')
-    header.trace.fingerprint = fingerprint.hexdigest()
-    out.write(f'\n], "cassette": {json.dumps(build_trace_header(header.trace)["cassette"], indent=1)}}}\n')
-    return header.trace
+    trace.fingerprint = fingerprint.hexdigest()
+    out.write(f'\n], "cassette": {json.dumps(build_trace_header(trace)["cassette"], indent=1)}}}\n')
+    return trace
 
 
 def write_otlp(
@@ -276,9 +276,7 @@ def write_otlp(
     """Write OTLP in JSON lines; returns the number of spans. `content`: with texts. Raises as `Cassette.from_store`."""
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
-    converter = OtlpSpanConverter(f"{cassette}~{sample}", content=content)
-    converted = chain(chain.from_iterable(map(converter.feed_span, spans)), converter.finish())
-    for batch in batched(converted, BATCH):
+    for batch in batched(OtlpSpanConverter(f"{cassette}~{sample}", content=content).convert(spans), BATCH):
         line = json.dumps(build_otlp_request(batch, cassette), ensure_ascii=False, separators=(",", ":"))
         out.write(_HALF.sub("\N{REPLACEMENT CHARACTER}", line) + "\n")
         written += len(batch)

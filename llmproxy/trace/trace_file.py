@@ -18,7 +18,7 @@ import json
 import platform
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -219,9 +219,7 @@ class Cassette:
         """Convert a recording into a trace; `party` None takes all parties. Raises CassetteNotFound, CassetteError."""
         from llmproxy.trace.reading.recording_spans import spans_of
 
-        return _build_from_spans(
-            TraceHead(cassette, sample), spans_of(path, cassette=cassette, sample=sample, party=party)
-        )
+        return _build_trace(cassette, sample, spans_of(path, cassette=cassette, sample=sample, party=party))
 
 
 _HEAD = tuple(name for name in Cassette.__dataclass_fields__
@@ -242,45 +240,43 @@ def build_trace_header(cassette: Cassette) -> dict[str, Any]:
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}
 
 
-class TraceHead:
-    """The head of a trace, collected while its spans are streamed."""
+def begin_trace(cassette: str, sample: int) -> Cassette:
+    """Return a trace without spans."""
+    return Cassette(
+        id=f"{cassette}~{sample}", name=cassette, framework="llmproxy", created_at=0.0, created_at_unknown=True,
+        metadata={"llmproxy.cassette": cassette, "llmproxy.sample": sample},
+    )  # fmt: skip
 
-    def __init__(self, cassette: str, sample: int) -> None:
-        """Start a trace without spans."""
-        self.trace = Cassette(
-            id=f"{cassette}~{sample}", name=cassette, framework="llmproxy", created_at=0.0, created_at_unknown=True,
-            metadata={"llmproxy.cassette": cassette, "llmproxy.sample": sample},
-        )  # fmt: skip
-        self._root: set[str] = set()
 
-    def add_span(self, span: Span) -> None:
-        """Add a span to the totals, and check whether it is the run's first input or last output."""
-        trace = self.trace
+def count_spans(trace: Cassette, spans: Iterable[Span]) -> Iterator[Span]:
+    """Yield spans, each after adding it to a trace's totals; the first input and the last output are the trace's."""
+    root: set[str] = set()
+    for span in spans:
         trace.count_span(span)
         if trace.created_at_unknown:
             trace.created_at, trace.created_at_unknown = span.timestamp, False
         if span.kind is SpanKind.AGENT_STEP and span.name == "conversation":
-            self._root.add(span.metadata["gen_ai.conversation.id"])
-        elif span.metadata.get("gen_ai.conversation.id") in self._root:
+            root.add(span.metadata["gen_ai.conversation.id"])
+        elif span.metadata.get("gen_ai.conversation.id") in root:
             if span.kind is SpanKind.USER_INPUT and not trace.input_text:
                 trace.input_text = span.input
             elif span.kind is SpanKind.AGENT_OUTPUT:
                 trace.output_text = span.output
+        yield span
 
 
 def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassette:
     """Convert the agent's interactions, in the order of their requests, into a trace of this name."""
     from llmproxy.trace.reading.span_builder import build_spans
 
-    return _build_from_spans(TraceHead(name, 1), build_spans(each for each in interactions if each.party == AGENT))
+    return _build_trace(name, 1, build_spans(each for each in interactions if each.party == AGENT))
 
 
-def _build_from_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:
-    for span in spans:
-        head.add_span(span)
-        head.trace.spans.append(span)
-    head.trace.compute_fingerprint()
-    return head.trace
+def _build_trace(cassette: str, sample: int, spans: Iterable[Span]) -> Cassette:
+    trace = begin_trace(cassette, sample)
+    trace.spans += count_spans(trace, spans)
+    trace.compute_fingerprint()
+    return trace
 
 
 @dataclass

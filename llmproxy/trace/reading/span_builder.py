@@ -85,18 +85,13 @@ class SpanQueue:
         self._size += size
         return entry
 
-    def take_ready(self) -> Iterator[Span]:
-        """Take complete spans, and those over the limit."""
+    def take_ready(self, *, ended: bool = False) -> Iterator[Span]:
+        """Take complete spans, and those over the limit; all if the recording has `ended`."""
         waiting = self._waiting
-        while waiting and (waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
+        while waiting and (ended or waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
             entry = waiting.popleft()
             self._size -= entry.size
             yield entry.span
-
-    def drain(self) -> Iterator[Span]:
-        while self._waiting:
-            yield self._waiting.popleft().span
-        self._size = 0
 
 
 _OPERATIONS = {"generateContent": "generate_content", "completions": "text_completion", "complete": "text_completion",
@@ -181,7 +176,7 @@ class FailedAnswer:
 
 
 class SpanBuilder:
-    """Converts the interactions of one recording into spans; feed them in the order of their requests."""
+    """Converts the interactions of one recording into spans."""
 
     def __init__(self) -> None:
         self._line = SpanQueue()
@@ -191,18 +186,17 @@ class SpanBuilder:
         self._carried: set[str] = set()
         """Model tool calls, by span id, that a message to a server carries out."""
 
-    def feed(self, interaction: Interaction) -> Iterator[Span]:
-        """Add the next interaction; returns the spans that are complete now, in order."""
-        if interaction.operation in CHAT:
-            self._add_chat_exchange(decode_exchange(interaction, self._history))
-        elif interaction.operation.startswith(MCP_PREFIX):
-            self._add_mcp_message(interaction)
-        elif interaction.usage != Usage():
-            self._add_non_chat_call(decode_exchange(interaction, self._history))
-        yield from self._line.take_ready()
-
-    def finish(self) -> Iterator[Span]:
-        yield from self._line.drain()
+    def convert(self, interactions: Iterable[Interaction]) -> Iterator[Span]:
+        """Yield the spans, in order, each as soon as it is complete; takes the order of the requests."""
+        for interaction in interactions:
+            if interaction.operation in CHAT:
+                self._add_chat_exchange(decode_exchange(interaction, self._history))
+            elif interaction.operation.startswith(MCP_PREFIX):
+                self._add_mcp_message(interaction)
+            elif interaction.usage != Usage():
+                self._add_non_chat_call(decode_exchange(interaction, self._history))
+            yield from self._line.take_ready()
+        yield from self._line.take_ready(ended=True)
 
     # -- one exchange
 
@@ -420,10 +414,7 @@ def _set_usage_and_cost(span: Span, exchange: DecodedExchange) -> None:
 
 def build_spans(interactions: Iterable[Interaction]) -> Iterator[Span]:
     """Convert interactions, in the order of their requests, into spans, one by one."""
-    builder = SpanBuilder()
-    for interaction in interactions:
-        yield from builder.feed(interaction)
-    yield from builder.finish()
+    return SpanBuilder().convert(interactions)
 
 
 _PREFIX = re.compile(r"__|[./:]")

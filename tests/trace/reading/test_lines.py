@@ -36,5 +36,5 @@ def test_the_line_is_bounded() -> None:
 def test_the_rest() -> None:
     line = SpanQueue()
     line.add_span(Span(name="open"), ready=False)
-    assert [span.name for span in line.drain()] == ["open"]
-    assert list(line.drain()) == []
+    assert [span.name for span in line.take_ready(ended=True)] == ["open"]
+    assert list(line.take_ready(ended=True)) == []
