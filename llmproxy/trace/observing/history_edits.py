@@ -15,7 +15,7 @@ Sources (read 2026-11): Claude's API, "Context editing" (``context_management.ap
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os.path import commonpath
 from typing import Any
 
@@ -354,13 +354,8 @@ def _is_same_prompt(one: str, other: str) -> bool:
 
 def _expect_history(exchange: DecodedExchange) -> list[HistoryItem]:
     """Return the expected history of the next request: this request's messages, and the answer."""
-    items = list_history_items(exchange.messages)
-    if exchange.answer is None:
-        return items
-    answer = list_history_items([exchange.answer])
-    return items + [
-        HistoryItem(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer
-    ]
+    answer = list_history_items([] if exchange.answer is None else [exchange.answer])
+    return list_history_items(exchange.messages) + [replace(each, call_id=None, reasoning=False) for each in answer]
 
 
 def _explain_missing_parent(

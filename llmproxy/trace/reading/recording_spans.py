@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 from llmproxy.advice import format_command
 from llmproxy.core.cassettes.anonymized_export import from_json, to_json
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
@@ -29,27 +27,21 @@ from llmproxy.trace.spans import Span
 def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
     """Yield a recording's spans, one by one. Raises CassetteNotFound, CassetteCorrupt, CassetteNewer, CassetteBusy."""
     # The clock is for writing; what is open for reading never asks it.
-    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - never asked, as above
+    with open_store(path, writable=False, now=time.time) as store:  # noqa: TID251 - never asked, as above
         if not store.has_recordings(cassette, sample):
             names = ", ".join(store.list_cassette_names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
                 hint=format_command("ls", path),
             )
-        yield from build_spans(_iterate_interactions(store, cassette, sample, party))
+        found = store.iter_interactions(cassette, sample)
+        yield from build_spans(each for each in found if party in (None, each.party))
 
 
 def read_interactions_as_json(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
     """Yield the agent's recordings in the proxy's JSON form, in order. Raises as :func:`spans_of`."""
-    with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
-        for interaction in _iterate_interactions(store, cassette, sample, AGENT):
-            yield to_json(interaction)
-
-
-def _iterate_interactions(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
-    for interaction in store.iter_interactions(cassette, sample):
-        if party is None or interaction.party == party:
-            yield interaction
+    with open_store(path, writable=False, now=time.time) as store:  # noqa: TID251 - as above
+        yield from (to_json(each) for each in store.iter_interactions(cassette, sample) if each.party == AGENT)
 
 
 def read_interaction(call: Call) -> Interaction | None:
