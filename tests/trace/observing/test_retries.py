@@ -16,15 +16,13 @@ CHARGE = call("charge", {"eur": 5})
 
 def retried(text: str) -> set[int]:
     """Read ``a0+ a- ?+``: question, how often it was sent before if its client says so, ``+`` a whole answer, ``-`` none."""
-    seen = [
-        WireCall(Call(
-            Decision.RECORD, seq=number, key=each[0].replace("?", "") or None,
-            attempt=int(each[1]) if each[1].isdecimal() else None, status=200 if each.endswith("+") else 500,
-        ), None)
-        for number, each in enumerate(text.split(), 1)
-    ]  # fmt: skip
+    seen = []
+    for number, each in enumerate(text.split(), 1):
+        key, attempt = each[0].strip("?") or None, int(each[1]) if each[1].isdecimal() else None
+        made = Call(Decision.RECORD, seq=number, key=key, attempt=attempt, status=200 if each[-1] == "+" else 500)
+        seen.append(WireCall(made, None))
     mark_retried_calls(seen)
-    return {each.call.seq for each in seen if each.replaced}
+    return {found.call.seq for found in seen if found.replaced}
 
 
 @pytest.mark.parametrize(("told", "replaced"), [

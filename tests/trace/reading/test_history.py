@@ -14,7 +14,6 @@ from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache
 from llmproxy.trace.reading.span_builder import build_spans
-from llmproxy.trace.spans import SpanKind
 from tests.support.messages import asks, call, result, said, user
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, chat
@@ -55,11 +54,10 @@ def test_over_real_traffic(traffic: Path) -> None:
 
 def test_what_was_read_is_used_again() -> None:
     """The same message is the same object, and has the same plain form."""
-    bodies = [{"messages": [user("a")]}, {"messages": [user("a"), said("b"), asks(call()), result()]}]
-    history = RequestMessageCache()
-    one, two = (history.read_messages(body_of({}), body) for body in bodies)
+    history, sent = RequestMessageCache(), ([user("a")], [user("a"), said("b"), asks(call()), result()])
+    one, two = (history.read_messages(body_of({}), {"messages": each}) for each in sent)
     assert one[0] is two[0]
-    told = [span.input for span in build_spans(map(body_of, bodies)) if span.kind is SpanKind.LLM_REQUEST]
+    told = [span.input for span in build_spans(body_of({"messages": each}) for each in sent) if "request" in span.kind]
     assert told[0][0] is told[1][0]
     assert told[1][2:] == [
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'}]},
