@@ -14,8 +14,9 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import RunRows
-from llmproxy.suite.checks.entities.verify import RunEntities, check_verify
+from llmproxy.suite.checks.entities.verify import check_verify
 from llmproxy.suite.checks.tools import check_tool_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic
 from llmproxy.suite.matchers.variables import VariableScope
@@ -131,11 +132,8 @@ class Books:
     def __exit__(self, *_: object) -> None:
         self.store.close()
 
-    def _looking(self) -> RunEntities:
-        return RunEntities(
-            RunRows(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep),
-            scenario="s",
-        )
+    def _looking(self) -> RunRows:
+        return RunRows(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         """Let time go on, in which the agent does the next thing."""
@@ -146,11 +144,11 @@ class Books:
     def created(self, said: dict[str, Any], happens: list[Callable[[], None]]) -> Status:
         """Return what a suite makes of an assertion about new rows; the first thing happens before the answer, the others after it."""
         entities = self._looking()
-        before = entities.take_baseline(["tasks"])
+        before = take_baseline(entities, ["tasks"])
         happens[0]()
         self.later = deque(happens[1:])
-        return worst(entities.check_created(before, [Created.model_validate(said)]))
+        return worst(check_created(entities, before, [Created.model_validate(said)]))
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""
-        return worst(check_verify(self._looking().run, "verify", Verify.model_validate(said)))
+        return worst(check_verify(self._looking(), "verify", Verify.model_validate(said)))

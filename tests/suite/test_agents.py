@@ -16,8 +16,9 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import RunRows
-from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
+from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
@@ -46,15 +47,14 @@ def model(language: str) -> Provider:
 @contextmanager
 def rows(
     language: str, folder: Path, running: TasksAgent, clock: Callable[[], float]
-) -> Iterator[tuple[StoreAdapter, RunEntities]]:
+) -> Iterator[tuple[StoreAdapter, RunRows]]:
     """Look at the agent's rows, as one run of a scenario does."""
     store = build_store(store_of(language, folder, running.url), folder)
     cleaner = RowCleaner(store, user="test-user")
-    run = RunRows(
-        adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep, cleaner=cleaner
-    )
+    run = RunRows(adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep,
+                  cleaner=cleaner, scenario="subtask", deterministic=True)  # fmt: skip
     cleaner.begin_run(["tasks", "reminders"])
-    yield store, RunEntities(run, scenario="subtask", deterministic=True)
+    yield store, run
     assert cleaner.clean_up() == []
     store.close()
 
@@ -68,20 +68,20 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
     """Play setup, chat, created, verify and wait; returns what was said and what was wrong."""
     with rows(language, folder, running, time.monotonic) as (store, entities):
         entities.insert_row("tasks", {"title": "Parent"}, "parent")
-        before = entities.take_baseline(["tasks", "reminders"])
+        before = take_baseline(entities, ["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
         sub = Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})
-        wrong = bad(entities.check_created(before, [sub]))
+        wrong = bad(check_created(entities, before, [sub]))
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
         review = Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})
-        wrong += bad(entities.check_created(before, [review]))
+        wrong += bad(check_created(entities, before, [review]))
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
         done = Verify(entity="tasks", id="$new", fields={"status": "completed"})
-        wrong += bad(check_verify(entities.run, "verify", done))
+        wrong += bad(check_verify(entities, "verify", done))
         said.append(running.chat("Remind me to call mum"))
         mum: dict[str, Any] = {"filters": {"text": {"contains": "mum"}}, "until": {"status": "delivered"}}
         wait = WaitFor(entity="reminders", timeout=9000, pollInterval=20, **mum)
-        wrong += bad(check_wait(entities.run, "wait", wait))
+        wrong += bad(check_wait(entities, "wait", wait))
         made = store.list("tasks")
         assert [row["createdAt"] for row in made if row["title"] == "Sub"] == [SEEDED["LLMPROXY_NOW"]]
     return said, wrong
@@ -146,10 +146,10 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         agent(language, tmp_path, f"{p.url}/v1", "--break", name) as running,
         rows(language, tmp_path, running, time.monotonic) as (_, entities),
     ):
-        before = entities.take_baseline(["tasks"])
+        before = take_baseline(entities, ["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
-        wrong = bad(entities.check_created(before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))
+        wrong = bad(check_created(entities, before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))
         if name == "wrong-title":
             assert any("created[0].fields.title" in each and "Untitled" in each for each in wrong), wrong
         else:

@@ -17,7 +17,6 @@ from llmproxy.suite.matchers.apply import assertion, build_unclear, check_paths,
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.response_assertions import Response
 from llmproxy.suite.schema.steps import StepBase, Talk
@@ -44,17 +43,19 @@ def refuse_in_ci(env: Mapping[str, str]) -> None:
 class ResponseSnapshots:
     path: Path
     update: bool = False
+    command: str = "llmproxy test"
+    """Command that `--update` is added to, for messages."""
     values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     changed: bool = False
 
     @classmethod
-    def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
+    def load_for_suite(cls, suite: Path, *, update: bool = False, command: str = "llmproxy test") -> ResponseSnapshots:
         """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
         path = locate_snapshots(suite)
         try:
             tree = json.loads(read_bounded_text(path))
         except FileNotFoundError:
-            return cls(path, update)
+            return cls(path, update, command)
         except (OSError, ValueError, RecursionError) as error:
             raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
         if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
@@ -62,7 +63,7 @@ class ResponseSnapshots:
                 f"{path} holds no snapshots of version {FORMAT}.",
                 hint="`--update` writes them anew once it is removed.",
             )
-        return cls(path, update, tree["scenarios"])
+        return cls(path, update, command, tree["scenarios"])
 
     def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
@@ -85,7 +86,6 @@ class ResponseSnapshots:
 
 class CheckedStep(Protocol):
     case: SuiteCase
-    options: SuiteRunOptions
     scope: VariableScope
     session: RunSession | None
     snapshots: ResponseSnapshots
@@ -120,9 +120,7 @@ def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name
         known = seen
     made = Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
     if known is None:
-        message = (
-            f"no snapshot is stored; `{context.options.command} --update` stores what is seen now: {quote(seen, 200)}"
-        )
+        message = f"no snapshot is stored; `{snapshots.command} --update` stores what is seen now: {quote(seen, 200)}"
         return replace(made, status=Status.ENVIRONMENT_ERROR, message=message)
     message = f"it differs from the snapshot: expected {quote(known, 300)}, saw {quote(seen, 300)}; --update accepts it"
     return made if known == seen else replace(made, status=Status.FAILED, message=message)

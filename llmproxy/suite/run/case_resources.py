@@ -14,7 +14,7 @@ import inspect
 import os
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
 from llmproxy.suite.checks.entities.row_selection import RunRows, append_sample, build_clock_env, select_rows
-from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
@@ -169,31 +168,28 @@ class CaseResources:
             return
         run_context, case, scope = self.run_context, self.case, self._variable_scope()
         made = await finish_in_thread(run_context.store_for, case)
-        cleaner: RowCleaner | None = None
+        looking = RunRows(
+            adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
+            sleep=run_context.sleep, alone=self.alone, beside=run_context.users - {self.user}, scenario=case.id,
+            sample=self.sample, deterministic=made is not None and made[1].ids == "deterministic",
+            names=run_context.list_entities(case),
+        )  # fmt: skip
         if made is not None:
-            store, policy = made
-            cleaner = RowCleaner(
-                store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder)
-            )
-            names = run_context.list_entities(case)
+            (store, policy), names = made, looking.names
+            cleaner = looking.cleaner = RowCleaner(
+                store, policy, user=self.user, alone=self.alone, hook=load_reset_hook(policy, case.folder),
+                remarks=looking.remarks,
+            )  # fmt: skip
             await finish_in_thread(
                 lambda: cleaner.begin_run(_drop_unknown_names(store, names, named_entities(case.scenario)))
             )
-            finish = cleaner.clean_up
-            self._back.append(("the store", lambda: asyncio.to_thread(finish)))
-        looking = RunRows(
-            adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
-            sleep=run_context.sleep, cleaner=cleaner, alone=self.alone, beside=run_context.users - {self.user},
-        )  # fmt: skip
-        deterministic = made is not None and made[1].ids == "deterministic"
+            self._back.append(("the store", lambda: asyncio.to_thread(cleaner.clean_up)))
         agent = run_context.agent_for(case)
         if isinstance(agent, CommandAgent):  # with a fixed time and seed, unless its description sets others
             agent.env = {**build_clock_env(case.id, self.sample), **agent.env}
         if session is not None and (declared := gather_agent_run_variables(agent)):
             await session.declare_run_variables(declared)
-        names = run_context.list_entities(case)
-        context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
-        context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
+        context = self._make_context(session, caller, agent, looking)
         hooks = case.suite.hooks
         if hooks is not None:
             self._back.append(("afterEach", lambda: _run_hooks(hooks.after_each, context)))
@@ -219,14 +215,12 @@ class CaseResources:
         self.context = context
 
     def _make_context(
-        self, session: RunSession | None, caller: Caller, agent: AgentAdapter, looking: RunRows, **rows: Any
+        self, session: RunSession | None, caller: Caller, agent: AgentAdapter, rows: RunRows
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(
-            case=case, run_id=self.emitter.about.run_id, sample=self.sample, options=run_context.options,
-            scope=self._variable_scope(), entities=RunEntities(looking, scenario=case.id, sample=self.sample, **rows),
-            agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case), user=self.user,
-            emit=self.emitter.emit, clock=run_context.clock, now=run_context.now, rerun=self.emitter.about.rerun,
+            run_context=run_context, case=case, emitter=self.emitter, scope=self._variable_scope(), user=self.user,
+            rows=rows, agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case),
         )  # fmt: skip
         # An agent that lives longer than a run may remember earlier conversations.
         fresh = run_context.recorded is None and not agent.in_process and not isinstance(agent, CommandAgent)
@@ -249,7 +243,7 @@ class CaseResources:
         return notes
 
 
-def _drop_unknown_names(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
+def _drop_unknown_names(store: StoreAdapter, names: Sequence[str], own: list[str]) -> list[str]:
     """Drop entities that only other scenarios name and the store lacks: that is their error."""
     found = []
     for name in names:

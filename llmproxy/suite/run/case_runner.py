@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from itertools import chain
 
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
@@ -306,7 +305,7 @@ class _CaseRun:
         labels: list[str] = []
         if context is not None:
             labels += [*context.labels, *AdapterAttributes.of_adapter(context.agent).notes]
-            labels += [*chain.from_iterable(context.remarks), *lifecycle.problems, *lifecycle.late]
+            labels += [*context.rows.remarks, *lifecycle.problems, *lifecycle.late]
         self.emitter.emit_end(
             status=result.status, reasoning=result.reasoning, xfail=result.xfail,
             total_seconds=self.run_context.clock() - self.since,

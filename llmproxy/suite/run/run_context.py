@@ -150,7 +150,9 @@ class RunContext:
 
     def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:
         if case.path not in self._snapshots:
-            self._snapshots[case.path] = ResponseSnapshots.load_for_suite(case.path, update=self.options.update)
+            self._snapshots[case.path] = ResponseSnapshots.load_for_suite(
+                case.path, update=self.options.update, command=self.options.command
+            )
         return self._snapshots[case.path]
 
     def _choose_agent_or_store(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.report.events import Assertion, Status, Verdict
+from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.config import UNSET_ZERO
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.models.errors import ModelNotSet
@@ -192,15 +192,7 @@ async def _ask_judge(
     await context.read_new_calls()
     if returned is None:
         return [build_unclear(name, "the judge gave no verdict")]
-    verdict = Verdict(
-        run_id=context.run_id,
-        judge=agent.models[0].model,
-        success=returned.success,
-        reasoning=returned.reasoning or "",
-        criteria=tuple(each.to_event() for each in returned.criteria),
-        forced=True,
-    )
-    context.emit(verdict)
+    context.emitter.emit_verdict(agent.models[0].model, returned, forced=True, decided=True)
     made = [_build_criterion_assertion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:

@@ -27,23 +27,24 @@ from llmproxy.core.faults import BadFaults, parse_session_faults
 from llmproxy.errors import AgentError, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
-from llmproxy.report.events import Assertion, Event, Message as MessageEvent, Status
+from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_adapter_in_time
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions
+from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.answer_checks import ResponseSnapshots
-from llmproxy.suite.checks.entities.verify import RunEntities
+from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.matchers.apply import build_unclear
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.selection import explain_miss
 from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
 
@@ -260,12 +261,11 @@ def decide_step_status(done: StepResult) -> Status:
 class StepContext:
     """Everything that a step may use."""
 
+    run_context: RunContext
     case: SuiteCase
-    run_id: str
-    sample: int
-    options: SuiteRunOptions
+    emitter: EventEmitter
     scope: VariableScope
-    entities: RunEntities
+    rows: RunRows
     agent: AgentAdapter
     session: RunSession | None
     caller: Caller
@@ -273,14 +273,7 @@ class StepContext:
     snapshots: ResponseSnapshots
     user: str
     """Owner of the rows, passed to the agent."""
-    emit: Callable[[Event], None]
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-    now: Callable[[], float]
-    """Unix time."""
     conversations: StepConversations = field(init=False)
-    rerun: str = ""
-    """Command that reruns only this case."""
     recorded: RecordedAgent | None = None
     """The agent of a recorded run that is judged again; None if one is run."""
     turn: int = 0
@@ -292,8 +285,6 @@ class StepContext:
     spoken: list[str] = field(default_factory=list)
     """User texts sent to the agent, in order."""
     labels: list[str] = field(default_factory=list)
-    remarks: Sequence[Sequence[str]] = ()
-    """Remarks of row checks and cleanup; complete at the end."""
     asking: SuiteAgentCaller = field(default_factory=SuiteAgentCaller)
     _start: int = 0
     """Number of the session's last call before the agent's turn."""
@@ -331,7 +322,7 @@ class StepContext:
 
     async def _advise_on_miss(self, agent: AgentAdapter, error: MissError) -> MissError:
         """Return a miss with advice; a simulated user's is unchanged."""
-        if agent.role is AgentRole.USER or not self.rerun:
+        if agent.role is AgentRole.USER:
             return error
         who = "the agent" if agent.role is AgentRole.AGENT else "the judge"
         return MissError(await self._explain_miss(error.message, who))
@@ -343,32 +334,32 @@ class StepContext:
             await self.session.declare_run_variables(noted)
 
     async def _explain_miss(self, text: str, who: str = "the agent") -> str:
-        if not self.rerun:
-            return text
         miss = await self.session.find_miss(text) if self.session is not None else None
-        counted = self.entities.list_auto_key_entities() if miss and miss.numbers_only and who == "the agent" else []
+        counted = self.rows.list_auto_key_entities() if miss and miss.numbers_only and who == "the agent" else []
         starts = miss.starts if miss else {}
-        return explain_miss(text, self.rerun, flag=self.options.mode_flag, starts=starts, counted=counted, who=who)
+        rerun, flag = self.emitter.about.rerun, self.run_context.options.mode_flag
+        return explain_miss(text, rerun, flag=flag, starts=starts, counted=counted, who=who)
 
     async def wait_for_quiet(self) -> None:
         """Wait until the agent's traffic has been quiet for the scenario's time."""
         pause = (self.case.scenario.settle or 0) / 1000
-        until = self.clock() + pause
-        while (left := until - self.clock()) > 0:
+        clock = self.run_context.clock
+        until = clock() + pause
+        while (left := until - clock()) > 0:
             await asyncio.sleep(min(left, max(_QUIET, pause / 4)))
             if await self.read_new_calls():
-                until = self.clock() + pause
+                until = clock() + pause
 
     # -- the agent
 
     def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
         return SuiteConversation(name, thread, self.agent, self.caller, player=RunUser(self.user), listener=self)
 
-    def on_user_message(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
+    def on_user_message(self, conversation: SuiteConversation, message: Message) -> None:
         self.turn += 1
-        self.spoken.append(get_text(dict(message)))
+        self.spoken.append(get_text(message))
         self._start = self.traffic.seen
-        self._emit_message(conversation, message)
+        self.emitter.emit_message(message, turn=self.turn, conversation=conversation.name)
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Read the traffic until it is quiet: it belongs to the answer. Raises MissError."""
@@ -379,37 +370,27 @@ class StepContext:
         self.agent_seconds += answer.seconds
         self._ms = answer.seconds * 1000
 
-    def on_agent_message(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
+    def on_agent_message(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
         """Emit an agent's message, the first one with its tool calls."""
         measured = self.wire.build_step(self._start)
         calls = [
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.label}
             for use in measured.tools
         ]
-        self._emit_message(
-            conversation,
+        self.emitter.emit_message(
             message,
+            turn=self.turn,
+            conversation=conversation.name,
             author="agent",
             ms=self._ms,
             tool_calls=calls if first else (),
             recordings=measured.recordings if first else (),
         )
 
-    def _emit_message(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:
-        self.emit(
-            MessageEvent(
-                run_id=self.run_id,
-                message=dict(message),
-                turn=self.turn,
-                conversation=conversation.name,
-                at=self.now(),
-                **about,
-            )
-        )
-
     def hook_environment(self) -> Mapping[str, str]:
         """Return the run's identity for hooks."""
-        return {"LLMPROXY_SCENARIO": self.case.id, "LLMPROXY_RUN": str(self.sample), "LLMPROXY_USER": self.user}
+        about = self.emitter.about
+        return {"LLMPROXY_SCENARIO": about.scenario, "LLMPROXY_RUN": str(about.sample), "LLMPROXY_USER": self.user}
 
 
 def parse_faults(value: object, folder: Path) -> Mapping[str, Any] | None:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from llmproxy.report.events import Assertion
 from llmproxy.scenario.run_session import finish_in_thread
 from llmproxy.suite.checks.answer_checks import check_response
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
 from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_hosted_tools
@@ -49,7 +50,7 @@ _FAST = 20.0
 
 async def execute_step(context: StepContext, step: StepBase) -> StepResult:
     """Execute a step, and evaluate all its assertions; if a recorded run is judged again, without agent and store."""
-    judges_again, rows = context.recorded is not None, context.entities.run
+    judges_again, rows = context.recorded is not None, context.rows
     match step:
         case ChatStep():
             text = context.scope.interpolate_text(step.chat)
@@ -72,7 +73,7 @@ async def execute_step(context: StepContext, step: StepBase) -> StepResult:
         case VerifyStep():
             return StepResult(rest=await asyncio.to_thread(check_verify, rows, "verify", step.verify))
         case WaitStep(wait=WaitFor() as wanted):
-            if context.options.fast_waits:
+            if context.run_context.options.fast_waits:
                 wanted = wanted.model_copy(update={"poll_interval": _FAST})
             return StepResult(rest=await asyncio.to_thread(check_wait, rows, "wait", wanted))
         case SetupStep():
@@ -90,7 +91,7 @@ async def _run_conversation(
     if context.recorded is not None:
         context.recorded.begin_step(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
-    before = await asyncio.to_thread(context.entities.take_baseline, entities) if entities else None
+    before = await asyncio.to_thread(take_baseline, context.rows, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
     window = TrafficWindow(context.traffic.seen, continues=conversation.has_begun, index=context.index)
     done = StepResult()
@@ -118,7 +119,7 @@ async def _run_conversation(
     if context.recorded is not None:
         done.rest += [build_unjudged(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
-        done.rest += await asyncio.to_thread(context.entities.check_created, before, step.created or ())
+        done.rest += await asyncio.to_thread(check_created, context.rows, before, step.created or ())
     return done
 
 
@@ -144,5 +145,5 @@ async def insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) ->
     """Insert rows in order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
         await finish_in_thread(
-            context.entities.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
+            context.rows.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
         )

@@ -52,19 +52,22 @@ class ReusedKeyRow:
     now: Row
 
 
-def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline:
-    """Take a snapshot. Raises LLMProxyError if the store cannot be read."""
+def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
+    """Take a snapshot at the start of a step; returns the error for `created` to report, if it fails."""
     names = list(dict.fromkeys(entities))
-    infos = [run.store.describe(name) for name in names]
-    own = run.store.snapshot(names, run.user)
     everybody: Snapshot | None = None
-    others = [info.name for info in infos if info.user is not None and run.user is not None]
-    if others:
-        with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
-            everybody = run.store.snapshot(others, None)
+    try:
+        infos = [run.store.describe(name) for name in names]
+        own = run.store.snapshot(names, run.user)
+        others = [info.name for info in infos if info.user is not None and run.user is not None]
+        if others:
+            with suppress(LLMProxyError):  # a service that tells nobody about everybody's rows
+                everybody = run.store.snapshot(others, None)
+        listed = [(info, _list_all_rows(run, info)) for info in infos if info.reuses]
+    except LLMProxyError as error:
+        return error
     contents: dict[str, Mapping[Id, Row]] = {}
-    for info in (each for each in infos if each.reuses):
-        rows = _list_all_rows(run, info)
+    for info, rows in listed:
         if len(rows) > MOST_ROWS:
             said = (
                 f"{info.name} has more than {MOST_ROWS} rows, so one that was deleted and made anew under its number "
@@ -146,7 +149,19 @@ _SHOWN = 3
 """Maximum doubtful rows named."""
 
 
-def check_created(run: RunRows, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
+def check_created(run: RunRows, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
+    """Check all `created` items of a step, regardless of failures of others."""
+    made: list[Assertion] = []
+    for number, item in enumerate(wanted):
+        name = f"created[{number}]"
+        if isinstance(before, LLMProxyError):
+            made.append(build_unclear(name, before))
+        else:
+            made += _check_item(run, name, before, item)
+    return made
+
+
+def _check_item(run: RunRows, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
     """Check one item of `created` once, or until it holds within its `within`."""
     end = run.clock() + (item.within or 0) / 1000
     while True:

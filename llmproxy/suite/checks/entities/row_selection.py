@@ -7,13 +7,14 @@ column that no row ever had is refused there too, or ``{exists: false}`` would h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 from unicodedata import normalize
 from uuid import UUID, uuid5
 
-from llmproxy.errors import SuiteError
+from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.matchers.apply import build_unclear, check_fields, evaluate
@@ -173,9 +174,9 @@ POLL = 1_000
 _SHOWN_IDS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RunRows:
-    """State of one run of a scenario for checks of rows."""
+    """State of one run of a scenario for its rows, and checks of them."""
 
     adapter: StoreAdapter | None
     """None without a store: every check of an entity is an error then."""
@@ -195,6 +196,13 @@ class RunRows:
     """Users of concurrent runs; if runs may be concurrent, empty means unknown."""
     remarks: list[str] = field(default_factory=list)
     """Remarks for the result that do not change it."""
+    scenario: str = ""
+    sample: int = 1
+    deterministic: bool = False
+    """Whether setup's ids are derived from scenario, run and name."""
+    names: Sequence[str] = ()
+    """The run's entities."""
+    _inserted: int = field(default=0, init=False)
 
     def is_user_of_no_run(self, owner: object) -> bool:
         """Return whether a row's owner is no user of an active run, so that this run's agent may have created it."""
@@ -209,6 +217,33 @@ class RunRows:
                 hint="Say where they are: store: {sqlalchemy: 'sqlite:///tasks.db'}",
             )
         return self.adapter
+
+    def list_auto_key_entities(self) -> list[str]:
+        """Return the entities whose keys the store numbers itself, by its description."""
+        with suppress(LLMProxyError):
+            return [name for name in self.names if self.store.describe(name).counted]
+        return []
+
+    def insert_row(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
+        """Insert a row for the run's user and capture it. Raises StoreError, SuiteError, StepError: do not run."""
+        store = self.store
+        self._inserted += 1
+        info = store.describe(entity)
+        values: dict[str, Any] = dict(self.scope.resolve_value(dict(data)))
+        if info.user is not None and self.user is not None and info.user not in values:
+            values = {info.user: self.user, **values}
+        if self.deterministic and values.get(info.key) is None:
+            name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
+            made = derive_row_id(self.scenario, self.sample, name, info.columns[info.key].kind)
+            store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
+            values = {info.key: made, **values}
+        row = store.insert(entity, values)
+        if self.cleaner:
+            self.cleaner.add_row(entity, row[info.key])
+        self.scope.record_ids_for_proxy(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
+        if alias:
+            self.scope.capture_row(alias, row, primary=info.key, overwrite=overwrite)
+        return row
 
 
 def append_message(assertion: Assertion, more: str) -> Assertion:

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
 from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
-from llmproxy.suite.checks.entities.new_rows import StoreBaseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import (
     RunRows,
     append_message,
     apply_filters,
     capture_row,
     check_row,
-    derive_row_id,
     describe_owner,
     match_rows,
     name_row,
@@ -32,7 +28,6 @@ from llmproxy.suite.checks.entities.row_selection import (
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
 from llmproxy.suite.stores.value_conversion import from_plain, parse_key
@@ -173,63 +168,3 @@ def _check_every_row(
         more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
         made.append(assertion(name, more, actual=len(wrong)))
     return made
-
-
-@dataclass(slots=True)
-class RunEntities:
-    run: RunRows
-    scenario: str = ""
-    sample: int = 1
-    deterministic: bool = False
-    """Whether setup's ids are derived from scenario, run and name."""
-    names: Sequence[str] = ()
-    """The run's entities."""
-    _inserted: int = 0
-
-    def list_auto_key_entities(self) -> list[str]:
-        """Return the entities whose keys the store numbers itself, by its description."""
-        store = self.run.adapter
-        if store is None:
-            return []
-        with suppress(LLMProxyError):
-            return [name for name in self.names if store.describe(name).counted]
-        return []
-
-    def insert_row(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
-        """Insert a row for the run's user and capture it. Raises StoreError, SuiteError, StepError: do not run."""
-        run, store = self.run, self.run.store
-        self._inserted += 1
-        info = store.describe(entity)
-        values: dict[str, Any] = dict(run.scope.resolve_value(dict(data)))
-        if info.user is not None and run.user is not None and info.user not in values:
-            values = {info.user: run.user, **values}
-        if self.deterministic and values.get(info.key) is None:
-            name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
-            made = derive_row_id(self.scenario, self.sample, name, info.columns[info.key].kind)
-            store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
-            values = {info.key: made, **values}
-        row = store.insert(entity, values)
-        if run.cleaner:
-            run.cleaner.add_row(entity, row[info.key])
-        run.scope.record_ids_for_proxy(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
-        if alias:
-            run.scope.capture_row(alias, row, primary=info.key, overwrite=overwrite)
-        return row
-
-    def take_baseline(self, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
-        """Take a snapshot at the start of a step; returns the error for `created` to report, if it fails."""
-        try:
-            return take_baseline(self.run, entities)
-        except LLMProxyError as error:
-            return error
-
-    def check_created(self, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
-        """Check all `created` items of a step, regardless of failures of others."""
-        made: list[Assertion] = []
-        for number, item in enumerate(wanted):
-            name = f"created[{number}]"
-            if isinstance(before, LLMProxyError):
-                made.append(build_unclear(name, before))
-            else:
-                made += check_created(self.run, name, before, item)
-        return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.checks.entities.new_rows import StoreBaseline
+from llmproxy.suite.checks.entities.new_rows import StoreBaseline, take_baseline
 from tests.suite.runs import Run, run
 
 
@@ -15,6 +15,6 @@ def made() -> Run:
 
 @pytest.fixture
 def before(made: Run) -> StoreBaseline:
-    found = made.entities.take_baseline(["tasks"])
+    found = take_baseline(made.look, ["tasks"])
     assert isinstance(found, StoreBaseline)
     return found

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.checks.entities.new_rows import StoreBaseline
+from llmproxy.suite.checks.entities.new_rows import StoreBaseline, take_baseline
 from llmproxy.suite.checks.entities.row_selection import RunRows
-from llmproxy.suite.checks.entities.verify import RunEntities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import build_store
 from tests.suite.runs import Run, created, run
@@ -25,11 +24,11 @@ OTHER = {"title": "a", "userId": "bob"}
 def test_rows_of_another_user_make_a_number_unknown(made: Run, before: StoreBaseline) -> None:
     """`count: 0` passed while the agent wrote for somebody else; where the fields say whose, they are counted."""
     made.store.insert("tasks", OTHER)
-    none = created(made.entities, before, fields={"title": "a"}, count=0)
+    none = created(made.look, before, fields={"title": "a"}, count=0)
     who = "tasks id=1 was added for another user (userId='bob')\nSay in `fields` whose rows are meant"
     assert none == [f"environment_error created[0].count: it is not known how many rows were added: {who}"]
     for fields, count in (({"title": "a", "userId": "bob"}, 1), ({"userId": "anna"}, 0)):
-        assert created(made.entities, before, fields=fields, count=count) == ["passed created[0].count"]
+        assert created(made.look, before, fields=fields, count=count) == ["passed created[0].count"]
 
 
 def test_rows_of_others_beside_the_right_one_are_said() -> None:
@@ -37,17 +36,16 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
     for alone in (True, False):
         made = run()
         look = replace(made.look, alone=alone, cleaner=None)
-        entities = RunEntities(look)
-        before = entities.take_baseline(["tasks"])
+        before = take_baseline(look, ["tasks"])
         made.add("a")
         made.store.insert("tasks", OTHER)
-        assert all(each.startswith("passed") for each in created(entities, before))
+        assert all(each.startswith("passed") for each in created(look, before))
         assert bool(look.remarks) is alone
 
 
 def reusing(
     folder: Path, key: str = "INTEGER PRIMARY KEY", entities: Mapping[str, Any] | None = None
-) -> tuple[RunEntities, RunRows, Any]:
+) -> tuple[RunRows, Any]:
     """Begin a run on a SQLite table with two rows; also a function that executes SQL there as an agent would."""
     file = folder / "t.db"
 
@@ -60,7 +58,7 @@ def reusing(
     execute(table, "INSERT INTO tasks (title) VALUES ('one'), ('two')")
     store = build_store({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
     look = RunRows(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
-    return RunEntities(look), look, execute
+    return look, execute
 
 
 REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('new')")
@@ -69,10 +67,10 @@ REMADE = ("DELETE FROM tasks WHERE id = 2", "INSERT INTO tasks (title) VALUES ('
 @pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY AUTOINCREMENT"])
 def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, key: str) -> None:
     """SQLite gives the number of the last row again: the new row looks like the old one, changed."""
-    entities, look, execute = reusing(tmp_path, key)
-    before = entities.take_baseline(["tasks"])
+    look, execute = reusing(tmp_path, key)
+    before = take_baseline(look, ["tasks"])
     execute(*REMADE)
-    one, none = (created(entities, before, fields={"title": "new"}, **more) for more in ({}, {"count": 0}))
+    one, none = (created(look, before, fields={"title": "new"}, **more) for more in ({}, {"count": 0}))
     if key.endswith("AUTOINCREMENT"):
         assert one[0] == "passed created[0]"
         assert none[0].startswith("failed")
@@ -91,39 +89,39 @@ def test_a_row_that_says_when_it_was_made_is_found_under_a_reused_number(
     tmp_path: Path, column: str, status: str
 ) -> None:
     """Made later than the one before it under its number, it is another row; one that was changed keeps that time."""
-    entities, look, execute = reusing(tmp_path)
+    look, execute = reusing(tmp_path)
     execute(f"ALTER TABLE tasks ADD COLUMN {column} TEXT DEFAULT '2027-01-04T09:00:00Z'")
-    before = entities.take_baseline(["tasks"])
+    before = take_baseline(look, ["tasks"])
     execute(REMADE[0], f"INSERT INTO tasks (title, {column}) VALUES ('new', '2027-01-04T09:00:07Z')")
-    one, *_ = created(entities, before, fields={"title": "new"}, count=1)
+    one, *_ = created(look, before, fields={"title": "new"}, count=1)
     assert one.startswith(f"{status} created[0]")
     execute(f"UPDATE tasks SET title = 'two', {column} = '2027-01-04T09:00:00Z' WHERE id = 2")
-    (unknown,) = created(entities, before, fields={"title": "two"}, count=1)
+    (unknown,) = created(look, before, fields={"title": "two"}, count=1)
     assert not unknown.startswith("passed")
     look.store.close()
 
 
 def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     """One below a row that stayed cannot be a new one; the newest may be, which is said where the number holds anyway."""
-    entities, look, execute = reusing(tmp_path)
-    before = entities.take_baseline(["tasks"])
+    look, execute = reusing(tmp_path)
+    before = take_baseline(look, ["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 1")
-    assert created(entities, before, count=0) == ["passed created[0].count"]
+    assert created(look, before, count=0) == ["passed created[0].count"]
     assert look.remarks == []
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    assert created(entities, before, fields={"status": "todo"}, count=0) == ["passed created[0].count"]
+    assert created(look, before, fields={"status": "todo"}, count=0) == ["passed created[0].count"]
     assert "tasks id=2 was there before with other contents" in look.remarks[0]
-    (unknown,) = created(entities, before, count=0)
+    (unknown,) = created(look, before, count=0)
     said = "environment_error created[0].count: it is not known how many rows were added: tasks id=2"
     assert unknown.startswith(said)
     look.store.close()
 
 
 def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> None:
-    entities, look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
-    before = entities.take_baseline(["tasks"])
+    look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
+    before = take_baseline(look, ["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    assert created(entities, before, count=0) == ["passed created[0].count"]
+    assert created(look, before, count=0) == ["passed created[0].count"]
     look.store.close()
 
 
@@ -132,10 +130,10 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one(made: Run) -> None:
     row = made.store.insert("tasks", OTHER)
     cleaner = RowCleaner(made.store, user="anna")
     cleaner.begin_run(["tasks"])
-    before = made.entities.take_baseline(["tasks"])
+    before = take_baseline(made.look, ["tasks"])
     made.store.update("tasks", row["id"], {"userId": "anna"})
-    assert created(made.entities, before, count=0) == ["passed created[0].count"]
-    (missing,) = created(made.entities, before, fields={"title": "a"})
+    assert created(made.look, before, count=0) == ["passed created[0].count"]
+    (missing,) = created(made.look, before, fields={"title": "a"})
     assert missing.startswith("failed created[0]: no row was added")
     assert "tasks id=1 was there before, for another user" in missing
     assert (cleaner.clean_up(), len(made.store.list("tasks"))) == ([], 1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmproxy.errors import SuiteError
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import RunRows, derive_row_id
-from llmproxy.suite.checks.entities.verify import RunEntities, check_verify, check_wait
+from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.schema.values import Verify, WaitFor
@@ -17,8 +20,8 @@ from tests.suite.runs import Flaky, Run, lines, run
 def test_setup_inserts_in_order_and_names_whole_rows() -> None:
     """A later row refers to an earlier one, with its type; defaults of the store are known."""
     made = run(names=["parent"])
-    parent = made.entities.insert_row("tasks", {"title": "Parent"}, "$parent")
-    child = made.entities.insert_row("tasks", {"title": "Below $parent.title", "parentId": {"ref": "$parent.id"}})
+    parent = made.look.insert_row("tasks", {"title": "Parent"}, "$parent")
+    child = made.look.insert_row("tasks", {"title": "Below $parent.title", "parentId": {"ref": "$parent.id"}})
     assert child["parentId"] == parent["id"]
     assert child["title"] == "Below Parent"
     assert made.scope.lookup_value("$parent") == parent["id"]
@@ -26,9 +29,9 @@ def test_setup_inserts_in_order_and_names_whole_rows() -> None:
 
 def test_setup_rows_belong_to_the_runs_user(made: Run) -> None:
     """Unless they say whose they are, or nobody is the user."""
-    assert made.entities.insert_row("tasks", {"title": "a"})["userId"] == "anna"
-    assert made.entities.insert_row("tasks", {"title": "a", "userId": "bert"})["userId"] == "bert"
-    assert "userId" not in made.entities.insert_row("notes", {"text": "x"})
+    assert made.look.insert_row("tasks", {"title": "a"})["userId"] == "anna"
+    assert made.look.insert_row("tasks", {"title": "a", "userId": "bert"})["userId"] == "bert"
+    assert "userId" not in made.look.insert_row("notes", {"text": "x"})
 
 
 @pytest.mark.parametrize(
@@ -42,18 +45,18 @@ def test_setup_rows_belong_to_the_runs_user(made: Run) -> None:
 def test_a_setup_that_fails_raises(entity: str, data: dict[str, object], error: type[Exception]) -> None:
     """The scenario must not run on half of its rows."""
     with pytest.raises(error):
-        run().entities.insert_row(entity, data)
+        run().look.insert_row(entity, data)
 
 
 def test_deterministic_ids_are_the_same_in_every_run() -> None:
     """By name, or by place where there is none; a row left by a killed run is replaced."""
     first = run(scenario="s", sample=2, deterministic=True)
     named, second = (
-        first.entities.insert_row("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
+        first.look.insert_row("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
     )
     assert (named, second) == (derive_row_id("s", 2, "a"), derive_row_id("s", 2, "tasks[2]"))
-    assert first.entities.insert_row("tasks", {"id": 7, "title": "own"})["id"] == 7
-    again = RunEntities(first.look, scenario="s", sample=2, deterministic=True)
+    assert first.look.insert_row("tasks", {"id": 7, "title": "own"})["id"] == 7
+    again = replace(first.look, scenario="s", sample=2, deterministic=True)
     assert again.insert_row("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"
 
 
@@ -61,11 +64,11 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
     """Setup's rows, what created found, and whatever else appeared for the user; not what was there."""
     old = made.add("old")
     made.cleaner.begin_run(["tasks", "notes"])
-    made.entities.insert_row("tasks", {"title": "setup"})
-    made.entities.insert_row("notes", {"text": "setup"})
-    before = made.entities.take_baseline(["tasks"])
+    made.look.insert_row("tasks", {"title": "setup"})
+    made.look.insert_row("notes", {"text": "setup"})
+    before = take_baseline(made.look, ["tasks"])
     made.add("found")
-    made.entities.check_created(before, [Created(entity="tasks")])
+    check_created(made.look, before, [Created(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
     assert made.cleaner.clean_up() == []
@@ -75,12 +78,11 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
 
 
 def test_without_a_store_assertions_are_errors() -> None:
-    look = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
-    entities = RunEntities(look)
+    entities = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]
-    said = lines(entities.check_created(entities.take_baseline(["tasks"]), items))
-    said += lines(check_verify(entities.run, "verify", Verify(entity="tasks", count=0)))
-    said += lines(check_wait(entities.run, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
+    said = lines(check_created(entities, take_baseline(entities, ["tasks"]), items))
+    said += lines(check_verify(entities, "verify", Verify(entity="tasks", count=0)))
+    said += lines(check_wait(entities, "wait", WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
@@ -91,11 +93,11 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion(made: Run) -> Non
     """Before the step or after it; none of them counts against the agent."""
     store = made.store
     assert isinstance(store, Flaky)
-    before = made.entities.take_baseline(["tasks"])
+    before = take_baseline(made.look, ["tasks"])
     store.away = True
-    lost = made.entities.take_baseline(["tasks"])
+    lost = take_baseline(made.look, ["tasks"])
     items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
-    said = lines(made.entities.check_created(before, items)) + lines(made.entities.check_created(lost, items))
-    said += lines(check_verify(made.entities.run, "verify", Verify(entity="tasks", count=0)))
+    said = lines(check_created(made.look, before, items)) + lines(check_created(made.look, lost, items))
+    said += lines(check_verify(made.look, "verify", Verify(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)
