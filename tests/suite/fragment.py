@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmproxy.suite.reading.load import SuiteLoader
+from llmproxy.suite.reading.load import LoadedSuites
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
@@ -59,17 +59,17 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
 
 def _follow(kind: str, value: object, problems: Problems, declared: Iterable[str]) -> None:
     flow = ScenarioNameChecker(problems, Problems())
-    flow.names.captured = dict.fromkeys(declared)
+    flow.captured = dict.fromkeys(declared)
     here = value.place if isinstance(value, (Map, List)) else YamlPlace(_NAME, 1, 1)
     if kind == "suite" and isinstance(value, Map):
-        loader = SuiteLoader(problems=problems)
+        loaded = LoadedSuites(problems=problems)
         for each in value.get("scenarios") or []:
             if isinstance(each, Map):
-                loader.validate_scenario(each, value.get("vars"))
+                loaded.validate_scenario(each, value.get("vars"))
     elif kind == "scenario" and isinstance(value, Map):
-        SuiteLoader(problems=problems).validate_scenario(value, None)
+        LoadedSuites(problems=problems).validate_scenario(value, None)
     elif kind == "fields":
-        flow.names.check_fields(value)
+        flow.check_fields(value)
     else:
         flow.check_scenario(_scenario(kind, value, here))
 

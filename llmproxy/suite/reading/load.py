@@ -27,7 +27,7 @@ from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
-from llmproxy.yaml_reader import Map, Problem, Problems, YamlPlace, place_of, read_file
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, place_of, read_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
@@ -125,34 +125,26 @@ class SuiteCase:
         return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSuites:
-    suites: tuple[Suite, ...]
-    scenarios: tuple[SuiteCase, ...]
-    files: tuple[Path, ...]
-    """Every file that was read, included ones too, for `--watch`."""
-    warnings: tuple[Problem, ...] = ()
-    """Valid but probably unintended content."""
-
-
 def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
     """Read suites from files, folders (``suite.yaml``, ``*.suite.yaml``), globs. Raises SuiteError with all places."""
-    loader = SuiteLoader()
-    for path in find_files(paths, loader.problems):
-        loader.load_file(path)
-    loader.problems.raise_if_any()
-    return LoadedSuites(tuple(loader.suites), tuple(loader.cases), tuple(loader.files), tuple(loader.doubts))
+    loaded = LoadedSuites()
+    for path in find_files(paths, loaded.problems):
+        loaded.load_file(path)
+    loaded.problems.raise_if_any()
+    return loaded
 
 
 @dataclass(slots=True)
-class SuiteLoader:
+class LoadedSuites:
     """Reads files and collects their contents and problems."""
 
     problems: Problems = field(default_factory=Problems)
-    doubts: Problems = field(default_factory=Problems)
+    warnings: Problems = field(default_factory=Problems)
+    """Valid but probably unintended content."""
     suites: list[Suite] = field(default_factory=list)
-    cases: list[SuiteCase] = field(default_factory=list)
+    scenarios: list[SuiteCase] = field(default_factory=list)
     files: dict[Path, None] = field(default_factory=dict)
+    """Every file that was read, included ones too."""
     ids: dict[str, YamlPlace | None] = field(default_factory=dict)
 
     def load_file(self, path: Path) -> None:
@@ -172,7 +164,7 @@ class SuiteLoader:
     def read_documents(self, path: Path) -> Iterator[Map]:
         """Yield the documents of a file that are suites or scenarios."""
         self.files[path] = None
-        for value, place in read_file(path, self.problems, show_path(path), self.doubts, empty_hint=_EMPTY):
+        for value, place in read_file(path, self.problems, show_path(path), self.warnings, empty_hint=_EMPTY):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
@@ -204,10 +196,10 @@ class SuiteLoader:
                     )
             for given, where in found:
                 before = len(self.problems)
-                raw, data = inline_params(given, where, variables, self.problems, self.doubts)
+                raw, data = inline_params(given, where, variables, self.problems, self.warnings)
                 if data is not None:
                     self.files[data] = None
-                warn_of_axes(raw, variables, self.doubts)
+                warn_of_axes(raw, variables, self.warnings)
                 expanded = expand_matrix(raw, self.problems)
                 known = expanded is not None and len(self.problems) == before
                 raw = expanded or raw
@@ -264,15 +256,15 @@ class SuiteLoader:
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
         for parameters in (pick_by_shape(usable) or [Map(raw.place)]) if known else ():
-            flow = ScenarioNameChecker(self.problems, self.doubts)
+            flow = ScenarioNameChecker(self.problems, self.warnings)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
-                    flow.names.add_variables(part, sure=True)
-            flow.names.add_variables(drop_id(parameters))
-            flow.names.of_data = bool(usable)
-            flow.names.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
+                    flow.add_variables(part, sure=True)
+            flow.add_variables(drop_id(parameters))
+            flow.of_data = bool(usable)
+            flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.check_scenario(raw)
-        find_suite_doubts(raw, self.doubts)
+        find_suite_doubts(raw, self.warnings)
         return self.validate_map(Scenario, raw)
 
     def validate_map[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
@@ -297,7 +289,7 @@ class SuiteLoader:
             title, about = (_format_title(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:
                 title = f"{title} [{suffixes[i]}]"
-            self.cases.append(SuiteCase(name, scenario, suite, path, folder, values, names, title, about))
+            self.scenarios.append(SuiteCase(name, scenario, suite, path, folder, values, names, title, about))
 
 
 def _format_title(text: str, values: Mapping[str, object], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Checks across the steps of a scenario: names declared before use (`KnownNames`), conversations, labels.
+"""Checks across the steps of a scenario: names declared before use, conversations, labels.
 
 They read the YAML as written, step by step in the order of execution, and so find errors also in a file with others.
 """
@@ -22,9 +22,28 @@ from llmproxy.suite.matchers.variables import (
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
+_TALKS = ("chat", "simulate")
 
-class KnownNames:
-    """The names of a scenario at the current place in its file."""
+
+def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
+    """Return the names captured by a scenario's items with `as`, with the place of the first."""
+    items = only_mappings(scenario.get("setup"))
+    for step in only_mappings(scenario.get("steps")):
+        for several in (step.get("setup"), step.get("created"), [step.get("verify")]):
+            items += only_mappings(several)
+    found: dict[str, YamlPlace | None] = {}
+    for item in items:
+        if isinstance(name := item.get("as"), str):
+            found.setdefault(strip_dollar(name), place_of(item, "as"))
+    return found
+
+
+def only_mappings(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+class ScenarioNameChecker:
+    """Knows the names of a scenario at the current place in its file."""
 
     def __init__(self, problems: Problems, doubts: Problems) -> None:
         """Start empty; findings go to `problems` and `doubts`."""
@@ -42,6 +61,8 @@ class KnownNames:
         self.talked = False
         self.answers = False
         """Whether the place is in a step's assertions about its own answer."""
+        self.current: str | None = None
+        """Conversation name of the last chat step; None if it has none."""
 
     def add_variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
         """Add variables in order; each may reference earlier ones. `sure`: references are intended."""
@@ -200,40 +221,13 @@ class KnownNames:
             return f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name]
         return None
 
-
-_TALKS = ("chat", "simulate")
-
-
-def list_capture_names(scenario: Mapping[str, Any]) -> dict[str, YamlPlace | None]:
-    """Return the names captured by a scenario's items with `as`, with the place of the first."""
-    items = only_mappings(scenario.get("setup"))
-    for step in only_mappings(scenario.get("steps")):
-        for several in (step.get("setup"), step.get("created"), [step.get("verify")]):
-            items += only_mappings(several)
-    found: dict[str, YamlPlace | None] = {}
-    for item in items:
-        if isinstance(name := item.get("as"), str):
-            found.setdefault(strip_dollar(name), place_of(item, "as"))
-    return found
-
-
-def only_mappings(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-class ScenarioNameChecker:
-    def __init__(self, problems: Problems, doubts: Problems) -> None:
-        """Start empty; findings go to `problems` and `doubts`."""
-        self.problems = problems
-        self.names = KnownNames(problems, doubts)
-        self.current: str | None = None
-        """Conversation name of the last chat step; None if it has none."""
+    # -- the steps
 
     def check_scenario(self, scenario: Mapping[str, Any]) -> None:
-        self.names.later = list_capture_names(scenario)
+        self.later = list_capture_names(scenario)
         # `mock` counts before anything is captured.
-        self.names.check_text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)
-        self.names.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
+        self.check_text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)
+        self.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
         for item in only_mappings(scenario.get("setup")):
             self.check_setup_item(item)
         labels: dict[str, YamlPlace | None] = {}
@@ -246,12 +240,12 @@ class ScenarioNameChecker:
                 labels[label] = at
             self.check_step(step, scenario.get("observe"))
         for item in only_mappings(scenario.get("teardown")):
-            self.names.check_text(item.get("id"), place_of(item, "id"), sure=True)
-            self.names.check_fields(item.get("filters"))
+            self.check_text(item.get("id"), place_of(item, "id"), sure=True)
+            self.check_fields(item.get("filters"))
 
     def check_setup_item(self, item: Mapping[str, Any]) -> None:
-        self.names.check_text(item.get("data"), place_of(item, "data"))
-        self.names.add_capture(item)
+        self.check_text(item.get("data"), place_of(item, "data"))
+        self.add_capture(item)
 
     def check_step(self, step: Mapping[str, Any], observe: object = None) -> None:
         kind = next((key for key in STEPS if key in step), "")
@@ -262,21 +256,21 @@ class ScenarioNameChecker:
                 self.check_setup_item(item)
         elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
             look = step[kind]
-            self.names.check_text(look.get("id"), place_of(look, "id"), sure=True)
+            self.check_text(look.get("id"), place_of(look, "id"), sure=True)
             for key in ("filters", "fields", "until"):
-                self.names.check_fields(look.get(key))
-            self.names.check_text(look.get("count"), place_of(look, "count"))
-            self.names.add_capture(look)
+                self.check_fields(look.get(key))
+            self.check_text(look.get("count"), place_of(look, "count"))
+            self.add_capture(look)
         elif kind == "judge":
-            self.names.check_text(step["judge"], place_of(step, "judge"), sure=True)
+            self.check_text(step["judge"], place_of(step, "judge"), sure=True)
             self.require_conversation(step)
 
     def require_conversation(self, step: Mapping[str, Any]) -> None:
         name = step.get("conversation")
-        if not self.names.talked:
+        if not self.talked:
             self.problems.add(place_of(step), "there is nothing to judge: no step before has talked with the agent")
-        elif isinstance(name, str) and name not in self.names.conversations:
-            hint = suggest_name(name, self.names.conversations)
+        elif isinstance(name, str) and name not in self.conversations:
+            hint = suggest_name(name, self.conversations)
             self.problems.add(place_of(step, "conversation"), f"no step before has the conversation `{name}`", hint)
 
     # -- talking
@@ -285,30 +279,30 @@ class ScenarioNameChecker:
         said = step[kind]
         for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
             at = place_of(said, key) if key else None
-            self.names.check_text(value, at or place_of(step, kind), sure=key == "criteria")
+            self.check_text(value, at or place_of(step, kind), sure=key == "criteria")
         self.check_conversation_keys(step)
-        self.names.talked = True
+        self.talked = True
         if step.get("observe", observe) == "none":
             for key in ABOUT_WIRE:
                 if key in step:
                     said = f"`{key}` cannot be evaluated: with `observe: none` the agent's traffic is not seen"
                     self.problems.add(place_of(step, key, key=True), said, "remove it, or `observe: none`")
         for key in ("tools", "serverTools", "toolOrder"):
-            self.names.require_literal_tool_names(step.get(key), place_of(step, key))
+            self.require_literal_tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
-            self.names.check_expected(step.get(key), place_of(step, key))
+            self.check_expected(step.get(key), place_of(step, key))
         self.check_response(step.get("response"))
         rows = only_mappings(step.get("created"))
         for created in rows:
-            self.names.check_fields(created.get("fields"))
-            self.names.check_text(created.get("count"), place_of(created, "count"))
+            self.check_fields(created.get("fields"))
+            self.check_text(created.get("count"), place_of(created, "count"))
         for created in rows:  # a step binds its names when all of it has been judged
-            self.names.add_capture(created)
+            self.add_capture(created)
 
     def check_conversation_keys(self, step: Mapping[str, Any]) -> None:
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
         at = place_of(step, "continueConversation", key=True)
-        if goes_on and not self.names.talked:
+        if goes_on and not self.talked:
             message = "there is no conversation to continue: this is the first step that talks"
             self.problems.add(at, message, "remove it")
         elif goes_on and name is not None and name != self.current:
@@ -320,18 +314,18 @@ class ScenarioNameChecker:
             self.problems.add(at, message, "keep one of the two")
         if isinstance(name, str):
             self.current = name
-            if name not in self.names.conversations:
-                self.names.conversations.append(name)
+            if name not in self.conversations:
+                self.conversations.append(name)
         elif not goes_on:
             self.current = None
 
     def check_response(self, response: object) -> None:
         if not isinstance(response, Mapping):
             return
-        self.names.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
-        self.names.answers = True
-        self.names.check_fields(response.get("json"))
+        self.check_text(response.get("judge"), place_of(response, "judge"), sure=True)
+        self.answers = True
+        self.check_fields(response.get("json"))
         for key, value in response.items():
             if key not in {"json", "judge"}:
-                self.names.check_matcher({key: value}, place_of(response, key))
-        self.names.answers = False
+                self.check_matcher({key: value}, place_of(response, key))
+        self.answers = False

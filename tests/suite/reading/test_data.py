@@ -53,7 +53,7 @@ def test_each_row_is_a_case(tmp_path: Path, name: str, text: str) -> None:
     assert "Paris" in found.scenarios[1].title
     assert [case.id for case in select_cases(found.scenarios, SelectionOptions(ids=("weather[p]",)))] == ["weather[p]"]
     assert (tmp_path / name) in found.files
-    assert found.warnings == ()
+    assert not found.warnings
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ def follow(text: str, **values: object) -> tuple[list[str], list[str]]:
     root = read_documents(text, "f", problems)[0][0]
     assert isinstance(root, Map)
     flow = ScenarioNameChecker(problems, doubts)
-    flow.names.values.update(values)
+    flow.values.update(values)
     if isinstance(root.get("vars"), Map):
-        flow.names.add_variables(root["vars"])
+        flow.add_variables(root["vars"])
     flow.check_scenario(root)
     return [str(each) for each in problems], [str(each) for each in doubts]
 

@@ -41,7 +41,7 @@ def test_inline_scenarios_are_not_dropped(tmp_path: Path) -> None:
     assert (case.id, case.title, case.scenario.tags) == ("task-001", "Create and complete task", ("smoke", "tasks"))
     assert case.suite.name == "Task Management Suite"
     assert case.captures == {"setupTask", "newTask"}
-    assert loaded.warnings == ()
+    assert not loaded.warnings
 
 
 def test_a_bare_scenario_is_a_suite_of_one(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_no_path_means_nothing() -> None:
     """A misspelt file is an error, never an empty run."""
     with pytest.raises(SuiteError, match="there is no such file"):
         load_suites(["nowhere/suite.yaml"])
-    assert load_suites([]).scenarios == ()
+    assert load_suites([]).scenarios == []
 
 
 def test_two_hundred_scenarios_load_quickly(tmp_path: Path) -> None:
