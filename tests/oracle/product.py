@@ -18,9 +18,10 @@ from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.row_selection import RunRows
 from llmproxy.suite.checks.entities.verify import check_verify
 from llmproxy.suite.checks.tools import check_tool_order, check_tools, check_total
-from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic
+from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic, find_unknown_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
+from llmproxy.suite.schema.steps import ChatStep
 from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
@@ -73,8 +74,11 @@ def judge(said: dict[str, Any], step: AgentStep) -> Status:
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
     if explain_unseen_traffic(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):
         return Status.ENVIRONMENT_ERROR
+    any_tool = ChatStep.model_validate({"chat": "x", "totalToolCalls": 0})
     if usage is not None:
         found = check_usage(usage, step, scope)
+    elif unknown := find_unknown_tools(any_tool, step):
+        found = unknown
     elif "toolOrder" in said:
         found = [check_tool_order(said["toolOrder"], step)]
     elif "totalToolCalls" in said:

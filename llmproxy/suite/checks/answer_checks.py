@@ -13,7 +13,7 @@ from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.suite.matchers.apply import assertion, build_unclear, check_paths, check_value
+from llmproxy.suite.matchers.apply import assertion, check_paths, check_value
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.matchers.variables import VariableScope
@@ -101,10 +101,6 @@ class CheckedStep(Protocol):
 
 def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
     """Compare the tool calls of a step with their snapshot, in order: names only, or with arguments."""
-    if measured.unreadable:
-        first = measured.unreadable[0]
-        message = f"the answer of {first.label} {first.unread_reason}, so the calls are not known"
-        return build_unclear("toolsSnapshot", message)
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]

@@ -15,7 +15,14 @@ from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import CheckedStep, check_tool_calls_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
-from llmproxy.suite.checks.tools import build_unseen, check_mcp_tools, check_tool_order, check_tools, check_total
+from llmproxy.suite.checks.tools import (
+    build_unseen,
+    check_mcp_tools,
+    check_tool_order,
+    check_tools,
+    check_total,
+    explain_unread_answers,
+)
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
 from llmproxy.suite.matchers.json_values import Unknown, quote
 from llmproxy.suite.matchers.match import MatchOutcome
@@ -274,26 +281,23 @@ def evaluate_traffic(
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
         names += [key for key in step.wire_keys if key not in ("tools", "serverTools")]
         return build_unseen(names, reason), measured
-    made: list[Assertion] = []
-    toolless = explain_text_only_answers(step, measured)
-    if toolless:
-        made += build_unseen(_list_tool_assertions(step), toolless)
-    elif step.tools or step.only_tools:
+    made = find_unknown_tools(step, measured)
+    if not made:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
-        named = check_tool_names(step.tools or {}, measured, context.wire.calls) if not measured.unreadable else []
+        named = check_tool_names(step.tools or {}, measured, context.wire.calls)
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(f"{each.name}." for each in named if each.status is Status.ENVIRONMENT_ERROR)
-        made += [each for each in tools if not f"{each.name}.".startswith(wrong)] + named
-    if step.tool_order is not None and not toolless:
-        made.append(check_tool_order(step.tool_order, measured))
+        made = [each for each in tools if not f"{each.name}.".startswith(wrong)] + named
+        if step.tool_order is not None:
+            made.append(check_tool_order(step.tool_order, measured))
+        if step.total_tool_calls is not None:
+            made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
+        if step.tools_snapshot:
+            made.append(check_tool_calls_snapshot(context, step, measured))
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_served_calls(window.after)
         wanted = step.server_tools or {}
         made += check_mcp_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
-    if step.total_tool_calls is not None and not toolless:
-        made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
-    if step.tools_snapshot and not toolless:
-        made.append(check_tool_calls_snapshot(context, step, measured))
     if step.usage is not None:
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
@@ -302,6 +306,15 @@ def evaluate_traffic(
         said = read_processing(answer for index, answer in context.declared if index == window.index)
         made += check_processing(step.message_processing, merge_agent_findings(found, said), context.scope)
     return made, measured
+
+
+def find_unknown_tools(step: Talk, measured: AgentStep) -> list[Assertion]:
+    """Return the errors of a step's assertions about tools where what was called is not known; else nothing."""
+    names = [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.wire_keys]
+    reason, where = explain_text_only_answers(measured), ""
+    if not reason and measured.unreadable:
+        reason, where = explain_unread_answers(measured), measured.unreadable[0].label
+    return [build_unclear(name, reason, where=where) for name in names] if reason else []
 
 
 def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
@@ -320,14 +333,10 @@ _TEXT_ONLY = frozenset(
 """Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
-def _list_tool_assertions(step: Talk) -> list[str]:
-    return [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.wire_keys]
-
-
-def explain_text_only_answers(step: Talk, measured: AgentStep) -> str:
+def explain_text_only_answers(measured: AgentStep) -> str:
     """Return why a step with model answers cannot judge tools; else empty."""
     answers = [each for each in measured.seen if each.is_readable]
-    if not answers or not _list_tool_assertions(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
+    if not answers or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""
     seen = ", ".join(f"{each.label} ({each.call.operation})" for each in answers[:_SHOWN])
     return (

@@ -68,13 +68,6 @@ def test_before_and_after(answers: list[str], wanted: dict[str, object], message
     assert [message in each.message for each in found] == ([True] if message else [])
 
 
-def test_what_cannot_be_read_is_an_error() -> None:
-    """The order of calls that nobody saw is not known."""
-    chats = Chats()
-    chats.chat([user("x")], asks(call("search", {})), ending="cut")
-    assert check_tool_order(["search", "book"], chats.wire.build_step(0)).status is Status.ENVIRONMENT_ERROR
-
-
 def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:
     """Return a call of the tool number `place`."""
     return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=ExchangeTimes(live, recorded))

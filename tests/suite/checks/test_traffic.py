@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tools, check_total
-from llmproxy.suite.checks.traffic import explain_text_only_answers, explain_unseen_traffic, find_uncounted_hosted_tools
+from llmproxy.suite.checks.traffic import explain_unseen_traffic, find_uncounted_hosted_tools, find_unknown_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
@@ -23,7 +23,7 @@ from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support import free_port, near, proxy
 from tests.support.asking import ASK
-from tests.support.messages import said, user
+from tests.support.messages import asks, call, said, user
 from tests.support.process import listening
 from tests.trace.observing.chats import Chats
 
@@ -386,24 +386,37 @@ def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
     assert [each.status for each in found] == [Status.FAILED] * 3
 
 
-@pytest.mark.parametrize("step", [
+ABOUT_TOOLS = pytest.mark.parametrize("step", [
     {"tools": {"deleteTask": 0}}, {"totalToolCalls": 0}, {"tools": {"a": 1}, "onlyTools": True}, {"toolOrder": ["a", "b"]},
+    {"toolsSnapshot": True},
 ])  # fmt: skip
+
+
+@ABOUT_TOOLS
 def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[str, Any]) -> None:
     """The legacy API has no tools: what its text asks for nobody can see. A chat beside it can be looked at."""
     chats = Chats()
     answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
     chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
-    assert "interaction 101 (completions)" in explain_text_only_answers(made, chats.wire.build_step(0))
-    assert (
-        explain_text_only_answers(
-            ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.build_step(0)
-        )
-        == ""
-    )
+    unknown = find_unknown_tools(made, chats.wire.build_step(0))
+    assert {each.status for each in unknown} == {Status.ENVIRONMENT_ERROR}
+    assert all("interaction 101 (completions)" in each.message for each in unknown)
+    other = ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}})
+    assert find_unknown_tools(other, chats.wire.build_step(0)) == []
     chats.chat([user("x")], said("hi"))
-    assert explain_text_only_answers(made, chats.wire.build_step(0)) == ""
+    assert find_unknown_tools(made, chats.wire.build_step(0)) == []
+
+
+@ABOUT_TOOLS
+@pytest.mark.parametrize("how", [{"ending": "cut"}, {"recorded": False}])
+def test_what_cannot_be_read_is_an_error(step: dict[str, Any], how: dict[str, Any]) -> None:
+    """Nobody knows what was asked for: not even that a tool was never called."""
+    chats = Chats()
+    chats.chat([user("x")], asks(call("search", {})), **how)
+    made = find_unknown_tools(ChatStep.model_validate({"chat": "x", **step}), chats.wire.build_step(0))
+    assert {each.status for each in made} == {Status.ENVIRONMENT_ERROR}
+    assert all(each.where for each in made)
 
 
 @pytest.mark.slow
