@@ -19,6 +19,7 @@ from llmproxy.suite.matchers.apply import (
     check_paths,
     check_value,
     evaluate,
+    worst_status,
 )
 from llmproxy.suite.matchers.json_values import get_path, quote, to_json
 from llmproxy.suite.matchers.match import MatchOutcome
@@ -199,7 +200,8 @@ class _CallCheck:
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
         otherwise, self.calls = self._check_every_key(), known
-        return made if _worst_status(made) is _worst_status(otherwise) else [self._build_no_result("", self.unknown)]
+        worst, other = (worst_status(each.status for each in found) for found in (made, otherwise))
+        return made if worst is other else [self._build_no_result("", self.unknown)]
 
     def _check_every_key(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
@@ -358,11 +360,6 @@ class _CallCheck:
         if unclear and not unseen:
             return replace(unclear[0], name=name, message=f"{self.name}: {unclear[0].message}")
         return self._build_no_result(f".{key}", unseen)
-
-
-def _worst_status(found: Iterable[Assertion]) -> Status:
-    statuses = {each.status for each in found}
-    return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in statuses), Status.PASSED)
 
 
 def _reached_status(use: ToolUse, status: str) -> bool | None:

@@ -169,14 +169,9 @@ def _combine_findings(seen: HistoryEditFinding, said: HistoryEditFinding | None)
 
 def check_processing(wanted: MessageProcessing, found: HistoryEditFindings, scope: VariableScope) -> list[Assertion]:
     made: list[Assertion] = []
-    parts = (
-        ("condenser", wanted.condenser, found.condenser),
-        ("pruner", wanted.pruner, found.pruner),
-        ("tokenLimiter", wanted.token_limiter, found.tokenLimiter),
-    )
-    for name, part, finding in parts:
-        if part is not None:
-            made += _ProcessorCheck(name, part, finding, wanted.min_evidence, scope).check_processor()
+    for name in _NAMES:
+        if part := wanted.given_values.get(name):
+            made += _ProcessorCheck(name, part, getattr(found, name), wanted.min_evidence, scope).check_processor()
     return made
 
 

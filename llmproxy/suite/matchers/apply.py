@@ -59,6 +59,15 @@ def all_hold(assertions: Iterable[Assertion]) -> bool:
     return all(each.status is Status.PASSED for each in assertions)
 
 
+_WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED)
+
+
+def worst_status(statuses: Iterable[Status]) -> Status:
+    """Return the worst of statuses: failed, even if other assertions cannot be evaluated."""
+    found = set(statuses)
+    return next((each for each in _WORST if each in found), Status.PASSED)
+
+
 def check_value(
     name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:

@@ -44,11 +44,8 @@ def build_suite_schema() -> dict[str, Any]:
     from llmproxy.suite.schema.suite import Scenario, Suite
 
     made = TypeAdapter(Suite | Scenario).json_schema(by_alias=True, mode="validation")
-    definitions = _link_shared_definitions(made.pop("$defs"))
-    definitions.pop("NoStep", None)
-    definitions.update(_build_shared_definitions())
-    for node in definitions.values():
-        _simplify_node(node)
+    definitions = _simplify_node({**made["$defs"], **_build_shared_definitions()})
+    del definitions["NoStep"]
     return {
         "$schema": _DRAFT,
         "title": "llmproxy suite",
@@ -106,35 +103,24 @@ def _build_shared_definitions() -> dict[str, Any]:
     }
 
 
-def _link_shared_definitions(node: Any) -> Any:
-    """Replace the models' marks by references to shared definitions."""
-    if isinstance(node, dict):
-        if node.get("$comment") in {"Json", "Matcher", "Count"}:
-            kept = {key: value for key, value in node.items() if key in {"description", "default"}}
-            return {"$ref": f"#/$defs/{node['$comment']}", **kept}
-        return {key: _link_shared_definitions(value) for key, value in node.items()}
-    return [_link_shared_definitions(each) for each in node] if isinstance(node, list) else node
-
-
-def _simplify_node(node: Any) -> None:
-    """Drop titles that repeat the key, nulls that YAML does not need, and the branch for no step."""
+def _simplify_node(node: Any) -> Any:
+    """Replace the models' marks by references to shared definitions; drop titles that repeat the key, nulls that YAML
+    does not need, and the branch for no step.
+    """
     if isinstance(node, list):
-        for each in node:
-            _simplify_node(each)
+        return [_simplify_node(each) for each in node]
     if not isinstance(node, dict):
-        return
-    if isinstance(said := node.get("description"), str):
-        node["description"] = _WRAPPED.sub(" ", said)
+        return node
+    if node.get("$comment") in {"Json", "Matcher", "Count"}:
+        node = {"$ref": f"#/$defs/{node['$comment']}", "description": node.get("description")}
+    made = {name: _simplify_node(value) for name, value in node.items() if value is not None}
+    if isinstance(said := made.get("description"), str):
+        made["description"] = _WRAPPED.sub(" ", said)
     for key in ("title", "default"):
-        if not isinstance(node.get(key), dict):
-            node.pop(key, None)
+        if not isinstance(made.get(key), dict):
+            made.pop(key, None)
     for key in ("anyOf", "oneOf"):
-        if isinstance(node.get(key), list):
-            branches = [each for each in node[key] if each not in ({"type": "null"}, {"$ref": "#/$defs/NoStep"})]
-            node.pop(key)
-            if len(branches) == 1:
-                node.update({**branches[0], **node})
-            else:
-                node["anyOf"] = branches
-    for value in list(node.values()):
-        _simplify_node(value)
+        if isinstance(made.get(key), list):
+            branches = [each for each in made.pop(key) if each not in ({"type": "null"}, {"$ref": "#/$defs/NoStep"})]
+            made = {**branches[0], **made} if len(branches) == 1 else {**made, "anyOf": branches}
+    return made

@@ -123,12 +123,14 @@ def resolve_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapp
 
 
 class CaseResources:
+    scope: VariableScope
+    """The run's variables; set when its session is asked for."""
+
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Open nothing yet; `alone`: no other run uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
         self.user = append_sample(case.scenario.user_id or USER, self.sample)
-        self.scope: VariableScope | None = None
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
@@ -166,7 +168,7 @@ class CaseResources:
         if self.run_context.recorded is not None:
             await self._open_for_rejudging(self.run_context.recorded, session, caller)
             return
-        run_context, case, scope = self.run_context, self.case, self._variable_scope()
+        run_context, case, scope = self.run_context, self.case, self.scope
         made = await finish_in_thread(run_context.store_for, case)
         looking = RunRows(
             adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
@@ -207,7 +209,7 @@ class CaseResources:
         agent = RecordedAgent(run, session, await finish_in_thread(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
         looking = RunRows(
-            adapter=None, scope=self._variable_scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
+            adapter=None, scope=self.scope, user=self.user, clock=run_context.clock, sleep=run_context.sleep
         )
         context = self._make_context(session, caller, agent, looking)
         context.recorded = agent
@@ -219,17 +221,13 @@ class CaseResources:
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(
-            run_context=run_context, case=case, emitter=self.emitter, scope=self._variable_scope(), user=self.user,
+            run_context=run_context, case=case, emitter=self.emitter, scope=self.scope, user=self.user,
             rows=rows, agent=agent, session=session, caller=caller, snapshots=run_context.snapshots_for(case),
         )  # fmt: skip
         # An agent that lives longer than a run may remember earlier conversations.
         fresh = run_context.recorded is None and not agent.in_process and not isinstance(agent, CommandAgent)
         context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
         return context
-
-    def _variable_scope(self) -> VariableScope:
-        assert self.scope is not None  # noqa: S101 - a session is asked for first
-        return self.scope
 
     async def close_all(self) -> list[str]:
         """Close everything that was opened; returns errors."""

@@ -27,12 +27,12 @@ from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
 from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
-from llmproxy.suite.matchers.apply import all_hold
+from llmproxy.suite.matchers.apply import all_hold, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.step_context import StepContext, StepResult, decide_step_status
+from llmproxy.suite.run.step_context import StepContext, StepResult
 from llmproxy.suite.run.steps import execute_step, insert_setup_rows
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
@@ -57,7 +57,6 @@ LATE_HINT = (
     "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario "
     "waits until the traffic has been quiet for 2 s after each answer."
 )
-_WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +194,7 @@ class _CaseRun:
         await self._recheck_late_calls(context)
         self._check_total_usage(context)
         self._skip_rest("an earlier step did not pass")
-        status = next((each for each in _WORST if each in self._statuses), Status.PASSED)
-        self._concluded = self._build_result(status)
+        self._concluded = self._build_result(worst_status(self._statuses))
         return self._concluded
 
     async def _execute_step(self, context: StepContext, index: int, step: StepBase) -> bool:
@@ -238,7 +236,7 @@ class _CaseRun:
             self._emit_step(told_as, done)
 
     def _emit_step(self, step: Step, done: StepResult) -> None:
-        status = decide_step_status(done)
+        status = done.decide_status()
         self._statuses.append(status)
         self._next = step.index + 1
         name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")

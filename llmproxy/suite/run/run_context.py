@@ -37,18 +37,19 @@ def add_error_place(place: YamlPlace | None) -> Iterator[None]:
 
 
 def named_entities(scenario: Scenario) -> list[str]:
-    found: dict[str, None] = {item.insert: None for item in scenario.setup}
+    found = [item.insert for item in scenario.setup] + [entity for entity, _ in list_checked_rows(scenario)]
+    found += [item.insert for step in scenario.steps if isinstance(step, SetupStep) for item in step.setup]
+    return list(dict.fromkeys([*found, *(item.delete for item in scenario.teardown if item.delete)]))
+
+
+def list_checked_rows(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the entities whose rows the steps check, with the matchers of columns that select them."""
     for step in scenario.steps:
-        if isinstance(step, Talk):
-            found |= {item.entity: None for item in step.created or ()}
-        elif isinstance(step, VerifyStep):
-            found[step.verify.entity] = None
-        elif isinstance(step, WaitStep) and isinstance(step.wait, WaitFor):
-            found[step.wait.entity] = None
-        elif isinstance(step, SetupStep):
-            found |= {item.insert: None for item in step.setup}
-    found |= {item.delete: None for item in scenario.teardown if item.delete}
-    return list(found)
+        match step:
+            case Talk():
+                yield from ((item.entity, item.fields) for item in step.created or ())
+            case VerifyStep(verify=look) | WaitStep(wait=WaitFor() as look):
+                yield look.entity, look.filters
 
 
 @dataclass(slots=True, kw_only=True)

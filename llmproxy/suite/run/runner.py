@@ -35,11 +35,9 @@ from llmproxy.suite.checks.entities.row_selection import append_sample
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
-from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.run_context import RunContext, list_checked_rows
 from llmproxy.suite.run.verdicts import build_row, choose_exit_code, list_axes
-from llmproxy.suite.schema.steps import Talk, VerifyStep, WaitStep
 from llmproxy.suite.schema.suite import Suite
-from llmproxy.suite.schema.values import WaitFor
 from llmproxy.suite.selection import NothingRecorded, add_runs_option, advise_recording
 from llmproxy.suite.stores.protocol import Restorable
 
@@ -122,18 +120,10 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
 
 def _find_entity_of_other_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
     """Return an entity whose rows a scenario selects by owner, whoever that is; empty if there is none."""
-    for step in case.scenario.steps:
-        looks: list[tuple[str, Mapping[str, object] | None]] = []
-        if isinstance(step, Talk):
-            looks += [(item.entity, item.fields) for item in step.created or ()]
-        elif isinstance(step, VerifyStep):
-            looks.append((step.verify.entity, step.verify.filters))
-        elif isinstance(step, WaitStep) and isinstance(step.wait, WaitFor):
-            looks.append((step.wait.entity, step.wait.filters))
-        for entity, said in looks:
-            owner = (said or {}).get(owners.get(entity) or "")
-            if owner is not None and owner not in (*_OWN, case.scenario.user_id or USER):
-                return entity
+    for entity, said in list_checked_rows(case.scenario):
+        owner = said.get(owners.get(entity) or "")
+        if owner is not None and owner not in (*_OWN, case.scenario.user_id or USER):
+            return entity
     return ""
 
 

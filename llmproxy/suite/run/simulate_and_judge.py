@@ -156,26 +156,21 @@ async def run_judge(
     """Run a judge on a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.has_begun:
         return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
-    return await _ask_judge(context, conversation, said.criteria, said.model, said.judges, f"{name}.criteria")
+    return await _ask_judge(context, conversation, said, f"{name}.criteria")
 
 
 async def _judge_criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
     model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
-    return await _ask_judge(context, conversation, said.criteria, model, 1, "simulate.criteria")
+    judging = Judging.model_construct(criteria=said.criteria, model=model)
+    return await _ask_judge(context, conversation, judging, "simulate.criteria")
 
 
 async def _ask_judge(
-    context: StepContext,
-    conversation: SuiteConversation,
-    criteria: Sequence[str],
-    model: str | None,
-    judges: int,
-    name: str,
+    context: StepContext, conversation: SuiteConversation, said: Judging, name: str
 ) -> list[Assertion]:
+    criteria = [context.scope.interpolate_text(each) for each in said.criteria]
     try:
-        agent = JudgeAgent(
-            criteria=[context.scope.interpolate_text(each) for each in criteria], model=model, judges=judges
-        )
+        agent = JudgeAgent(criteria=criteria, model=said.model, judges=said.judges)
     except ModelNotSet as error:
         raise _build_no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id

@@ -40,7 +40,7 @@ from llmproxy.scenario.values.messages import format_value, get_text, list_messa
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.answer_checks import ResponseSnapshots
 from llmproxy.suite.checks.entities.row_selection import RunRows
-from llmproxy.suite.matchers.apply import build_unclear
+from llmproxy.suite.matchers.apply import build_unclear, worst_status
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
@@ -243,18 +243,14 @@ class StepResult:
     def assertions(self) -> list[Assertion]:
         return [*self.wire, *self.rest]
 
+    def decide_status(self) -> Status:
+        """Return its status: failed, even if some assertions cannot be evaluated; else those make it an error."""
+        return self.status or worst_status(each.status for each in self.assertions)
+
     def recheck_traffic(self) -> None:
         if self.again is not None:
             self.wire, measured = self.again()
             self.interactions, self.recordings = measured.interactions, measured.recordings
-
-
-def decide_step_status(done: StepResult) -> Status:
-    """Return a step's status: failed, even if some assertions cannot be evaluated; else those make it an error."""
-    if done.status is not None:
-        return done.status
-    found = {each.status for each in done.assertions}
-    return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in found), Status.PASSED)
 
 
 @dataclass(slots=True, kw_only=True)

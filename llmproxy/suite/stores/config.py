@@ -64,7 +64,7 @@ def load_attribute(reference: str, folder: Path, where: str) -> Any:
     name, colon, attribute = reference.rpartition(":")
     if not colon or not name or not attribute:
         raise SuiteError(f"{where}: {reference!r} is not of the form module:attribute")
-    module = _import_file(name, folder, where) if name.endswith(".py") else _import_module(name, folder, where)
+    module = _import_module(name, folder, where)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -73,24 +73,20 @@ def load_attribute(reference: str, folder: Path, where: str) -> Any:
     return found
 
 
-def _import_file(name: str, folder: Path, where: str) -> ModuleType:
+def _import_module(name: str, folder: Path, where: str) -> ModuleType:
     from llmproxy.scenario.agents.function import load_module_file
 
-    path = (folder / name).resolve()
-    if not path.is_file():
+    path = (folder / name).resolve() if name.endswith(".py") else None
+    if path is not None and not path.is_file():
         raise SuiteError(f"{where}: there is no file {path}")
-    try:
-        return load_module_file(path, f"llmproxy_suite_{path.stem}_{abs(hash(path))}")
-    except (Exception, SystemExit) as error:
-        raise SuiteError(f"{where}: {path} could not be imported: {type(error).__name__}: {error}") from error
-
-
-def _import_module(name: str, folder: Path, where: str) -> ModuleType:
     sys.path.insert(0, str(folder.resolve()))
     try:
-        return importlib.import_module(name)
+        if path is None:
+            return importlib.import_module(name)
+        return load_module_file(path, f"llmproxy_suite_{path.stem}_{abs(hash(path))}")
     except (Exception, SystemExit) as error:
-        raise SuiteError(f"{where}: {name} could not be imported: {type(error).__name__}: {error}") from error
+        said = f"{path or name} could not be imported: {type(error).__name__}: {error}"
+        raise SuiteError(f"{where}: {said}") from error
     finally:
         sys.path.remove(str(folder.resolve()))
 
@@ -242,13 +238,8 @@ def _read_seconds(given: Mapping[str, Any]) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
 
 
-def _read_memory_shape(name: str, given: object) -> EntityShape:
+def _read_memory_shape(name: str, given: Any) -> EntityShape:
     """Parse an entity of a store without a schema."""
-    members = ("id", "user", "columns")
     if not isinstance(given or {}, Mapping):
         raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")
-    told = cast("Mapping[str, Any]", given or {})
-    for key in told:
-        if key not in members:
-            raise SuiteError(f"store.entities.{name}: unknown key {key!r}{did_you_mean(str(key), members)}")
-    return read_entity_shape(told, f"store.entities.{name}")
+    return read_entity_shape(given or {}, f"store.entities.{name}", ("id", "user", "columns"))

@@ -30,10 +30,9 @@ from llmproxy.suite.stores.protocol import (
     StoreLost,
     StoreRefused,
     fold_name,
-    sort_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import equal_plain
+from llmproxy.suite.stores.value_conversion import pick_rows
 
 _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
@@ -219,8 +218,7 @@ class HttpStore(StoreBase):
                     f" page hold them all: store.entities.{entity}.list: {spoken.list.method} "
                     f"{spoken.list.address.partition('?')[0]}?limit=1000",
                 )
-        found = [row for row in rows if all(equal_plain(row.get(n), v) for n, v in (filters or {}).items())]
-        return sort_rows(found, info.key)[:limit]
+        return pick_rows(rows, filters or {}, info.key, limit)
 
     def _pick_rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:
         rows, what = value, ""

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, read_path
 from llmproxy.suite.stores.memory import EntityShape, read_entity_shape
@@ -70,21 +69,16 @@ class HttpEntity:
 def read_http_entity(name: str, given: object) -> HttpEntity:
     """Read an entity of `store.entities`."""
     at = f"store.entities.{name}"
-    given = {"list": f"GET {given}", "_base": given} if isinstance(given, str) else given or {}
+    base = given if isinstance(given, str) else f"/{name}"
+    given = {"list": f"GET {given}"} if isinstance(given, str) else given or {}
     if not isinstance(given, Mapping):
         raise SuiteError(f"{at}: expected an address or a mapping, got {given!r}")
-    base = given.get("_base", f"/{name}")
-    for member in given:
-        if member not in {*MEMBERS, "_base"}:
-            raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), MEMBERS)}")
+    shape = read_entity_shape(given, at, MEMBERS, reuses=True)
     listing = _read_template(given, at, "list", f"GET {base}", ("user",))
     if listing is None:
         raise SuiteError(f"{at}.list: rows must be listed somehow")
-    reuses = given.get("reuses", True)
-    if not isinstance(reuses, bool):
-        raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
     return HttpEntity(
-        replace(read_entity_shape(given, at), reuses=reuses),
+        shape,
         listing,
         _read_template(given, at, "get", f"GET {base}/$id", ("id",)),
         _read_template(given, at, "create", f"POST {base}", ()),

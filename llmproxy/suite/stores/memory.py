@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.protocol import (
     Column,
@@ -22,10 +23,9 @@ from llmproxy.suite.stores.protocol import (
     Rows,
     StoreBase,
     StoreRefused,
-    sort_rows,
     unknown_entity,
 )
-from llmproxy.suite.stores.value_conversion import equal_plain, to_plain
+from llmproxy.suite.stores.value_conversion import pick_rows, to_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,21 @@ class EntityShape:
         return EntityInfo(entity, self.key, self.user, columns, closed=bool(self.columns), reuses=self.reuses)
 
 
-def read_entity_shape(given: Mapping[str, Any], at: str) -> EntityShape:
-    """Parse an entity of `store.entities` without a schema. Raises SuiteError."""
+def read_entity_shape(
+    given: Mapping[str, Any], at: str, members: Sequence[str], *, reuses: bool = False
+) -> EntityShape:
+    """Parse an entity of `store.entities` without a schema, with these keys. Raises SuiteError."""
+    for member in given:
+        if member not in members:
+            raise SuiteError(f"{at}: unknown key {member!r}{did_you_mean(str(member), members)}")
     key, user, columns = given.get("id", "id"), given.get("user"), given.get("columns") or []
     if not isinstance(key, str) or not (user is None or isinstance(user, str)):
         raise SuiteError(f"{at}: id and user are names of members, got {key!r} and {user!r}")
     if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
         raise SuiteError(f"{at}.columns: expected a list of names, got {columns!r}")
-    return EntityShape(key, user, tuple(columns))
+    if not isinstance(given.get("reuses", reuses), bool):
+        raise SuiteError(f"{at}.reuses: expected true or false, got {given['reuses']!r}")
+    return EntityShape(key, user, tuple(columns), given.get("reuses", reuses))
 
 
 @dataclass(slots=True)
@@ -123,10 +130,7 @@ class MemoryStore(StoreBase):
         with self._lock:
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
-            found = [
-                row for row in rows if all(equal_plain(row.get(name), value) for name, value in (filters or {}).items())
-            ]
-            return copy.deepcopy(sort_rows(found, info.key)[:limit])
+            return copy.deepcopy(pick_rows(rows, filters or {}, info.key, limit))
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - suites' word
         self.describe(entity)

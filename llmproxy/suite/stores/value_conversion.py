@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from llmproxy.suite.stores.protocol import Kind
+from llmproxy.suite.stores.protocol import Kind, Row, Rows, sort_rows
 
 BASE64 = "base64:"
 """Prefix of the text for bytes."""
@@ -118,6 +118,12 @@ def parse_key(value: Any, kind: Kind) -> Any:
 def equal_plain(one: object, other: object) -> bool:
     """Compare plain values: 1 equals 1.0, but not true, and not a text."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+def pick_rows(rows: Iterable[Row], filters: Mapping[str, Any], key: str, limit: int | None) -> Rows:
+    """Return the rows whose columns equal these values, in key order; at most `limit`."""
+    found = (row for row in rows if all(equal_plain(row.get(name), value) for name, value in filters.items()))
+    return sort_rows(found, key)[:limit]
 
 
 def _format_utc(value: datetime) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.suite.run.step_context import StepResult, decide_step_status
+from llmproxy.suite.run.step_context import StepResult
 from llmproxy.trace.observing.agent_activity import AgentStep
 from tests.suite.run.test_runner import run
 
@@ -20,12 +20,12 @@ P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 def test_what_failed_has_failed(wire: list[Status], rest: list[Status], status: Status) -> None:
     """Else what cannot be evaluated is an error; never a pass."""
     made = [[Assertion(name="x", status=each) for each in found] for found in (wire, rest)]
-    assert decide_step_status(StepResult(made[0], made[1])) is status
+    assert StepResult(made[0], made[1]).decide_status() is status
 
 
 def test_a_status_of_its_own_counts() -> None:
     """Of a step that could not be carried out."""
-    assert decide_step_status(StepResult(status=Status.AGENT_ERROR)) is Status.AGENT_ERROR
+    assert StepResult(status=Status.AGENT_ERROR).decide_status() is Status.AGENT_ERROR
 
 
 def test_traffic_can_be_looked_at_again() -> None:
