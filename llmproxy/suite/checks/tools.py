@@ -90,11 +90,6 @@ _SHOWN = 6
 """Maximum calls listed in a message."""
 
 
-def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
-    """Return the errors for all assertions about unobserved traffic."""
-    return [build_unclear(name, reason) for name in names]
-
-
 def explain_unread_answers(step: AgentStep) -> str:
     """Return why a step with answers that cannot be read says nothing about tools."""
     first, more = step.unreadable[0], len(step.unreadable) - 1
@@ -128,9 +123,9 @@ def check_mcp_tools(
     as_asked: bool = False,
 ) -> list[Assertion]:
     """Check the calls that MCP servers received in a step; `as_asked`: they equal the models' calls."""
-    keys = [f"{_SERVED}.{name}" for name in tools]
+    keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
     if served.unknown_reason:
-        return build_unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown_reason)
+        return [build_unclear(key, served.unknown_reason) for key in keys]
     step, made = AgentStep(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:

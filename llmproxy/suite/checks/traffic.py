@@ -16,7 +16,6 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.answer_checks import CheckedStep, check_tool_calls_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import (
-    build_unseen,
     check_mcp_tools,
     check_tool_order,
     check_tools,
@@ -275,7 +274,7 @@ def evaluate_traffic(
         names = [f"tools.{name}" for name in step.tools or ()]
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
         names += [key for key in step.wire_keys if key not in ("tools", "serverTools")]
-        return build_unseen(names, reason), measured
+        return [build_unclear(name, reason) for name in names], measured
     made = find_unknown_tools(step, measured)
     if not made:
         tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)

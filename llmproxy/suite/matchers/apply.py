@@ -123,17 +123,6 @@ def _build_assertion(
     )  # fmt: skip
 
 
-def check_fields(
-    name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: VariableScope, *, where: str = ""
-) -> list[Assertion]:
-    """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""
-    return [
-        assertion
-        for column, matcher in fields.items()
-        for assertion in check_value(f"{name}.{column}", row.get(column, ABSENT), matcher, scope, where=where)
-    ]
-
-
 def check_paths(
     name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:

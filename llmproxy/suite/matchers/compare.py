@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -116,10 +118,10 @@ def match_exists(operand: object, seen: SeenValue) -> Match:
 
 
 _ORDER: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "gt": ("more than", lambda actual, limit: actual > limit),
-    "gte": ("at least", lambda actual, limit: actual >= limit),
-    "lt": ("less than", lambda actual, limit: actual < limit),
-    "lte": ("at most", lambda actual, limit: actual <= limit),
+    "gt": ("more than", operator.gt),
+    "gte": ("at least", operator.ge),
+    "lt": ("less than", operator.lt),
+    "lte": ("at most", operator.le),
 }
 
 
@@ -129,26 +131,23 @@ def _explain_bad_limit(operand: object) -> str:
     return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {quote(operand)}"
 
 
-def _register_order_matcher(name: str) -> None:
-    words, holds = _ORDER[name]
-
-    @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_explain_bad_limit)
-    def compare(operand: object, seen: SeenValue) -> Match:
-        actual = seen.actual
-        moments = parse_time(actual), parse_time(operand)
-        if objection := _explain_bad_limit(operand):
-            return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
-        if moments[0] is not None and moments[1] is not None:
-            return Match.of(holds(*moments), f"expected {words} {quote(operand)}, found {quote(actual)}")
-        if is_number(actual) and is_number(operand):
-            return Match.of(holds(actual, operand), f"expected {words} {quote(operand)}, found {quote(actual)}")
-        wanted = "a number" if is_number(operand) else "a date"
-        found = f"{name_kind(actual)} {quote(actual)}"
-        return Match(MatchOutcome.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
+def _compare_order(name: str, operand: object, seen: SeenValue) -> Match:
+    (words, holds), actual = _ORDER[name], seen.actual
+    if objection := _explain_bad_limit(operand):
+        return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
+    moments = parse_time(actual), parse_time(operand)
+    comparable = (actual, operand) if is_number(actual) and is_number(operand) else moments
+    if None not in comparable:
+        return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
+    wanted = "a number" if is_number(operand) else "a date"
+    found = f"{name_kind(actual)} {quote(actual)}"
+    return Match(MatchOutcome.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
-for _name in _ORDER:
-    _register_order_matcher(_name)
+for _name, (_words, _) in _ORDER.items():
+    matcher(_name, schema=_LIMIT, help=f"a number or a date that is {_words} this", objection=_explain_bad_limit)(
+        partial(_compare_order, _name)
+    )
 
 
 def _refuse_empty(what: str) -> Callable[[object], str]:

@@ -25,9 +25,8 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
-from llmproxy.suite.checks.tools import build_unseen
 from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
-from llmproxy.suite.matchers.apply import all_hold, worst_status
+from llmproxy.suite.matchers.apply import all_hold, build_unclear, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
@@ -259,7 +258,7 @@ class _CaseRun:
             return
         measured = context.wire.build_step(0)
         reason = explain_unseen_traffic(context, wanted, measured)
-        made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, context.scope)
+        made = [build_unclear("usage", reason)] if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
         self._emit_step(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), StepResult(wire=made)

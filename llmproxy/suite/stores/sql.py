@@ -57,8 +57,7 @@ def _read_counter(connection: Connection, mapped: MappedEntity) -> tuple[int, bo
 
 
 def _rewind_counter(mapped: MappedEntity, value: int, connection: Connection, *, called: bool) -> None:
-    key = mapped.table.c[mapped.source_column(mapped.info.key)]
-    largest = int(connection.execute(select(func.max(key))).scalar() or 0)
+    largest = int(connection.execute(select(func.max(mapped.key))).scalar() or 0)
     last, given = (value, called) if value > largest or (value == largest and called) else (largest, largest > 0)
     if connection.dialect.name == "sqlite":
         sql = text("UPDATE sqlite_sequence SET seq = :seq WHERE name = :name")
@@ -158,17 +157,15 @@ class SqlStore(StoreBase):
         where = self._build_conditions(mapped, filters or {})
         if where is None:
             return []
-        key = mapped.table.c[mapped.source_column(mapped.info.key)]
-        return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(key).limit(limit))
+        return self._read_rows(mapped, select(*mapped.table.c).where(*where).order_by(mapped.key).limit(limit))
 
     def ids(self, entity: str, user: str | None) -> Ids:
         """Return the keys of all rows, of this user if the table has users."""
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
-        key = mapped.info.columns[mapped.info.key]
-        query = select(mapped.table.c[key.source]).where(*(where or ()))
+        query, kind = select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
         found = self.run_read(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
-        return [to_plain(value, key.kind) for value in found]
+        return [to_plain(value, kind) for value in found]
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
         """Return the new rows; only these are fetched, however large the table."""
@@ -180,7 +177,7 @@ class SqlStore(StoreBase):
             new[name] = []
             for part in batched(keys, _BATCH):
                 values = [build_untyped_parameter(self._to_native(mapped, key, value)) for value in part]
-                query = select(*mapped.table.c).where(mapped.table.c[key.source].in_(values))
+                query = select(*mapped.table.c).where(mapped.key.in_(values))
                 new[name] += sort_rows(self._read_rows(mapped, query), key.name)
         return new
 
@@ -235,7 +232,7 @@ class SqlStore(StoreBase):
 
         def add(connection: Connection) -> Any:
             if connection.dialect.insert_returning:
-                return connection.execute(statement.returning(mapped.table.c[key.source])).scalar_one()
+                return connection.execute(statement.returning(mapped.key)).scalar_one()
             return values.get(key.source, connection.execute(statement).lastrowid)
 
         made = to_plain(self.run_write(add, f"inserting into {entity}"), key.kind)

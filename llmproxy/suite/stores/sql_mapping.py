@@ -49,9 +49,10 @@ class MappedEntity:
     serial: str | None
     """Database name of the key column if the database numbers it."""
 
-    def source_column(self, name: str) -> str:
-        """Return the database's name of a column."""
-        return self.info.columns[name].source
+    @property
+    def key(self) -> ColumnElement[Any]:
+        """The key column."""
+        return self.table.c[self.info.columns[self.info.key].source]
 
 
 def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, TableMap]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import build_unseen, check_mcp_tools, check_tools, check_total
+from llmproxy.suite.checks.tools import check_mcp_tools, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
@@ -186,13 +186,6 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     assert all_hold(check_total(1, seen, VariableScope()))
     assert all_hold(check_total(2, seen, VariableScope(), hosted=True))
     assert "a()" in check_total(0, seen, VariableScope())[0].message
-
-
-def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
-    assert build_unseen(["tools.a", "usage"], "why") == [
-        Assertion(name="tools.a", status=ERROR, message="why"),
-        Assertion(name="usage", status=ERROR, message="why"),
-    ]
 
 
 def test_an_assertion_says_where_it_was_seen() -> None:

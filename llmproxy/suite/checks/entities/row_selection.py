@@ -17,7 +17,7 @@ from uuid import UUID, uuid5
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
-from llmproxy.suite.matchers.apply import build_unclear, check_fields, evaluate
+from llmproxy.suite.matchers.apply import build_unclear, check_value, evaluate
 from llmproxy.suite.matchers.json_values import ABSENT
 from llmproxy.suite.matchers.match import Match, MatchOutcome
 from llmproxy.suite.matchers.variables import StepError, VariableScope
@@ -156,7 +156,13 @@ def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope
 def check_row(
     name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
-    return check_fields(name, judged.row, fields, scope, where=name_row(info, judged.row))
+    """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""
+    row, where = judged.row, name_row(info, judged.row)
+    return [
+        assertion
+        for column, matcher in fields.items()
+        for assertion in check_value(f"{name}.{column}", row.get(column, ABSENT), matcher, scope, where=where)
+    ]
 
 
 def name_row(info: EntityInfo, row: Mapping[str, Any]) -> str:
