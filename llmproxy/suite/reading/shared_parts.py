@@ -34,7 +34,7 @@ def show_path(path: Path) -> str:
 
 def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     """Return the files of a user's paths. A path without files is a problem."""
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}
     for given in paths:
         path = Path(given)
         if path.is_dir():
@@ -42,17 +42,13 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
             if not inside:
                 called = f"suites are called {', '.join(SUITES)}; `llmproxy test --init` writes a first one"
                 problems.add(None, f"{given}: no suite in this folder", called)
-            found.update(dict.fromkeys(inside))
         elif os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
-            found[path] = None
-        elif matches := _expand_pattern(str(given)):
-            found.update(dict.fromkeys(matches))
-        else:
+            inside = [path]
+        elif not (inside := _expand_pattern(str(given))):
             problems.add(None, f"{given}: there is no such file", _suggest_file(path))
-    once: dict[Path, Path] = {}
-    for path in found:
-        once.setdefault(path.resolve(), path)
-    return list(once.values())
+        for each in inside:
+            found.setdefault(each.resolve(), each)
+    return list(found.values())
 
 
 def find_scenarios(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:

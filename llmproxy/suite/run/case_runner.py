@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
@@ -65,10 +64,6 @@ class CaseResult:
     reasoning: str = ""
     xfail: bool = False
     """Whether it was expected to fail, and could."""
-    spent: Decimal | None = None
-    """US dollars; None if no price is known."""
-    live: int = 0
-    """Number of calls to providers."""
     wire: Report | None = None
     recorded_at: float | None = None
     """Unix time of the replayed recordings; None without any."""
@@ -317,8 +312,6 @@ class _CaseRun:
         calls = () if context is None else lifecycle.traffic.calls
         return replace(
             result,
-            spent=None if report is None else report.spent.cost,
-            live=0 if report is None else report.live_calls,
             wire=report,
             recorded_at=None if context is None or beside_live else find_first_recorded_time(calls),
             calls=calls if self.run_context.keeps_calls else (),

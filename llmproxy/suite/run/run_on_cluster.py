@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +147,7 @@ class RemoteSuites:
             emitter = build_emitter(run_context, case, sample, runs, rerun=rerun)
             emitter.emit_start(mode=run_context.options.mode or "")
             emitter.emit_end(status=Status.ENVIRONMENT_ERROR, error=describe_error(error))
-            return CaseResult(Status.ENVIRONMENT_ERROR, error, spent=Decimal(0))
+            return CaseResult(Status.ENVIRONMENT_ERROR, error)
         for event in self.told(back.events):
             run_context.emit_event(event)
         return back.ended

@@ -136,7 +136,6 @@ class SuiteResult:
     exit_code: Exit
     runs: dict[str, list[CaseResult]] = field(default_factory=dict)
     """Runs by case id, in the order of their samples."""
-    spent: Decimal | None = None
 
     @property
     def failed_ids(self) -> tuple[str, ...]:
@@ -208,7 +207,7 @@ async def run_cases(
         run_context.emit_event(
             Completed(exit_code=code, seconds=seconds, notes=notes, part_notes=own, scenarios=rows, times=times)
         )
-    return SuiteResult(code, batch.ran, batch.spent)
+    return SuiteResult(code, batch.ran)
 
 
 def unfiled_cassettes(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
@@ -356,10 +355,11 @@ class _CaseBatch:
         execute = run_context.execute or run_case_once
         ran = await execute(run_context, job.case, job.sample, job.runs, alone=alone)
         self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.run_context.clock() - since
-        if ran.spent is not None:
-            self.spent = (self.spent or Decimal(0)) + ran.spent
-        if ran.live and ran.wire is not None and ran.wire.spent.whole_cost is None:
-            self._unpriced = job.case.id
+        if ran.wire is not None:
+            if ran.wire.spent.cost is not None:
+                self.spent = (self.spent or Decimal(0)) + ran.wire.spent.cost
+            if ran.wire.live_calls and ran.wire.spent.whole_cost is None:
+                self._unpriced = job.case.id
         return ran
 
     def _explain_over_limit(self, limit: Decimal) -> str:

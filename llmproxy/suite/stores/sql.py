@@ -16,7 +16,7 @@ from contextlib import closing
 from functools import partial
 from itertools import batched
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, insert, inspect, select, text
 
@@ -94,9 +94,8 @@ def _copy_sqlite_pages(source: Path, target: Path) -> None:
         ) from error
 
 
-if TYPE_CHECKING:
-    # `list` is a method here, so types that name lists have names of their own.
-    type Conditions = list[ColumnElement[bool]]
+type Conditions = list[ColumnElement[bool]]
+"""A name, since `list` is a method of stores."""
 
 _COPY = "copy.db"
 _BATCH = 500
