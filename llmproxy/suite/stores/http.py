@@ -19,7 +19,7 @@ import httpx
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, pick_value
-from llmproxy.suite.stores.http_mapping import HttpEntity, HttpTemplate
+from llmproxy.suite.stores.http_mapping import HttpEntity, HttpTemplate, fill_body
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
     Id,
@@ -272,7 +272,7 @@ class HttpStore(StoreBase):
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill_address()
-        answer = self._send_request(spoken.create.method, url, _fill_body(spoken.body, dict(data)))
+        answer = self._send_request(spoken.create.method, url, fill_body(spoken.body, dict(data)))
         row = self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:
@@ -330,14 +330,3 @@ class HttpStore(StoreBase):
 
 def _describe_answer(answer: httpx.Response) -> str:
     return f"the answer of {answer.request.method} {answer.request.url} ({answer.status_code})"
-
-
-def _fill_body(template: Any, data: Row) -> Any:
-    """Insert the row at ``$data``."""
-    if template == "$data":
-        return data
-    if isinstance(template, Mapping):
-        return {name: _fill_body(value, data) for name, value in template.items()}
-    if isinstance(template, list):
-        return [_fill_body(value, data) for value in template]
-    return template

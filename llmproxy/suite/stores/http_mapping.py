@@ -118,3 +118,14 @@ def read_reset_request(text: str) -> HttpTemplate:
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
     return HttpTemplate(method.upper(), address)
+
+
+def fill_body(template: Any, data: Mapping[str, Any]) -> Any:
+    """Insert the row at ``$data``."""
+    if template == "$data":
+        return data
+    if isinstance(template, Mapping):
+        return {name: fill_body(value, data) for name, value in template.items()}
+    if isinstance(template, list):
+        return [fill_body(value, data) for value in template]
+    return template
