@@ -27,7 +27,6 @@ from typing import NamedTuple
 from llmproxy.core.bindings.answer_texts import (
     Path,
     Piece,
-    TextForm,
     list_arguments,
     list_texts,
     rename_keys,
@@ -65,10 +64,6 @@ class TextEdit(NamedTuple):
     end: int
     new: str
     name: str
-
-
-def apply_text_changes(text: str, changes: Iterable[TextEdit]) -> str:
-    return splice(text, (change[:3] for change in changes))
 
 
 _SCALAR = late(
@@ -315,7 +310,7 @@ class AnswerRewriter:
             return True
         if not isinstance(node, str):
             return False
-        new = apply_text_changes(node, self._list_changes(node, place, piece, piece.tool or ""))
+        new = splice(node, self._list_changes(node, place, piece, piece.tool or ""))
         if new == node:
             return False
         set_at(values[n], piece.path, new)
@@ -323,7 +318,7 @@ class AnswerRewriter:
 
     def _record_renamed_member(self, n: int, piece: Piece, place: str) -> bool:
         """Record a member's name in this run."""
-        if (new := apply_text_changes(piece.text, self._list_changes(piece.text, place, None))) == piece.text:
+        if (new := splice(piece.text, self._list_changes(piece.text, place, None))) == piece.text:
             return False
         self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
         return True
@@ -383,12 +378,12 @@ class AnswerRewriter:
 
     def _list_changes(self, text: str, place: str, piece: Piece | None, tool: str = "") -> list[TextEdit]:
         """Return the changes to a text; refuse recorded ids that remain in it."""
-        if piece is not None and piece.form is TextForm.JSON:
+        if piece is not None and piece.is_json:
             changes = self._list_json_changes(text, place, tool)
         else:
             changes = list(self._list_text_changes(text, place, piece))
         if self._changed:  # in this run's values four equal digits are a coincidence
-            stays = apply_text_changes(text, [each._replace(new=_GAP) for each in changes])
+            stays = splice(text, (each._replace(new=_GAP) for each in changes))
             for value, identity in self._changed.items():
                 if len(value) >= _WHOLE_ID and contains_recorded_id(identity, stays):
                     raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))

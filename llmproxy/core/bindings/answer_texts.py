@@ -1,6 +1,6 @@
 """The texts of an answer, and the pieces of a stream that form one text.
 
-    a JSON value of an answer -> `Piece`s: the path of each text in it, its channel and its form
+    a JSON value of an answer -> `Piece`s: the path of each text in it, its channel, and whether it is JSON text
 
 A *channel* is a text that comes in pieces: the words of one block, the arguments of one call. A text outside of any
 channel is complete in itself. Ids, signatures and sealed data are left out: they are never rewritten.
@@ -9,7 +9,6 @@ channel is complete in itself. Ids, signatures and sealed data are left out: the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.messages import as_dict
@@ -18,21 +17,14 @@ Step = str | int
 Path = tuple[Step, ...]
 
 
-class TextForm(StrEnum):
-    """The format of a text."""
-
-    TEXT = "text"
-    JSON = "json"
-    """JSON text: the arguments of a call, whole or in pieces."""
-
-
 class Piece(NamedTuple):
     path: Path
     """Path in the value."""
     text: str
     channel: tuple[object, ...] | None
     """Equal for the pieces of one text; None for a complete text."""
-    form: TextForm
+    is_json: bool = False
+    """Whether it is JSON text: the arguments of a call, whole or in pieces."""
     tool: str | None = None
     """Tool of these arguments, if this value names it."""
     member: str = ""
@@ -103,12 +95,13 @@ def list_arguments(value: object, tool: str, path: Path = (), inner: str = "$", 
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
             yield from list_arguments(each, tool, here, at, name)
-            yield Piece(here, name, None, TextForm.TEXT, tool, "", at, is_name=True)
+            yield Piece(here, name, None, tool=tool, inner=at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
             yield from list_arguments(each, tool, (*path, n), f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
-        yield Piece(path, value if isinstance(value, str) else str(value), None, TextForm.TEXT, tool, member, inner)
+        text = value if isinstance(value, str) else str(value)
+        yield Piece(path, text, None, tool=tool, member=member, inner=inner)
 
 
 def _build_piece(
@@ -116,34 +109,28 @@ def _build_piece(
 ) -> Piece:
     kind = event.get("type")
     if isinstance(kind, str) and name == "delta" and kind.startswith("response."):  # OpenAI's responses
-        form = TextForm.JSON if "arguments" in kind else TextForm.TEXT
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
-        return Piece(path, value, which, form, tool)
+        return Piece(path, value, which, "arguments" in kind, tool)
     if kind == "content_block_delta":  # of Messages
-        return Piece(path, value, ("block", event.get("index"), name), _get_text_format(name), tool)
+        return Piece(path, value, ("block", event.get("index"), name), name in _ARGUMENTS, tool)
     if "contentBlockDelta" in event:  # of converse
         index = as_dict(event["contentBlockDelta"]).get("contentBlockIndex")
-        form = TextForm.JSON if "toolUse" in path and name == "input" else TextForm.TEXT
-        return Piece(path, value, ("block", index, form), form, tool)
+        is_json = "toolUse" in path and name == "input"
+        return Piece(path, value, ("block", index, is_json), is_json, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
         choice, call = _get_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
         if "tool_calls" in path and len(numbers) > 1:
             call = _get_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
-        return Piece(path, value, ("choice", choice, call, name), _get_text_format(name), tool)
+        return Piece(path, value, ("choice", choice, call, name), name in _ARGUMENTS, tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
-        return Piece(path, value, ("candidate", *numbers[:1]), TextForm.TEXT, tool)
+        return Piece(path, value, ("candidate", *numbers[:1]), tool=tool)
     if "done" in event and name in ("content", "response", "thinking"):  # Ollama
-        return Piece(path, value, ("ollama", name), TextForm.TEXT, tool)
+        return Piece(path, value, ("ollama", name), tool=tool)
     if "delta" in event and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta"):
-        form = _get_text_format(name)
-        return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
-    return Piece(path, value, None, _get_text_format(name), tool)
-
-
-def _get_text_format(name: str) -> TextForm:
-    return TextForm.JSON if name in _ARGUMENTS else TextForm.TEXT
+        return Piece(path, value, ("cohere", event.get("index"), name in _ARGUMENTS), name in _ARGUMENTS, tool)
+    return Piece(path, value, None, name in _ARGUMENTS, tool)
 
 
 def _get_index(event: object, path: Path) -> object:

@@ -116,27 +116,20 @@ class _ExpectedMessageBuilder:
         self._numbers = False
 
     def build_message(self, message: object, place: LeafPlace) -> ExpectedMessage:
-        tree = self._build_node(message, place)
+        tree = self._reader.map_leaves(message, place, self._build_leaf, self._keep_plain_name)
         written = dump(tree) if self._numbers else b""
         return ExpectedMessage(tree, written, "\0".join(self._texts), chosen=self._chosen)
 
-    def _build_node(self, node: object, place: LeafPlace) -> object:
-        if isinstance(node, dict):
-            place = self._reader.enter_object(node, place)
-            if place.json and not are_plain_names(node):
-                raise _UncertainMessage
-            return {
-                name: self._build_node(node[name], self._reader.enter_member(node, name, place))
-                for name in sorted(node)
-            }
-        if isinstance(node, list):
-            return [self._build_node(each, place.enter_child(n)) for n, each in enumerate(node)]
-        if isinstance(node, str):
-            return self._build_text(node, place)
-        self._numbers |= node is not None
-        return node
+    @staticmethod
+    def _keep_plain_name(name: str, _: LeafPlace) -> str:
+        if not are_plain_names([name]):
+            raise _UncertainMessage
+        return name
 
-    def _build_text(self, text: str, place: LeafPlace) -> str:
+    def _build_leaf(self, text: object, place: LeafPlace) -> object:
+        if not isinstance(text, str):
+            self._numbers |= text is not None
+            return text
         if place.zone is Zone.RESULT and place.call is not None and place.call.tool in self._bindings.json_tools:
             raise _UncertainMessage
         volatile = list_fields_at(self._bindings, place)

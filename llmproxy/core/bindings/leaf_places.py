@@ -202,6 +202,24 @@ class PlaceReader:
             return inner.enter_zone(Zone.THINKING)
         return inner
 
+    def map_leaves(
+        self,
+        node: object,
+        place: LeafPlace,
+        leaf: Callable[[object, LeafPlace], object],
+        named: Callable[[str, LeafPlace], str] = lambda name, _: name,
+    ) -> object:
+        """Return a tree with other leaves, and with other names of members inside of a tool's JSON."""
+        if isinstance(node, dict):
+            at = self.enter_object(node, place)
+            made = {}
+            for name in sorted(node):
+                made[name] = self.map_leaves(node[name], self.enter_member(node, name, at), leaf, named)
+            return {named(name, at) if at.json else name: made[name] for name in node}
+        if isinstance(node, list):
+            return [self.map_leaves(each, place.enter_child(n), leaf, named) for n, each in enumerate(node)]
+        return leaf(node, place)
+
     def _record_tool_call(self, node: Node, name: object) -> PlacedCall | None:
         tool = find_qualified_name(node)
         if tool is None:

@@ -381,10 +381,9 @@ class RequestComparison(LeafPairVisitor):
     def _list_shell_output_gaps(self, recorded: str) -> list[TextGap]:
         """Return the gaps of folder, user and branch in listings and git output; fields are anchored behind them."""
         values = self.bindings.values
-        parts = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
-        parts += find_git_user_and_branch(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
-        parts.sort(key=lambda part: part.start)
-        return [TextGap(part.start, part.end, free=part.pattern, name=part.name) for part in parts]
+        gaps = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
+        gaps += find_git_user_and_branch(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
+        return sorted(gaps, key=lambda gap: gap.start)
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.field
@@ -454,33 +453,24 @@ class RequestRewriter:
         made: dict[Any, Any] = {**tree, "request": {**wrapped}} if isinstance(wrapped, dict) else {**tree}
         for _, value, place in iterate_request_members(tree):
             into = made["request"] if place.parent is not None and place.parent.step else made
-            into[place.step] = self._rewrite_node(reader, value, place)
+            into[place.step] = reader.map_leaves(value, place, self._rewrite_leaf, self._rewrite_text)
         return made
 
     def rewrite_message(self, member: str, message: object) -> object:
         """Return one element of a body's member, rewritten alone: it contains its own role and form."""
-        return self._rewrite_node(PlaceReader(), message, build_request_member_place({}, member).enter_child(0))
+        place = build_request_member_place({}, member).enter_child(0)
+        return PlaceReader().map_leaves(message, place, self._rewrite_leaf, self._rewrite_text)
 
-    def _rewrite_node(self, reader: PlaceReader, node: object, place: LeafPlace) -> object:
-        if isinstance(node, dict):
-            place = reader.enter_object(node, place)
-            called = (lambda name: self._rewrite_text(name, place)) if place.json else str
-            return {
-                called(name): self._rewrite_node(reader, value, reader.enter_member(node, name, place))
-                for name, value in node.items()
-            }
-        if isinstance(node, list):
-            return [self._rewrite_node(reader, each, place.enter_child(n)) for n, each in enumerate(node)]
-        return self._rewrite_text(node, place) if isinstance(node, str) else node
+    def _rewrite_leaf(self, value: object, place: LeafPlace) -> object:
+        return self._rewrite_text(value, place) if isinstance(value, str) else value
 
     def _rewrite_text(self, text: str, place: LeafPlace) -> str:
         changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in self._comparing.find_forms(text, place)]
         if self._users is not None and place.zone is Zone.RESULT:
             rows = find_listing_parts(text, elsewhere=False, users=self._users)
             changes += [(part.start, part.end, self._users[1]) for part in rows if part.name == "user"]
-        parts, last = list[str](), 0
-        for start, end, new in sorted(changes):
-            if start >= last:
-                parts += (text[last:start], new)
-                last = end
-        return "".join([*parts, text[last:]])
+        disjoint = list[tuple[int, int, str]]()
+        for change in sorted(changes):
+            if not disjoint or change[0] >= disjoint[-1][1]:
+                disjoint.append(change)
+        return splice(text, disjoint)

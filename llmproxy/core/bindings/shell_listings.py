@@ -18,8 +18,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
 
+from llmproxy.core.bindings.text_alignment import TextGap
 from llmproxy.lazy_regex import late
 
 LISTING = "listing"
@@ -46,18 +46,8 @@ CLEAN = "(clean)"
 _TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
-class ListingPart(NamedTuple):
-    """A part of a text that may have another form in another run."""
-
-    start: int
-    end: int
-    pattern: re.Pattern[str]
-    """Texts possible in its place."""
-    name: str = LISTING
-
-
-def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[ListingPart]:
-    """Yield padding between the columns of listings, parents' rows and the user's name in rows, in order.
+def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[TextGap]:
+    """Yield padding between the columns of listings, parents' rows and the user's name in rows.
 
     `elsewhere`: the run is in another folder. `users`: the recorded user's name and the present one, if they differ.
     """
@@ -67,12 +57,13 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
     owners = re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
     for row in _ROW.finditer(text):
         if (parent := parents.get(row.start())) is not None:
-            yield ListingPart(*parent.span(), _PARENT)
+            yield TextGap(*parent.span(), free=_PARENT, name=LISTING)
             continue
-        padded = [ListingPart(*each.span(), _PADDED) for each in _PADDED.finditer(text, *row.span())]
-        owned = [ListingPart(*row.span(n), owners, "user") for n in ("owner", "group") if users and row[n] == users[0]]
-        sized = [ListingPart(*row.span("size"), _SIZE)] if text[row.start()] == "l" else []
-        yield from sorted([*padded, *owned, *sized], key=lambda part: part.start)
+        yield from (TextGap(*each.span(), free=_PADDED, name=LISTING) for each in _PADDED.finditer(text, *row.span()))
+        owned = (row.span(n) for n in ("owner", "group") if users and row[n] == users[0])
+        yield from (TextGap(*span, free=owners, name="user") for span in owned)
+        if text[row.start()] == "l":
+            yield TextGap(*row.span("size"), free=_SIZE, name=LISTING)
 
 
 def remove_llmproxy_files(recorded: str, present: str) -> tuple[str, str]:
@@ -113,22 +104,19 @@ _ON_BRANCH = (
 )
 
 
-def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
-    """Yield the positions at which this run's user or branch may replace the recorded one, in order.
+def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[TextGap]:
+    """Yield the positions at which this run's user or branch may replace the recorded one.
 
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
     user.
     """
-    found = [
-        ListingPart(*line.span("who"), _compile_alternatives(line["who"], user[1]), USER)
-        for line in (_AUTHOR.finditer(text) if user[1] else ())
-        if user[0] in ("", line["who"])
-    ]
+    for line in _AUTHOR.finditer(text) if user[1] else ():
+        if user[0] in ("", line["who"]):
+            yield TextGap(*line.span("who"), free=_compile_alternatives(line["who"], user[1]), name=USER)
     if branch is not None and branch[0] in text:
-        places = re.finditer(_ON_BRANCH.format(re.escape(branch[0])), text, re.MULTILINE)
-        ends, either = [place.end() for place in places], _compile_alternatives(*branch)
-        found += (ListingPart(end - len(branch[0]), end, either, BRANCH) for end in ends)
-    yield from sorted(found, key=lambda part: part.start)
+        either = _compile_alternatives(*branch)
+        for place in re.finditer(_ON_BRANCH.format(re.escape(branch[0])), text, re.MULTILINE):
+            yield TextGap(place.end() - len(branch[0]), place.end(), free=either, name=BRANCH)
 
 
 def list_git_users(text: str) -> dict[str, list[int]]:

@@ -113,10 +113,10 @@ def _list_gap_fillings(gap: TextGap, present: str, at: int) -> Iterable[tuple[in
             yield len(option.text), option
 
 
-def splice(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
-    """Return a text with some parts replaced: (start, end, new), in order and without overlap."""
+def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]]]) -> str:
+    """Return a text with some parts replaced: (start, end, new, ...), in order and without overlap."""
     parts, last = [], 0
-    for start, end, new in changes:
+    for start, end, new, *_ in changes:
         parts += [text[last:start], new]
         last = end
     return "".join([*parts, text[last:]])

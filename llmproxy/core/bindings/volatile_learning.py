@@ -402,34 +402,25 @@ def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
         return []
     wanted = (ShortValue(captured.name, captured.value, captured.value, captured.tool, captured.path),)
+    name = _UNNAMED.sub("_", captured.name)
     found: dict[VolatileField, None] = {}
+
+    def find_in_leaf(leaf: object, place: LeafPlace) -> None:
+        if place.zone is not Zone.RESULT or place.call is None:
+            return
+        if place.json:
+            if short_values_at(wanted, place.call.tool, place.subpath, place.member, leaf):
+                found[VolatileField(name, kind, place.call.tool, _INDEX.sub("[*]", place.subpath))] = None
+        elif isinstance(leaf, str):
+            for part in split_text_by_json(leaf):
+                if not isinstance(part, str):
+                    PlaceReader().map_leaves(part, place.enter_json(), find_in_leaf)
+
     for tree in trees:
         reader = PlaceReader()
-        members = iterate_request_members(tree)
-        leaves = (leaf for _, node, place in members for leaf in _walk_leaves(node, place, reader))
-        for tool, inner, member, value in leaves:
-            if short_values_at(wanted, tool, inner, member, value):
-                name = _UNNAMED.sub("_", captured.name)
-                found[VolatileField(name, kind, tool, _INDEX.sub("[*]", inner))] = None
+        for _, node, place in iterate_request_members(tree):
+            reader.map_leaves(node, place, find_in_leaf)
     return list(found)
-
-
-def _walk_leaves(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
-    """Yield tool, path, member and value of each JSON leaf in results."""
-    if isinstance(node, dict):
-        place = reader.enter_object(node, place)
-        for name in sorted(node):
-            yield from _walk_leaves(node[name], reader.enter_member(node, name, place), reader)
-    elif isinstance(node, list):
-        for n, each in enumerate(node):
-            yield from _walk_leaves(each, place.enter_child(n), reader)
-    elif place.zone is Zone.RESULT and place.call is not None:
-        if place.json:
-            yield place.call.tool, place.subpath, place.member, node
-        elif isinstance(node, str):
-            for part in split_text_by_json(node):
-                if not isinstance(part, str):
-                    yield from _walk_leaves(part, place.enter_json(), reader)
 
 
 class RestatedRecording(NamedTuple):
