@@ -145,7 +145,6 @@ class Option:
     default: object
     metavar: str = ""
     """Text after the flag in help."""
-    repeat: bool = False
     has_flag: bool = True
     secret: bool = False
     """Whether its value is never shown."""
@@ -176,6 +175,11 @@ class Option:
     @property
     def boolean(self) -> bool:
         return isinstance(self.default, bool)
+
+    @property
+    def repeat(self) -> bool:
+        """Whether it may be given several times: a list or a table."""
+        return isinstance(self.default, (tuple, dict))
 
 
 def _declare_option(
@@ -249,7 +253,6 @@ class Settings:
         default={},
         description="Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. "
         "default=URL is for requests to no known provider.",
-        repeat=True,
     )
     speed: float = _declare_option(
         parsers.read_speed,
@@ -312,7 +315,6 @@ class Settings:
         "NAME",
         default=(),
         description="If update is `changed`: record only requests with this change, by its name in `llmproxy changes`.",
-        repeat=True,
         has_flag=False,
         again=False,
     )
@@ -349,7 +351,6 @@ class Settings:
         "HOST",
         default=(),
         description="Host that clients may reach through the proxy even in replay; *.NAME is every host below it.",
-        repeat=True,
     )
     record_host: tuple[str, ...] = _declare_option(
         parsers.read_hosts,
@@ -357,7 +358,6 @@ class Settings:
         default=(),
         description="Host of another HTTP service to record and replay, intercepted or under /HOST; *.NAME is every "
         "host below it, * every host. Replay refuses requests that were not recorded.",
-        repeat=True,
     )
     answer_to: tuple[str, ...] = _declare_option(
         parsers.read_names,
@@ -365,7 +365,6 @@ class Settings:
         default=(),
         description="Further host name under which clients may address a proxy on a loopback port. Others are refused: "
         "a web page could point its own name here.",
-        repeat=True,
     )
     allow_origin: tuple[str, ...] = _declare_option(
         parsers.read_origins,
@@ -373,7 +372,6 @@ class Settings:
         default=(),
         description="Origin of web pages that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
         "others are refused.",
-        repeat=True,
     )
     client_cert: Path | None = _declare_option(
         parsers.read_optional_path,
@@ -389,7 +387,6 @@ class Settings:
         description="Channel that uses its real providers or tools in mode replay, while other channels are replayed: "
         "llm tries another model or prompt on recorded tools. Live calls are recorded in their own cassette, "
         "CASSETTE@live-N.",
-        repeat=True,
         again=False,
         of_session=True,
         of_live=True,
@@ -410,7 +407,6 @@ class Settings:
         default=(),
         description="With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
         "so its calls may come in any order; * stands for any characters.",
-        repeat=True,
         again=False,
         of_session=True,
         of_live=True,
@@ -421,7 +417,6 @@ class Settings:
         default={},
         description="Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
         "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters.",
-        repeat=True,
     )
     rate: Mapping[str, str] = _declare_option(
         parsers.read_rates,
@@ -429,7 +424,6 @@ class Settings:
         default={},
         description="Maximum rate of live calls: 60/min for each provider, or openai=60/min for one. Further calls "
         "wait; replayed calls do not count.",
-        repeat=True,
     )
     match_credential: bool = _declare_switch(
         "Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "

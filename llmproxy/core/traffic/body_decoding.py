@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from email.message import Message
 
 LIMIT = 64 << 20
@@ -23,49 +23,42 @@ _SLICE = 1 << 10
 _STEP = 1 << 20
 
 
-def _build_too_large_error(limit: int) -> ValueError:
-    return ValueError(f"decoded body is larger than {limit} bytes")
-
-
 class _Zlib:
     """Decoder of gzip (of several members) and deflate (with or without zlib's wrapper: servers send both)."""
+
+    error: type[Exception] = zlib.error
+    """Exception of each class here for corrupt data."""
+    complete = False
+    """Whether the end of the coded body was seen."""
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
         self._head = b""
         self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS) if gzip else None
-        self.complete = False
-        """Whether the end of the coded body was seen."""
 
-    def decode_piece(self, data: bytes, limit: int) -> bytes:
-        """Decode some more, as each class here; ValueError for more than `limit` bytes of it."""
+    def iter_decoded(self, data: bytes, limit: int) -> Iterator[bytes]:
+        """Decode some more, as each class here, in parts of at most `limit` bytes and one, or `_SLICE` decoded."""
         if self._decoder is None:
             data = self._head + data
             if len(data) < 2:  # zlib's header of two bytes distinguishes it from raw deflate
                 self._head = data
-                return b""
+                return
             wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
             self._decoder = zlib.decompressobj(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
-        out = bytearray()
-        decoder = self._decoder
-        try:
-            while data:
-                if decoder.eof:
-                    if not (self._gzip and data.strip(b"\0")):  # zeros after the last member are padding
-                        break
-                    decoder = self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
-                out += decoder.decompress(data, limit + 1 - len(out))
-                if len(out) > limit:
-                    raise _build_too_large_error(limit)
-                data = decoder.unused_data or decoder.unconsumed_tail
-        except zlib.error as error:
-            raise ValueError(str(error)) from error
-        self.complete = decoder.eof
-        return bytes(out)
+        while data:
+            if self._decoder.eof:
+                if not (self._gzip and data.strip(b"\0")):  # zeros after the last member are padding
+                    break
+                self._decoder = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            yield self._decoder.decompress(data, limit + 1)
+            data = self._decoder.unused_data or self._decoder.unconsumed_tail
+        self.complete = self._decoder.eof
 
 
 class _Brotli:
     """Brotli decoder that uses Google's binding."""
+
+    complete = False
 
     def __init__(self) -> None:
         try:
@@ -73,28 +66,21 @@ class _Brotli:
         except ImportError as error:
             raise ValueError("brotli is not installed (it comes with the extra `proxy`)") from error
         self._decoder = brotli.Decompressor()
-        self._error: type[Exception] = brotli.error
-        self.complete = False
+        self.error: type[Exception] = brotli.error
 
-    def decode_piece(self, data: bytes, limit: int) -> bytes:
-        out = bytearray()
-        try:
-            while True:
-                piece = self._decoder.process(data, output_buffer_limit=min(_STEP, limit + 1 - len(out)))
-                out += piece
-                data = b""
-                if len(out) > limit:
-                    raise _build_too_large_error(limit)
-                if self._decoder.is_finished() or self._decoder.can_accept_more_data():
-                    break
-        except self._error as error:
-            raise ValueError("corrupt brotli data") from error
-        self.complete = self._decoder.is_finished()
-        return bytes(out)
+    def iter_decoded(self, data: bytes, limit: int) -> Iterator[bytes]:
+        more = True
+        while more:
+            yield self._decoder.process(data, output_buffer_limit=min(_STEP, limit + 1))
+            data = b""
+            self.complete = self._decoder.is_finished()
+            more = not self.complete and not self._decoder.can_accept_more_data()
 
 
 class _Zstd:
     """Zstandard decoder, also for several frames."""
+
+    complete = False
 
     def __init__(self) -> None:
         try:
@@ -102,26 +88,18 @@ class _Zstd:
         except ImportError as error:
             raise ValueError("zstandard is not installed (it comes with the extra `proxy`)") from error
         self._new: Callable[[], zstandard.ZstdDecompressionObj] = zstandard.ZstdDecompressor().decompressobj
-        self._error: type[Exception] = zstandard.ZstdError
+        self.error: type[Exception] = zstandard.ZstdError
         self._decoder = self._new()
-        self.complete = False
 
-    def decode_piece(self, data: bytes, limit: int) -> bytes:
-        out = bytearray()
-        try:
-            for start in range(0, len(data), _SLICE):
-                piece = data[start : start + _SLICE]
-                while piece:
-                    if self._decoder.eof:
-                        self._decoder = self._new()
-                    out += self._decoder.decompress(piece)
-                    if len(out) > limit:
-                        raise _build_too_large_error(limit)
-                    piece = self._decoder.unused_data if self._decoder.eof else b""
-        except self._error as error:
-            raise ValueError(str(error)) from error
+    def iter_decoded(self, data: bytes, _: int) -> Iterator[bytes]:
+        for start in range(0, len(data), _SLICE):
+            piece = data[start : start + _SLICE]
+            while piece:
+                if self._decoder.eof:
+                    self._decoder = self._new()
+                yield self._decoder.decompress(piece)
+                piece = self._decoder.unused_data if self._decoder.eof else b""
         self.complete = self._decoder.eof
-        return bytes(out)
 
 
 _STAGES: dict[str, Callable[[], _Zlib | _Brotli | _Zstd]] = {
@@ -155,14 +133,22 @@ class BodyDecoder:
     def decode_piece(self, data: bytes) -> bytes:
         """Decode the next piece. Raises ValueError if it is corrupt or the total exceeds the limit."""
         self._fed = self._fed or bool(data)
+        too_large = ValueError(f"decoded body is larger than {self._limit} bytes")
         for stage in self._decoders:
+            out = bytearray()
             try:
-                data = stage.decode_piece(data, self._limit)
+                for piece in stage.iter_decoded(data, self._limit):
+                    out += piece
+                    if len(out) > self._limit:
+                        raise too_large
             except MemoryError as error:
-                raise _build_too_large_error(self._limit) from error
+                raise too_large from error
+            except stage.error as error:
+                raise ValueError("corrupt brotli data" if isinstance(stage, _Brotli) else str(error)) from error
+            data = bytes(out)
         self._left -= len(data)
         if self._left < 0:
-            raise _build_too_large_error(self._limit)
+            raise too_large
         return data
 
 
