@@ -141,10 +141,10 @@ class Option:
 
     read: Callable[[Any], Any]
     """Converter of the typed value; raises ValueError."""
-    help: str
     default: object
     metavar: str = ""
     """Text after the flag in help."""
+    help: str = ""
     has_flag: bool = True
     secret: bool = False
     """Whether its value is never shown."""
@@ -156,6 +156,10 @@ class Option:
     """Whether it concerns live channels."""
     name: str = ""
     """Field of `Settings`, ``miss_status``."""
+
+    def explain(self, help_text: str) -> Any:
+        """Declare the option as a field with this help."""
+        return field(default_factory=lambda: self.default, metadata={"option": replace(self, help=help_text)})
 
     @property
     def key(self) -> str:
@@ -182,22 +186,9 @@ class Option:
         return isinstance(self.default, (tuple, dict))
 
 
-def _declare_option(
-    read: Callable[[Any], Any],
-    metavar: str = "",
-    *,
-    default: object,
-    description: str,
-    **more: Any,
-) -> Any:
-    """Declare an option: converter, display, default, help."""
-    row = Option(read, description, default, metavar, **more)
-    return field(default_factory=lambda: default, metadata={"option": row})
-
-
-def _declare_switch(description: str, **more: Any) -> Any:
+def _declare_switch(help_text: str, **more: Any) -> Any:
     """Declare an option that is off unless it is given."""
-    return _declare_option(parsers.read_truth, default=False, description=description, **more)
+    return Option(parsers.read_truth, default=False, **more).explain(help_text)
 
 
 _VCR = parsers.in_words([name for name, mode in VCR_MODES.items() if name != mode])
@@ -207,223 +198,120 @@ _VCR = parsers.in_words([name for name, mode in VCR_MODES.items() if name != mod
 class Settings:
     """Settings of one proxy run. The defaults spend no money and listen on this machine only."""
 
-    mode: Mode = _declare_option(
-        parsers.read_mode,
-        "|".join(Mode),
-        default=Mode.REPLAY,
-        description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
-        f"VCR's names {_VCR} work, too.",
-        again=False,
-        of_session=True,
+    mode: Mode = Option(parsers.read_mode, Mode.REPLAY, "|".join(Mode), again=False, of_session=True).explain(
+        f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
+        f"VCR's names {_VCR} work, too."
     )
-    host: str = _declare_option(
-        parsers.read_host,
-        "ADDRESS",
-        default=DEFAULT_HOST,
-        description="Address to listen on. Other machines can reach any address but loopback.",
+    host: str = Option(parsers.read_host, DEFAULT_HOST, "ADDRESS").explain(
+        "Address to listen on. Other machines can reach any address but loopback."
     )
-    port: int = _declare_option(
-        parsers.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free port."
+    port: int = Option(parsers.read_port, DEFAULT_PORT, "PORT").explain("Port to listen on; 0 takes any free port.")
+    store: Path = Option(parsers.read_optional_path, Path(DEFAULT_STORE), "PATH", again=False).explain(
+        "The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team."
     )
-    store: Path = _declare_option(
-        parsers.read_optional_path,
-        "PATH",
-        default=Path(DEFAULT_STORE),
-        description="The database of recordings: a SQLite file, or postgresql://USER@HOST/DATABASE for a team.",
-        again=False,
+    cassette_dir: Path | None = Option(parsers.read_optional_path, None, "DIR").explain(
+        "Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
+        "the store), written when a session that recorded ends."
     )
-    cassette_dir: Path | None = _declare_option(
-        parsers.read_optional_path,
-        "DIR",
-        default=None,
-        description="Folder with one YAML file per cassette, for review: read at the start (files take precedence over "
-        "the store), written when a session that recorded ends.",
+    cassette: str = Option(parsers.read_name, DEFAULT_SESSION, "NAME", again=False, of_session=True).explain(
+        "Cassette for requests that name no session, by URL or header."
     )
-    cassette: str = _declare_option(
-        parsers.read_name,
-        "NAME",
-        default=DEFAULT_SESSION,
-        description="Cassette for requests that name no session, by URL or header.",
-        again=False,
-        of_session=True,
+    upstream: Mapping[str, str] = Option(parsers.read_upstreams, {}, "NAME=URL").explain(
+        "Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. "
+        "default=URL is for requests to no known provider."
     )
-    upstream: Mapping[str, str] = _declare_option(
-        parsers.read_upstreams,
-        "NAME=URL",
-        default={},
-        description="Base URL of a provider, or of your own OpenAI-compatible server, then served under /NAME. "
-        "default=URL is for requests to no known provider.",
+    speed: float = Option(parsers.read_speed, 0.0, "0|1|N", of_session=True).explain(
+        "Speed of replay: 0 is immediate (a stream in one piece), 1 as recorded, N is N times as fast."
     )
-    speed: float = _declare_option(
-        parsers.read_speed,
-        "0|1|N",
-        default=0.0,
-        description="Speed of replay: 0 is immediate (a stream in one piece), 1 as recorded, N is N times as fast.",
-        of_session=True,
+    exhausted: Exhausted = Option(parsers.read_exhausted, Exhausted.LAST, "last|cycle|miss", of_session=True).explain(
+        "Answer to a request that is sent more often than recorded: the last recording, all of them again "
+        "from the first, or a miss."
     )
-    exhausted: Exhausted = _declare_option(
-        parsers.read_exhausted,
-        "last|cycle|miss",
-        default=Exhausted.LAST,
-        description="Answer to a request that is sent more often than recorded: the last recording, all of them again "
-        "from the first, or a miss.",
-        of_session=True,
-    )
-    order_wait: float = _declare_option(
-        parsers.read_wait,
-        "SECONDS",
-        default=DEFAULT_ORDER_WAIT,
-        description="Answers to concurrent requests end in recorded order. How long an answer waits for an earlier one "
-        "that does not come; 0 ignores the order.",
+    order_wait: float = Option(parsers.read_wait, DEFAULT_ORDER_WAIT, "SECONDS").explain(
+        "Answers to concurrent requests end in recorded order. How long an answer waits for an earlier one "
+        "that does not come; 0 ignores the order."
     )
     coalesce: bool = _declare_switch(
         "In modes record and once, identical concurrent requests to models share one answer.", again=False
     )
-    bind: BindScope = _declare_option(
-        parsers.read_scope,
-        "all|paths|none",
-        default=BindScope.ALL,
-        description="What may differ between the recorded run and this one: all (run variables and the cassette's "
-        "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits).",
-        of_session=True,
+    bind: BindScope = Option(parsers.read_scope, BindScope.ALL, "all|paths|none", of_session=True).explain(
+        "What may differ between the recorded run and this one: all (run variables and the cassette's "
+        "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits)."
     )
-    max_age: str = _declare_option(
-        parsers.read_age,
-        "AGE",
-        default="",
-        description="Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
-        "replay reports them.",
+    max_age: str = Option(parsers.read_age, "", "AGE").explain(
+        "Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
+        "replay reports them."
     )
-    update: Update = _declare_option(
-        parsers.read_update,
-        "all|changed|trial",
-        default=Update.NONE,
-        description="Replace recordings when a session ends without an error: all of its cassette, or only those of "
-        "changed requests. `llmproxy rerecord --changed`, `llmproxy changes` and `pytest --llmproxy-update` set it.",
-        has_flag=False,
-        again=False,
+    update: Update = Option(parsers.read_update, Update.NONE, "all|changed|trial", has_flag=False, again=False).explain(
+        "Replace recordings when a session ends without an error: all of its cassette, or only those of "
+        "changed requests. `llmproxy rerecord --changed`, `llmproxy changes` and `pytest --llmproxy-update` set it."
     )
-    max_cost: Decimal | None = _declare_option(
-        parsers.read_cost,
-        "USD",
-        default=None,
-        description="Maximum cost of live model calls. A call that might exceed it, or has no known price, is not "
-        "sent; recordings older than --max-age are then replayed.",
+    max_cost: Decimal | None = Option(parsers.read_cost, None, "USD").explain(
+        "Maximum cost of live model calls. A call that might exceed it, or has no known price, is not "
+        "sent; recordings older than --max-age are then replayed."
     )
-    change: tuple[str, ...] = _declare_option(
-        parsers.read_names,
-        "NAME",
-        default=(),
-        description="If update is `changed`: record only requests with this change, by its name in `llmproxy changes`.",
-        has_flag=False,
-        again=False,
+    change: tuple[str, ...] = Option(parsers.read_names, (), "NAME", has_flag=False, again=False).explain(
+        "If update is `changed`: record only requests with this change, by its name in `llmproxy changes`."
     )
-    faults: str = _declare_option(
-        parsers.read_text,
-        "FILE|PRESET",
-        default="",
-        description="Injected faults: a file, a preset, or a kind such as http-429 or reset@3 (in the third call). "
-        "`llmproxy faults` lists kinds and presets.",
-        again=False,
-        of_session=True,
+    faults: str = Option(parsers.read_text, "", "FILE|PRESET", again=False, of_session=True).explain(
+        "Injected faults: a file, a preset, or a kind such as http-429 or reset@3 (in the third call). "
+        "`llmproxy faults` lists kinds and presets."
     )
-    faults_seed: int | None = _declare_option(
-        parsers.read_seed,
-        "N",
-        default=None,
-        description="Random seed for fault injection; default: the seed of the faults file.",
-        again=False,
-        of_session=True,
+    faults_seed: int | None = Option(parsers.read_seed, None, "N", again=False, of_session=True).explain(
+        "Random seed for fault injection; default: the seed of the faults file."
     )
     forward: bool = _declare_switch(
         "Also serve as HTTPS_PROXY, for clients that cannot change their base URL: hosts of known "
         "providers are decrypted, all others tunnelled, or refused in replay."
     )
-    token: str = _declare_option(
-        parsers.read_text,
-        "SECRET",
-        default="",
-        description="Token that clients on other machines must send as x-llmproxy-token to use the control API.",
-        secret=True,
+    token: str = Option(parsers.read_text, "", "SECRET", secret=True).explain(
+        "Token that clients on other machines must send as x-llmproxy-token to use the control API."
     )
-    allow_host: tuple[str, ...] = _declare_option(
-        parsers.read_hosts,
-        "HOST",
-        default=(),
-        description="Host that clients may reach through the proxy even in replay; *.NAME is every host below it.",
+    allow_host: tuple[str, ...] = Option(parsers.read_hosts, (), "HOST").explain(
+        "Host that clients may reach through the proxy even in replay; *.NAME is every host below it."
     )
-    record_host: tuple[str, ...] = _declare_option(
-        parsers.read_hosts,
-        "HOST",
-        default=(),
-        description="Host of another HTTP service to record and replay, intercepted or under /HOST; *.NAME is every "
-        "host below it, * every host. Replay refuses requests that were not recorded.",
+    record_host: tuple[str, ...] = Option(parsers.read_hosts, (), "HOST").explain(
+        "Host of another HTTP service to record and replay, intercepted or under /HOST; *.NAME is every "
+        "host below it, * every host. Replay refuses requests that were not recorded."
     )
-    answer_to: tuple[str, ...] = _declare_option(
-        parsers.read_names,
-        "NAME",
-        default=(),
-        description="Further host name under which clients may address a proxy on a loopback port. Others are refused: "
-        "a web page could point its own name here.",
+    answer_to: tuple[str, ...] = Option(parsers.read_names, (), "NAME").explain(
+        "Further host name under which clients may address a proxy on a loopback port. Others are refused: "
+        "a web page could point its own name here."
     )
-    allow_origin: tuple[str, ...] = _declare_option(
-        parsers.read_origins,
-        "ORIGIN",
-        default=(),
-        description="Origin of web pages that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
-        "others are refused.",
+    allow_origin: tuple[str, ...] = Option(parsers.read_origins, (), "ORIGIN").explain(
+        "Origin of web pages that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
+        "others are refused."
     )
-    client_cert: Path | None = _declare_option(
-        parsers.read_optional_path,
-        "PATH",
-        default=None,
-        description="PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files.",
+    client_cert: Path | None = Option(parsers.read_optional_path, None, "PATH").explain(
+        "PEM file with certificate and key for upstreams that require mTLS, or a folder of HOST.pem files."
     )
     allow_live: bool = _declare_switch("Let clients of a replay proxy open sessions in modes that use the network.")
-    live: tuple[Channel, ...] = _declare_option(
-        parsers.read_channels,
-        "llm|mcp|http",
-        default=(),
-        description="Channel that uses its real providers or tools in mode replay, while other channels are replayed: "
+    live: tuple[Channel, ...] = Option(
+        parsers.read_channels, (), "llm|mcp|http", again=False, of_session=True, of_live=True
+    ).explain(
+        "Channel that uses its real providers or tools in mode replay, while other channels are replayed: "
         "llm tries another model or prompt on recorded tools. Live calls are recorded in their own cassette, "
-        "CASSETTE@live-N.",
-        again=False,
-        of_session=True,
-        of_live=True,
+        "CASSETTE@live-N."
     )
-    unknown_tool: UnknownTool = _declare_option(
-        parsers.read_unknown_tool,
-        "error|fail|live",
-        default=UnknownTool.ERROR,
-        description="With --live, for a tool call without a recording, or with other state-changing calls before it "
-        "than recorded: the model reads an error, the run fails, or the real tool is called.",
-        again=False,
-        of_session=True,
-        of_live=True,
+    unknown_tool: UnknownTool = Option(
+        parsers.read_unknown_tool, UnknownTool.ERROR, "error|fail|live", again=False, of_session=True, of_live=True
+    ).explain(
+        "With --live, for a tool call without a recording, or with other state-changing calls before it "
+        "than recorded: the model reads an error, the run fails, or the real tool is called."
     )
-    read_only: tuple[str, ...] = _declare_option(
-        parsers.read_name_patterns,
-        "NAME",
-        default=(),
-        description="With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
-        "so its calls may come in any order; * stands for any characters.",
-        again=False,
-        of_session=True,
-        of_live=True,
+    read_only: tuple[str, ...] = Option(
+        parsers.read_name_patterns, (), "NAME", again=False, of_session=True, of_live=True
+    ).explain(
+        "With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
+        "so its calls may come in any order; * stands for any characters."
     )
-    stub: Mapping[str, str] = _declare_option(
-        parsers.read_stub_table,
-        "HOST/PATH=KIND",
-        default={},
-        description="Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
-        "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters.",
+    stub: Mapping[str, str] = Option(parsers.read_stub_table, {}, "HOST/PATH=KIND").explain(
+        "Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
+        "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters."
     )
-    rate: Mapping[str, str] = _declare_option(
-        parsers.read_rates,
-        "[NAME=]N/s|min|h",
-        default={},
-        description="Maximum rate of live calls: 60/min for each provider, or openai=60/min for one. Further calls "
-        "wait; replayed calls do not count.",
+    rate: Mapping[str, str] = Option(parsers.read_rates, {}, "[NAME=]N/s|min|h").explain(
+        "Maximum rate of live calls: 60/min for each provider, or openai=60/min for one. Further calls "
+        "wait; replayed calls do not count."
     )
     match_credential: bool = _declare_switch(
         "Make a fingerprint of the caller's API key part of a request's identity, so that a wrong API key "
@@ -445,25 +333,16 @@ class Settings:
         "hit was not exact (bound or carried).",
         of_session=True,
     )
-    miss_status: int | None = _declare_option(
-        parsers.read_status,
-        "400|404|422|501|503",
-        default=None,
-        description="HTTP status of a miss; default: the status that each client handles best (404, 400, 422, 501).",
+    miss_status: int | None = Option(parsers.read_status, None, "400|404|422|501|503").explain(
+        "HTTP status of a miss; default: the status that each client handles best (404, 400, 422, 501)."
     )
-    max_request: int = _declare_option(
-        parsers.read_size,
-        "SIZE",
-        default=64 << 20,
-        description="Largest request body in bytes: replay refuses larger, auto and record forward them unrecorded.",
+    max_request: int = Option(parsers.read_size, 64 << 20, "SIZE").explain(
+        "Largest request body in bytes: replay refuses larger, auto and record forward them unrecorded."
     )
     quiet: bool = _declare_switch("Print misses and the summary only.", again=False, of_session=True)
     verbose: bool = _declare_switch("Log each step.", again=False, of_session=True)
-    normalize: Normalize = _declare_option(
-        read_normalize,
-        default=Normalize(),
-        description="Your own rules for parts of requests that do not count: ignore, scrub, packs.",
-        has_flag=False,
+    normalize: Normalize = Option(read_normalize, Normalize(), has_flag=False).explain(
+        "Your own rules for parts of requests that do not count: ignore, scrub, packs."
     )
 
     def __post_init__(self) -> None:

@@ -113,7 +113,7 @@ RUN_OPTION = """\
     )
 """
 SETTING = """\
-    loud: bool = _declare_option(parsers.read_truth, default=False, description="Say it louder.")
+    loud: bool = _declare_switch("Say it louder.")
 """
 COLUMN = """\
     Column("key", lambda row: row.key[:8]),
