@@ -212,9 +212,8 @@ def _read_host(word: str, *, patterns: bool = True) -> str:
 def _read_origin(word: str) -> str:
     found = word.lower().rstrip("/")
     if found not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", found):
-        raise ValueError(
-            f"{found!r} is not an origin: SCHEME://HOST[:PORT] (* stands for anything), null, or * for all"
-        )
+        msg = f"{found!r} is not an origin: SCHEME://HOST[:PORT] (* stands for anything), null, or * for all"
+        raise ValueError(msg)
     return found
 
 
@@ -281,9 +280,8 @@ def _read_url(value: object) -> str:
     except ValueError:  # a port that is no number, a broken IPv6 address
         good = False
     if not good or set(text) & set("?#@"):
-        raise ValueError(
-            f"{_quote_unless_secret(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
-        )
+        msg = f"{_quote_unless_secret(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
+        raise ValueError(msg)
     return text.rstrip("/")
 
 

@@ -92,10 +92,8 @@ def make_copy_folder(path: Path) -> None:
 def refuse_server(option: str, path: Path) -> None:
     """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
     if find_store_server(path) is not None:
-        raise SettingsError(
-            f"{option} needs a store in a file; this one is {show_store(path)}.",
-            hint="llmproxy pull NAME brings a cassette of it into a file.",
-        )
+        msg = f"{option} needs a store in a file; this one is {show_store(path)}."
+        raise SettingsError(msg, hint="llmproxy pull NAME brings a cassette of it into a file.")
 
 
 def store_exists(path: Path) -> bool:

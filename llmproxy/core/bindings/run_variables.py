@@ -110,9 +110,8 @@ def check_run_variable(
 ) -> RunVariable:
     """Return a run variable from a client's values. Raises BadRunVariable: a bad name, or neither text nor integer."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadRunVariable(
-            f"llmproxy: {name!r} cannot be the name of a run variable.", hint="Letters, digits, `_ . -`."
-        )
+        msg = f"llmproxy: {name!r} cannot be the name of a run variable."
+        raise BadRunVariable(msg, hint="Letters, digits, `_ . -`.")
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         raise BadRunVariable(f"llmproxy: the run variable {name} is {value!r}; it can be a text or a whole number.")
     texts = [value if isinstance(value, str) else str(value), other, tool, path]
@@ -120,9 +119,8 @@ def check_run_variable(
         if not isinstance(text, str) or len(text) > LONGEST_VALUE or "\0" in text:
             raise BadRunVariable(f"llmproxy: the run variable {name} is no text of at most {LONGEST_VALUE} characters.")
     if _ROOT.fullmatch(str(texts[0])):
-        raise BadRunVariable(
-            f"llmproxy: the run variable {name} is the root of the file system, which is in every path."
-        )
+        msg = f"llmproxy: the run variable {name} is the root of the file system, which is in every path."
+        raise BadRunVariable(msg)
     return RunVariable(name, *map(str, texts))
 
 

@@ -10,6 +10,7 @@ from llmproxy.core.bindings import (
     Bindings,
     BindScope,
     ExpectedMessages,
+    Fit,
     IdPair,
     IdPairs,
     RunVariable,
@@ -30,12 +31,8 @@ class BoundAnswer(NamedTuple):
     """A recorded answer with this run's values."""
 
     response: Response
-    names: tuple[str, ...]
-    """Bindings and volatile fields whose values differ, sorted."""
-    identities: tuple[IdPair, ...] = ()
-    """Ids that tools created, known once the answer is served."""
-    below: frozenset[str] = frozenset()
-    """Path variables below which the request names something with this run's value."""
+    fit: Fit
+    """Its ids are known once the answer is served."""
 
 
 @dataclass(slots=True)

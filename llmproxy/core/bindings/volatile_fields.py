@@ -135,9 +135,8 @@ def parse_volatile_field(value: object) -> VolatileField:
         raise BadVolatileField(f"llmproxy: a volatile field is a mapping with name, kind and tool; this is {value!r}.")
     known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}
     if unknown := sorted(map(str, value.keys() - known)):
-        raise BadVolatileField(
-            f"llmproxy: a volatile field has no {', '.join(unknown)}.", hint=f"It has: {', '.join(sorted(known))}."
-        )
+        msg = f"llmproxy: a volatile field has no {', '.join(unknown)}."
+        raise BadVolatileField(msg, hint=f"It has: {', '.join(sorted(known))}.")
     texts = {name: value.get(name, LINE if name == "at" else "") for name in known - {"noise"}}
     if wrong := sorted(name for name, text in texts.items() if not isinstance(text, str)):
         raise BadVolatileField(f"llmproxy: `{wrong[0]}` of a volatile field is {texts[wrong[0]]!r}; it must be a text.")
@@ -146,9 +145,8 @@ def parse_volatile_field(value: object) -> VolatileField:
         raise BadVolatileField(f"llmproxy: `noise` of a volatile field is {noise!r}; it is true or false.")
     field = VolatileField(noise=noise, **texts)
     if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", field.name):
-        raise BadVolatileField(
-            f"llmproxy: {field.name!r} cannot be the name of a volatile field.", hint="Letters, digits, `_ . -`."
-        )
+        msg = f"llmproxy: {field.name!r} cannot be the name of a volatile field."
+        raise BadVolatileField(msg, hint="Letters, digits, `_ . -`.")
     this = f"llmproxy: volatile field {field.name}"
     if field.kind not in KINDS:
         raise BadVolatileField(f"{this} is of kind {field.kind!r}.", hint=f"There are: {', '.join(KINDS)}.")

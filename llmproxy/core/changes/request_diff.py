@@ -78,7 +78,7 @@ def diff_requests(
     then = standing.recorded.client
     upgraded = then is not None and client is not None and then.name == client.name and then != client
     frames = get_client_frames(client) if upgraded else None
-    compared = _RequestDiff(standing, standing.request, now, client, recorded, present, frames, read_volatile)
+    compared = _RequestDiff(standing, now, client, recorded, present, frames, read_volatile)
     try:
         found = list(compared.iter_changes())
     except Refused as refused:
@@ -94,7 +94,6 @@ def diff_requests(
 @dataclass(slots=True)
 class _RequestDiff:
     standing: PlacedRecording
-    old_request: ParsedRequest
     now: ParsedRequest
     client: Client | None
     recorded: Mapping[str, AbstractSet[str]]
@@ -104,16 +103,16 @@ class _RequestDiff:
     read_volatile: ReadVolatile | None
 
     def iter_changes(self) -> Iterator[Change]:
-        was, now = self.old_request.canonical, self.now.canonical
+        was, now = self.standing.request.canonical, self.now.canonical
         if (was.variant, was.model) != (now.variant, now.model):
             raise Refused(NotCarried.MODEL, f"the path: {was.model or was.variant} -> {now.model or now.variant}")
         if was.kind != now.kind or was.refs != now.refs:
             raise Refused(NotCarried.REQUEST, "what the server keeps: the request names something else of it")
         yield from self._compare_system_texts() if self.frames is None else self._compare_frames(self.frames)
-        slots = {**self.old_request.slots, **self.now.slots}
+        slots = {**self.standing.request.slots, **self.now.slots}
         order: list[str | int] = [Kind.TOOL, Kind.MODEL, Kind.PARAMETER]
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
-            old, new = self.old_request.slots.get(slot), self.now.slots.get(slot)
+            old, new = self.standing.request.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
                 yield from self._compare_segments(slot, old, new)
         yield from self._compare_message_members()
@@ -121,10 +120,10 @@ class _RequestDiff:
         yield from self._compare_header_pairs("query", was.query, now.query)
 
     def _compare_system_texts(self) -> Iterator[Change]:
-        old, new = ([dump(each.value) for each in side.systems] for side in (self.old_request, self.now))
+        old, new = ([dump(each.value) for each in side.systems] for side in (self.standing.request, self.now))
         for i, j, at, to in iterate_edits(old, new):
             for n in range(max(j - i, to - at)):
-                before = self.old_request.systems[i + n] if i + n < j else None
+                before = self.standing.request.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
                 change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
                 if touches_varying_lines(change, self.standing.data):
@@ -171,8 +170,8 @@ class _RequestDiff:
 
     def build_segment_order_change(self) -> Change:
         """Return the change of requests whose segments are all equal: in order, or in the division into messages."""
-        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.old_request, self.now))
-        before, after = (digest_of([side.canonical.body.hex()]) for side in (self.old_request, self.now))
+        was, now = ("\n".join(each.path for each in side.slots.values()) for side in (self.standing.request, self.now))
+        before, after = (digest_of([side.canonical.body.hex()]) for side in (self.standing.request, self.now))
         hunks = (Hunk(1, ("one order",), ("another order",)),)
         name = "order and division of the request"
         return Change("order", name, was, now, before, after, hunks, self._build_origin(Author.CLIENT))
@@ -202,7 +201,7 @@ class _RequestDiff:
         if was[1] != now[1] or flags == [True, False]:
             raise Refused(NotCarried.RESULT, f"{name}: it is of another kind now")
         if self.read_volatile is not None and flags[0] == flags[1]:
-            call = self.old_request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
+            call = self.standing.request.slots.get((Kind.CALL, slot[2], 0))  # only if its id is that of a known answer
             asked = None if call is None else read_call(call.value).arguments
             (old_rest, values), (new_rest, _) = (self.read_volatile(tool, asked, text) for text in (before, after))
             answer = self.standing.recorded.answer
@@ -224,7 +223,7 @@ class _RequestDiff:
         The client's own lines are one change. Text between them is the project's or a tool's: it may change like any
         prompt in system text, but not in a user message.
         """
-        was, now = (_ClientFramedText.from_request(side, frames) for side in (self.old_request, self.now))
+        was, now = (_ClientFramedText.from_request(side, frames) for side in (self.standing.request, self.now))
         if was.own != now.own:
             yield self._client_change(FRAME, "the client's own text", "\n".join(was.own), "\n".join(now.own))
         gone, new = ([*(one.others - other.others).elements()] for one, other in ((was, now), (now, was)))
@@ -240,8 +239,8 @@ class _RequestDiff:
 
     def _compare_message_members(self) -> Iterator[Change]:
         """Compare the members next to the parts of messages: roles, names, types."""
-        for slot in {**self.old_request.members, **self.now.members}:
-            sides = [side.members.get(slot) for side in (self.old_request, self.now)]
+        for slot in {**self.standing.request.members, **self.now.members}:
+            sides = [side.members.get(slot) for side in (self.standing.request, self.now)]
             if sides[0] == sides[1]:
                 continue
             if self.frames is None or slot[1] not in self.frames.members:

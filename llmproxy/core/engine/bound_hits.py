@@ -302,7 +302,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             return decided
         if not isinstance(answer, Mismatch):
             call.state.put(answer)
-            call.answer.made, call.answer.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
+            call.answer.made, call.answer.told = answer.response, ((BOUND_HEADER, ", ".join(answer.fit.names)),)
             return decided
         call.state.put(_UnboundReason(f"the answer of recording #{slot.id}: {answer}"))
         if call.session.policy.writes:
@@ -312,7 +312,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def on_answer(self, call: Exchange, response: Response) -> Response:
         """Record the pairs of ids in a served answer and its request."""
         if (answer := call.state.get(BoundAnswer)) is not None:
-            self.bound.add_id_pairs(answer.identities, answer.below)
+            self.bound.add_id_pairs(answer.fit.identities, answer.fit.below)
         return response
 
     @override
@@ -325,10 +325,10 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def on_end(self, call: Exchange, record: Call) -> Call:
         answer = call.state.get(BoundAnswer)
-        if answer is None or record.decision is not Decision.REPLAY or not answer.names:
+        if answer is None or record.decision is not Decision.REPLAY or not answer.fit.names:
             return record
-        note = ", ".join(filter(None, (f"bound: {', '.join(answer.names)}", record.note)))
-        return record._replace(bound=answer.names, note=note)
+        note = ", ".join(filter(None, (f"bound: {', '.join(answer.fit.names)}", record.note)))
+        return record._replace(bound=answer.fit.names, note=note)
 
     @override
     def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
@@ -471,9 +471,7 @@ class BindingInterceptor(Interceptor[Exchange]):
 
     def _write_bound_answer(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
         response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
-        if isinstance(response, Mismatch):
-            return response
-        return BoundAnswer(response, found.fit.names, found.fit.identities, found.fit.below)
+        return response if isinstance(response, Mismatch) else BoundAnswer(response, found.fit)
 
     def _bind_exact_hit(
         self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
@@ -498,7 +496,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             *table.limited_to_own_paths.changed,
             *(each.name for each in bound.known if each.recorded != each.present),
         }
-        return BoundAnswer(result, tuple(sorted(names)))
+        return BoundAnswer(result, Fit(tuple(sorted(names)), ()))
 
 
 class BindingFeature(Feature):

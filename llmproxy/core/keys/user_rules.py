@@ -123,10 +123,8 @@ def parse_path(path: str) -> tuple[Step, ...]:
         else:
             steps.append((kind if kind == "deep" else "every" if kind in ("star", "every") else "name", text))
     if not steps or at < len(path):
-        raise SettingsError(
-            f"{WHERE}: {path!r} is not a path that ignore understands",
-            hint="Write $.a.b, $.a[*].b, $.a[0], $.* or $..name",
-        )
+        msg = f"{WHERE}: {path!r} is not a path that ignore understands"
+        raise SettingsError(msg, hint="Write $.a.b, $.a[*].b, $.a[0], $.* or $..name")
     return tuple(steps)
 
 
