@@ -41,15 +41,15 @@ class ToolLineOutcome(NamedTuple):
     """Seconds until an empty line polls for waiting answers; 0 if none wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ModePolicy:
     """The behaviour of a mode. Code checks the policy, never the mode's name."""
 
     does: str
     """Description in `--help`, after the mode's name."""
-    plays: PlayScope = PlayScope.NOTHING
     on_miss: Decision
     """Decision for a request without a recording that may be replayed."""
+    plays: PlayScope = PlayScope.NOTHING
     writes: bool = False
     """Whether it writes to the store."""
     alone: bool = False
@@ -82,43 +82,29 @@ class Mode(StrEnum):
 
     REPLAY = (
         "replay",
-        ModePolicy(
-            does="serves recordings only",
-            plays=PlayScope.ALL,
-            on_miss=Decision.REFUSE,
-            reaches_network=False,
-            vcr="none",
-        ),
+        ModePolicy("serves recordings only", Decision.REFUSE, plays=PlayScope.ALL, reaches_network=False, vcr="none"),
     )
     AUTO = (
         "auto",
-        ModePolicy(
-            does="records what is missing",
-            plays=PlayScope.GOOD,
-            on_miss=Decision.RECORD,
-            writes=True,
-            vcr="new_episodes",
-        ),
+        ModePolicy("records what is missing", Decision.RECORD, plays=PlayScope.GOOD, writes=True, vcr="new_episodes"),
     )
     RECORD = (
         "record",
-        ModePolicy(
-            does="records everything again", on_miss=Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"
-        ),
+        ModePolicy("records everything again", Decision.RECORD, writes=True, alone=True, anew=True, vcr="all"),
     )
     ONCE = (
         "once",
         ModePolicy(
-            does="records a new cassette and replays it afterwards",
+            "records a new cassette and replays it afterwards",
+            Decision.RECORD,
             plays=PlayScope.GOOD,
-            on_miss=Decision.RECORD,
             writes=True,
             alone=True,
             vcr="once",
-            complete=ModePolicy(does="replays", plays=PlayScope.ALL, on_miss=Decision.REFUSE),
+            complete=ModePolicy("replays", Decision.REFUSE, plays=PlayScope.ALL),
         ),
     )
-    PASSTHROUGH = "passthrough", ModePolicy(does="forwards without recording", on_miss=Decision.PASS)
+    PASSTHROUGH = "passthrough", ModePolicy("forwards without recording", Decision.PASS)
 
 
 VCR_MODES = {mode.policy.vcr: mode for mode in Mode if mode.policy.vcr}
