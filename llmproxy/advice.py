@@ -175,19 +175,15 @@ def explain_missing(error: BaseException) -> MachineError | None:
     return MachineError(f"this needs the package {module}, which is not installed here.", hint=install_command(extra))
 
 
-def describe_upgrade() -> str:
-    """Describe how to install a newer version."""
-    return describe_upgrade_by_direct_url(_read_direct_url_json())
-
-
 def build_url_requirement(noted: str, *extras: str) -> str:
     """Return the requirement that the installer recorded in `direct_url.json`; empty for an index."""
     named = f"{NAME}[{','.join(extras)}]" if extras else NAME
     return f"{named} @ {where}" if (where := parse_install_url(noted)) else named
 
 
-def describe_upgrade_by_direct_url(noted: str) -> str:
-    """Describe how to install a version newer than the one that the installer recorded."""
+def describe_upgrade(noted: str | None = None) -> str:
+    """Describe how to install a version newer than the installed one; `noted`: its `direct_url.json`."""
+    noted = _read_direct_url_json() if noted is None else noted
     if not parse_install_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
     typed = (

@@ -196,12 +196,14 @@ class _HaltReading(Exception):
 
 
 class Limits(NamedTuple):
-    """Limits of reading."""
+    """Limits of reading one kind of file, and its unquoted texts."""
 
     size: int
     """Maximum characters."""
     aliased: int
     """Maximum values added by the aliases of one file."""
+    plain: Callable[[str], object] | None = None
+    """Converter of unquoted texts, in place of the core schema."""
 
 
 SUITE = Limits(MAX_BYTES, 300_000)
@@ -232,12 +234,11 @@ def read_documents(
     *,
     empty_hint: str = "",
     limits: Limits = SUITE,
-    plain: Callable[[str], object] | None = None,
 ) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a YAML text with their places, without empty documents in between.
 
     Errors go to `problems`, doubtful values to `doubts`. Parsing stops at a syntax error. `empty_hint` describes the
-    expected content of an empty file; `plain` converts unquoted texts that the core schema leaves as texts.
+    expected content of an empty file.
     """
     text = _decode_file(content, name, problems)
     if text is None:
@@ -246,38 +247,29 @@ def read_documents(
         _refuse_size(len(text), name, limits.size, problems)
         return []
     documents: list[tuple[object, YamlPlace]] = []
-    maker = _ValueBuilder(text, name, problems, Problems() if doubts is None else doubts, limits.aliased, plain)
+    maker = _ValueBuilder(text, name, problems, Problems() if doubts is None else doubts, limits)
     try:
         for value, place in maker.documents():
             if value is not None:
                 documents.append((value, place))
+        if not documents:
+            said = "the file is empty" if not text.strip() else "the file holds nothing but comments"
+            problems.add(YamlPlace(name, 1, 1), said, empty_hint)
     except _HaltReading:
-        return documents
+        pass
     except yaml.MarkedYAMLError as error:
         _explain_error(error, text, name, problems)
-        return documents
     except yaml.YAMLError as error:
         at = text[: getattr(error, "position", 0) or 0]
         place = YamlPlace(name, at.count("\n") + 1, len(at) - at.rfind("\n"))
         problems.add(place, f"this is no YAML: {getattr(error, 'reason', error)}", "save the file as UTF-8 text")
-        return documents
-    if not documents:
-        said = "the file is empty" if not text.strip() else "the file holds nothing but comments"
-        problems.add(YamlPlace(name, 1, 1), said, empty_hint)
     return documents
 
 
-def read_document(
-    content: bytes | str,
-    name: str,
-    *,
-    empty_hint: str = "",
-    limits: Limits = SUITE,
-    plain: Callable[[str], object] | None = None,
-) -> Any:
+def read_document(content: bytes | str, name: str, *, empty_hint: str = "", limits: Limits = SUITE) -> Any:
     """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
     problems = Problems()
-    documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits, plain=plain)
+    documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits)
     if not problems and len(documents) > 1:
         problems.add(documents[1][1], "a second document begins here")
     problems.raise_if_any()
@@ -344,16 +336,8 @@ def _explain_error(error: yaml.MarkedYAMLError, text: str, name: str, problems: 
 class _ValueBuilder:
     """Builder of values from the events of one file."""
 
-    def __init__(
-        self,
-        text: str,
-        name: str,
-        problems: Problems,
-        doubts: Problems,
-        most_aliased: int,
-        plain: Callable[[str], object] | None,
-    ) -> None:
-        self.most_aliased, self.plain_text = most_aliased, plain
+    def __init__(self, text: str, name: str, problems: Problems, doubts: Problems, limits: Limits) -> None:
+        self.limits = limits
         self.name, self.problems, self.doubts = name, problems, doubts
         self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self.anchors: dict[str, tuple[Any, int]] = {}
@@ -410,8 +394,8 @@ class _ValueBuilder:
             )
         made, size = self.anchors[event.anchor]
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
-        if self.aliased > self.most_aliased:
-            said = f"the aliases of the file expand to more than {self.most_aliased:,} values"
+        if self.aliased > self.limits.aliased:
+            said = f"the aliases of the file expand to more than {self.limits.aliased:,} values"
             raise self.build_halt(event, said, "split it")
         return made
 
@@ -497,8 +481,8 @@ class _ValueBuilder:
         return made
 
     def resolve_plain(self, event: Any, text: str) -> object:
-        if self.plain_text is not None:
-            return self.plain_text(text)
+        if self.limits.plain is not None:
+            return self.limits.plain(text)
         if text and text[0] not in _TYPED_FIRST_CHARACTERS:
             return text
         if _NULL.fullmatch(text):

@@ -25,7 +25,7 @@ from llmproxy.core.secrets.secret_kinds import SHORTEST
 from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.canonical_json import LossyJson, dump, parse, parse_json
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
-from llmproxy.core.traffic.json_diff import Difference, clip, count_differences, list_differences
+from llmproxy.core.traffic.json_diff import Difference, clip, list_differences, list_unequal_values
 from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, SWITCHING, Frame, encode_frames
 from llmproxy.errors import printable
 from llmproxy.protocol import SHOWN_KEY
@@ -160,7 +160,7 @@ def _measure_distance(old: CanonicalFrame, new: CanonicalFrame) -> int:
         return _ENOUGH + 1
     if old.tree.get("type") != new.tree.get("type"):
         return _ENOUGH
-    return min(_ENOUGH, 1 + count_differences(old.tree, new.tree, _ENOUGH))
+    return min(_ENOUGH, 1 + len(list_unequal_values(old.tree, new.tree, _ENOUGH)))
 
 
 MISMATCH = 4404

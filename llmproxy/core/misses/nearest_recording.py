@@ -33,7 +33,6 @@ from llmproxy.core.traffic.json_diff import (
     classify_volatile,
     count_common_prefix,
     count_common_suffix,
-    count_differences,
     is_volatile_value,
     list_unequal_values,
 )
@@ -311,7 +310,7 @@ def _count_differences(old: Canonical, new: Canonical) -> int:
     outside: int = sum(getattr(old, name) != getattr(new, name) for name in (*_OUTSIDE, "headers", "query"))
     if old.tree is None or new.tree is None:
         return outside + int(old.body != new.body)
-    return outside + count_differences(old.tree, new.tree, COUNTED)
+    return outside + len(list_unequal_values(old.tree, new.tree, COUNTED))
 
 
 def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
@@ -506,7 +505,7 @@ def _count_remaining(old: Canonical, new: Canonical, rules: Rules) -> int:
     except SettingsError:  # a path that our rules cannot express
         return _MOST
     left, right = (apply_rules(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))
-    return count_differences(left, right, _MOST)
+    return len(list_unequal_values(left, right, _MOST))
 
 
 def _write_toml(rules: Rules) -> str:

@@ -168,11 +168,6 @@ def list_unequal_values(old: object, new: object, limit: int) -> list[Raw]:
     return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
 
 
-def count_differences(old: object, new: object, limit: int) -> int:
-    """Return the number of differences, at most `limit`; faster than building them."""
-    return sum(1 for _ in islice(_TreeComparison().compare("$", old, new, 0), limit))
-
-
 def encode_strictly(value: object) -> str:
     """Return a text that is equal only for the same JSON (unlike ``==``: True is not 1)."""
     try:

@@ -194,7 +194,7 @@ def load_yaml(text: str, name: str) -> Any:
     from llmproxy.yaml_reader import Limits, SuiteProblems, read_document
 
     try:
-        return read_document(text, name, limits=Limits(*_SIZES), plain=_parse_plain)
+        return read_document(text, name, limits=Limits(*_SIZES, _parse_plain))
     except SuiteProblems as error:
         raise CassetteCorrupt(f"{error.problems[0]}.") from error
     except ValueError as error:
