@@ -170,7 +170,7 @@ def _learn_fields(
             break
         if _demote_id_to_count(outcome, learned):
             continue
-        new = _FieldLearner(now, recorded, present, known, [each.field for each in learned], outside=outside).lessons
+        new = _FieldLearner(now, recorded, present, known, outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
             break
         learned += new
@@ -196,14 +196,7 @@ class _FieldLearner(RequestComparison):
     """A comparison that records which volatile fields are missing, and continues as if they were known."""
 
     def __init__(
-        self,
-        bindings: Bindings,
-        recorded: object,
-        present: object,
-        known: IdPairs | None,
-        before: Sequence[VolatileField],
-        *,
-        outside: bool,
+        self, bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
     ) -> None:
         leaves = pair_bodies(recorded, present).leaves
         reading = VolatileFieldReader(bindings)
@@ -211,8 +204,6 @@ class _FieldLearner(RequestComparison):
         super().__init__(bindings, IdPairs((*reading.found, *(known or ()))), None)
         self.lessons: list[LearnedField] = []
         self._outside = outside
-        self._known = [*bindings.fields, *before]
-        self._taken = {field.name for field in self._known}
         self.visit(leaves)
 
     # -- leaves
@@ -317,7 +308,7 @@ class _FieldLearner(RequestComparison):
         for pair in self.bindings.pairs:
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
-        field = next((each for each in self._known if each.name == name), None)
+        field = next((each for each in self.bindings.fields if each.name == name), None)
         if field is not None and fits_kind(field.kind, text):
             return f"{{:{field.kind}}}"
         return "{:word}"
@@ -331,13 +322,12 @@ class _FieldLearner(RequestComparison):
         if any(
             (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
             and bare in ("", each.kind)
-            for each in self._known
+            for each in self.bindings.fields
         ):
             return False  # it is known already and does not fit
-        name = name_volatile_field(before, called, value.kind, tool, self._taken)
+        taken = {each.name for each in self.bindings.fields}
+        name = name_volatile_field(before, called, value.kind, tool, taken)
         field = VolatileField(name, value.kind, tool, at, before, arguments)
-        self._taken.add(name)
-        self._known.append(field)
         self.lessons.append(LearnedField(field, value.recorded, value.present, place.path))
         self.bindings = with_volatile_fields(self.bindings, [field])
         if field.is_id:
