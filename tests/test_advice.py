@@ -345,9 +345,8 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     (tmp_path / "x.whl").touch()
     for each in (clone, tmp_path / "x.whl"):
         assert build_url_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
-    assert describe_upgrade(noted(clone.as_uri())).endswith(
-        f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
-    )
+    typed = f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
+    assert describe_upgrade(noted(clone.as_uri())).endswith(typed)
 
 
 def test_a_repository_is_named_with_its_revision() -> None:

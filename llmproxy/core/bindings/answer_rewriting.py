@@ -410,9 +410,7 @@ class AnswerRewriter:
         return changes
 
     def _list_text_changes(self, text: str, place: str, piece: Piece | None) -> Iterator[TextEdit]:
-        found: list[TextEdit] = [
-            TextEdit(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find_matches(text)
-        ]
+        found = [TextEdit(*each[:3], each.identity.name) for each in self._tokens.find_matches(text)]
         for each in found:
             self._check_quoting(text, each, place, piece)
         is_argument = piece is not None and bool(piece.inner)

@@ -125,10 +125,13 @@ class _RequestDiff:
             for n in range(max(j - i, to - at)):
                 before = self.standing.request.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
-                change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
-                if touches_varying_lines(change, self.standing.data):
-                    raise Refused(NotCarried.DATA, f"{change}: other recordings say something else there")
-                yield change
+                yield self._build_system_change(before, after)
+
+    def _build_system_change(self, before: Segment | None, after: Segment | None) -> Change:
+        change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
+        if touches_varying_lines(change, self.standing.data):
+            raise Refused(NotCarried.DATA, f"{change}: other recordings say something else there")
+        return change
 
     def _compare_segments(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         segment = old or new
@@ -180,13 +183,10 @@ class _RequestDiff:
         if old is None or new is None:
             raise Refused(NotCarried.HISTORY, f"{name} is {'new' if old is None else 'gone'}")
         was, now = read_call(old.value), read_call(new.value)
-        if was == now:
-            if dump(drop_ids(old.value)) != dump(drop_ids(new.value)):
-                yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
-            return
-        if was.name != now.name or not extends_arguments(now.arguments, was.arguments):
+        if was != now and (was.name != now.name or not extends_arguments(now.arguments, was.arguments)):
             raise self._build_refusal(NotCarried.HISTORY, Kind.CALL, old, new, name)
-        yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
+        if was != now or dump(drop_ids(old.value)) != dump(drop_ids(new.value)):
+            yield self._build_change(Kind.CALL, old, new, f"call of {was.name}", Author.CLIENT)
 
     def _compare_result(self, slot: Slot, name: str, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         if old is None or new is None:
@@ -232,10 +232,7 @@ class _RequestDiff:
             raise Refused(NotCarried.RESULT, f"between the client's own lines: {found[:_SHOWN]!r} is {said}")
         for texts in zip_longest(gone, new):
             before, after = (None if text is None else Segment(Kind.SYSTEM, "", "", text) for text in texts)
-            change = self._build_change(Kind.SYSTEM, before, after, "system prompt")
-            if touches_varying_lines(change, self.standing.data):
-                raise Refused(NotCarried.DATA, f"{change}: other recordings say something else there")
-            yield change
+            yield self._build_system_change(before, after)
 
     def _compare_message_members(self) -> Iterator[Change]:
         """Compare the members next to the parts of messages: roles, names, types."""
