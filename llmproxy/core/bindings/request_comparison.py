@@ -43,11 +43,9 @@ from llmproxy.core.bindings.leaf_places import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.shell_listings import (
-    BRANCH,
     LISTING,
-    USER,
-    find_git_user_and_branch,
     find_listing_parts,
+    list_shell_output_gaps,
     remove_llmproxy_files,
     remove_llmproxy_git_status,
 )
@@ -349,7 +347,10 @@ class RequestComparison(LeafPairVisitor):
 
     def list_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
         """Return the gaps of a recorded text: listings, then volatile fields, then ids, then run variables."""
-        gaps = self._list_shell_output_gaps(recorded) if place.zone is Zone.RESULT else []
+        gaps = list[TextGap]()
+        if place.zone is Zone.RESULT:  # fields are anchored behind listings
+            values, elsewhere = self.bindings.values, "cwd" in self.bindings.changed
+            gaps = list_shell_output_gaps(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
         if fields := list_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_volatile_matches(fields, call, recorded, self._names, self.mask_call_arguments)
@@ -377,13 +378,6 @@ class RequestComparison(LeafPairVisitor):
         return self.bindings.agent_forms.find_matches(
             recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
         )
-
-    def _list_shell_output_gaps(self, recorded: str) -> list[TextGap]:
-        """Return the gaps of folder, user and branch in listings and git output; fields are anchored behind them."""
-        values = self.bindings.values
-        gaps = [*find_listing_parts(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
-        gaps += find_git_user_and_branch(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
-        return sorted(gaps, key=lambda gap: gap.start)
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.field

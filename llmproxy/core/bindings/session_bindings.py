@@ -13,11 +13,13 @@ from llmproxy.core.bindings import (
     Fit,
     IdPair,
     IdPairs,
+    Mismatch,
     RunVariable,
     VolatileField,
     create_expectations,
     dump_run_variables,
     load_run_variables,
+    rewrite_answer,
 )
 from llmproxy.core.bindings.bound_lookup_key import UserTextEnds
 from llmproxy.core.bindings.volatile_learning import LearnedField
@@ -89,6 +91,11 @@ class SessionBindings:
         if (known := self._expected.get(table)) is None:
             known = self._expected[table] = create_expectations(table)
         return known
+
+    def build_answer(self, table: Bindings, fit: Fit, recorded: Response) -> BoundAnswer | Mismatch:
+        """Return a recording's answer with this run's values."""
+        response = rewrite_answer(table, fit, recorded, self.known)
+        return response if isinstance(response, Mismatch) else BoundAnswer(response, fit)
 
     def _forget_bindings(self) -> None:
         self._tables.clear()

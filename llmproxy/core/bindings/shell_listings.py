@@ -16,7 +16,7 @@ A colleague's commit keeps the colleague's name. Only lines of git count: elsewh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from llmproxy.core.bindings.text_alignment import TextGap
@@ -117,6 +117,18 @@ def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str
         either = _compile_alternatives(*branch)
         for place in re.finditer(_ON_BRANCH.format(re.escape(branch[0])), text, re.MULTILINE):
             yield TextGap(place.end() - len(branch[0]), place.end(), free=either, name=BRANCH)
+
+
+def list_shell_output_gaps(
+    text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
+) -> list[TextGap]:
+    """Return the gaps of folder, user and branch in listings and git output, in order.
+
+    `values` are recorded and present run variables by name; `git_user` is this run's.
+    """
+    gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
+    gaps += find_git_user_and_branch(text, values.get(USER, ("", git_user)), values.get(BRANCH))
+    return sorted(gaps, key=lambda gap: gap.start)
 
 
 def list_git_users(text: str) -> dict[str, list[int]]:

@@ -28,7 +28,6 @@ from llmproxy.core.bindings import (
     find_captured_fields,
     fit_request,
     rebind_exact_answer,
-    rewrite_answer,
 )
 from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
 from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
@@ -470,8 +469,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
     def _write_bound_answer(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
-        response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
-        return response if isinstance(response, Mismatch) else BoundAnswer(response, found.fit)
+        return self.bound.build_answer(found.table, found.fit, store.response(slot.id))
 
     def _bind_exact_hit(
         self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]

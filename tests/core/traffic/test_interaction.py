@@ -18,7 +18,6 @@ from llmproxy.core.traffic.json_diff import (
     classify_volatile,
     clip,
     count_common_prefix,
-    count_differences,
     is_volatile_value,
     list_differences,
 )
@@ -170,10 +169,8 @@ def test_equal_trees_have_none(tree: object) -> None:
 
 @given(JSON_DIFFERENCES, JSON_DIFFERENCES)
 def test_unequal_trees_have_some(old: object, new: object) -> None:
-    """Whatever is unequal is reported, and the count agrees with the list."""
-    found = list_differences(old, new, 100)
-    assert bool(found) or old == new
-    assert count_differences(old, new, 100) == len(found)
+    """Whatever is unequal is reported."""
+    assert list_differences(old, new, 100) or old == new
 
 
 @pytest.mark.parametrize(("old", "new", "found"), [
