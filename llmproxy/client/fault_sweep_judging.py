@@ -1,7 +1,7 @@
 """Fault sweeps: the same run repeated, each time with one injected fault at one call of its recording.
 
     plan_trials(calls, kinds) -> Trial ...      the faults that apply to the calls of an undisturbed run
-    run each trial                            `fault_sweep_runner` for a command; suites do it themselves
+    run each trial                            `cli.parts.fault_sweep` for a command; suites do it themselves
     judge_trial(trial, went, baseline)        the agent's reaction: recovered, went on, gave up, hung ...
     format_findings(findings)                 the table
 

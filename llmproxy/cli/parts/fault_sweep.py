@@ -1,35 +1,64 @@
-"""``llmproxy run --faults sweep``: run the command repeatedly, with one injected fault each."""
+"""``llmproxy run --faults sweep``: run the command undisturbed first, then with one fault each, several at a time.
+
+Each run is a session of its own at one proxy, and replays the same cassette. The command's output is captured, not
+shown; a run that exceeds its time is killed with all its processes. Two undisturbed runs come first, the second in
+parallel with others like the trials: if they differ, the trials run one at a time.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import stat
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from llmproxy.amounts import format_count, format_seconds
 from llmproxy.cli.parts.options import advise_record, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
+from llmproxy.client.control import ControlError
 from llmproxy.client.fault_sweep_judging import (
     SweepFinding,
+    SweepRun,
+    Trial,
+    find_failure_message,
     findings_to_json,
     format_findings,
+    give_bound_hits_recorded_keys,
+    judge_trial,
+    plan_trials,
     select_kinds,
     summarize_findings,
 )
-from llmproxy.client.fault_sweep_runner import Sweep, SweepOptions, SweepSession
-from llmproxy.client.proxy_process import ProxyHandle, find_program
-from llmproxy.errors import Exit, SettingsError
+from llmproxy.client.proxy_process import ensure_proxy, find_program, kill_group, to_exit_code
+from llmproxy.core.faults import FaultKind
+from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.server_store_path import show_store
 from llmproxy.settings import Loaded
+
+MOST_KEPT = 1 << 20
+"""Maximum compared bytes of a run's output."""
+PATIENCE, TIMES = 20.0, 5.0
+"""Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
+
+
+class SweepImpossible(MachineError):
+    """The undisturbed run cannot serve as a baseline."""
+
+    code = "llmproxy_sweep"
 
 
 def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
@@ -41,52 +70,177 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     find_program(asked.command, env)
     if asked.options.json is not None:
         write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
-    declared, tools = asked.list_run_variables(env), find_agent_tools(asked, env)
-    flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-    jobs = asked.options.jobs or os.cpu_count() or 1
+    named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
+    same = [
+        f"--{name} {shlex.quote(value)}"
+        for name, value in named.items()
+        if loaded.sources[name].was_typed(environment=False)
+    ]
+    typed = " ".join([asked.run_line, "--faults FAULT", *same, "--", shlex.join(asked.command)])
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
-
-        def open_trial(proxy: ProxyHandle, number: int, faults: Mapping[str, Any]) -> SweepSession:
-            report = proxy.control.open_session(
-                f"sweep-{os.getpid()}-{number}",
-                cassette=loaded.settings.cassette,
-                mode="replay",
-                upstreams=(tools.config.upstreams or None) if tools else None,
-                run_variables=declared,
-                faults=faults,
-                patience=10.0,
-            )
-            own = Path(tempfile.mkdtemp(dir=folder))
-            mine, _ = redirect_tools(asked, tools, proxy.url, report.name, own)
-            plan = plan_environment(proxy, report, env, mine, Path(folder))
-            return SweepSession(report.name, mine.command, plan.apply_to(env))
-
-        swept = SweepOptions(
-            options=start_options(flags, forward=asked.options.intercept),
-            env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
-            open=open_trial,
-            kinds=kinds,
-            jobs=jobs,
-            patience=asked.options.patience,
-            stdin=read_stdin(),
-            tell=make_progress_printer(),
-            started_by=asked.run_line,
-            record=advise_record(loaded),
-        )
-        run = Sweep(swept)
-        named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
-        same = [
-            f"--{name} {shlex.quote(value)}"
-            for name, value in named.items()
-            if loaded.sources[name].was_typed(environment=False)
-        ]
-        typed = " ".join([asked.run_line, "--faults FAULT", *same, "--", shlex.join(asked.command)])
+        sweep = Sweep(asked, loaded, env, kinds, Path(folder))
         try:
-            run.run()
+            sweep.run()
         except KeyboardInterrupt:
-            print_findings(run.findings, typed, asked.options.json)
+            print_findings(sweep.findings, typed, asked.options.json)
             return Exit.INTERRUPTED
-    return print_findings(run.findings, typed, asked.options.json)
+    return print_findings(sweep.findings, typed, asked.options.json)
+
+
+class Sweep:
+    def __init__(
+        self, asked: RunArguments, loaded: Loaded, env: Mapping[str, str], kinds: Sequence[FaultKind], folder: Path
+    ) -> None:
+        """`folder` takes the files of the proxy and of the runs. Raises SettingsError."""
+        self._asked, self._loaded, self._env, self._kinds, self._folder = asked, loaded, env, kinds, folder
+        self._declared, self._tools = asked.list_run_variables(env), find_agent_tools(asked, env)
+        self._stdin, self._tell = read_stdin(), make_progress_printer()
+        self._opened = itertools.count(1)
+        self._patience = asked.options.patience or 10 * PATIENCE
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._guard, self._ended = threading.Lock(), False
+        self._bound: set[int | None] = set()
+        """Recordings that were bound in some run."""
+        self.findings: list[SweepFinding] = []
+        self.baseline: list[SweepRun] = []
+
+    def run(self) -> None:
+        """Run the sweep. Raises SweepImpossible, MachineError; after KeyboardInterrupt `findings` has those so far."""
+        asked = self._asked
+        flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
+        options = start_options(flags, forward=asked.options.intercept)
+        env = {name: value for name, value in self._env.items() if not name.startswith("LLMPROXY_FAULTS")}
+        log = self._folder / "proxy.log"
+        with ensure_proxy(options, env, log=log, started_by=asked.run_line) as self._proxy:
+            self.baseline = [self._run_undisturbed()]
+            trials = plan_trials(self.baseline[0].calls, self._kinds)
+            wanted = asked.options.jobs or os.cpu_count() or 1
+            jobs = self._compare_undisturbed(max(1, min(wanted, len(trials))))
+            longest = max(each.seconds for each in self.baseline)
+            self._patience = asked.options.patience or max(PATIENCE, TIMES * longest)
+            calls = len({(trial.key, trial.occurrence) for trial in trials})
+            self._tell(
+                f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
+                f"without faults it takes {format_seconds(longest)}"
+            )
+            self._play_trials(trials, jobs)
+
+    def _run_undisturbed(self) -> SweepRun:
+        """Return a successful undisturbed run. Raises SweepImpossible."""
+        went = self._run_once({})
+        missed = next((call for call in went.calls if call.miss), None)
+        if missed is not None:
+            error = SweepImpossible(
+                f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare "
+                "with.",
+                hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {advise_record(self._loaded)}",
+            )
+            error.exit_code = Exit.MISS
+            raise error
+        if not went.calls:
+            raise SweepImpossible(
+                "undisturbed, the command asked the proxy nothing: there is no call to break.",
+                hint="llmproxy doctor -- COMMAND",
+            )
+        if went.hung or went.failed:
+            said = f"did not end within {format_seconds(went.seconds)}" if went.hung else f"fails: {went.failed}"
+            raise SweepImpossible(f"undisturbed, the command {said}; a sweep needs one that ends well.")
+        return went
+
+    def _compare_undisturbed(self, jobs: int) -> int:
+        """Run undisturbed again, in parallel like the trials; return the possible parallelism."""
+        alone = [(call.key, call.occurrence) for call in self.baseline[0].calls]
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                more = list(pool.map(lambda _: self._run_undisturbed(), range(jobs)))
+            except SweepImpossible:
+                if jobs == 1:
+                    raise
+                more = []
+        if more and all(
+            sorted((c.key or "", c.occurrence or 0) for c in each.calls) == sorted((k or "", o or 0) for k, o in alone)
+            for each in more
+        ):
+            self.baseline += more
+            return jobs
+        if jobs == 1:
+            raise SweepImpossible("two undisturbed runs ask differently: what a fault does cannot be told from that.")
+        self._tell("sweep: several runs at once disturb each other; one at a time, then")
+        return self._compare_undisturbed(1)
+
+    def _play_trials(self, trials: Sequence[Trial], jobs: int) -> None:
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                pending = [pool.submit(self._run_trial, trial) for trial in trials]
+                for number, found in enumerate(pending, 1):
+                    self.findings.append(found.result())
+                    self._tell(f"\r{number}/{len(trials)}")
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                with self._guard:
+                    self._ended = True
+                    for each in list(self._children):
+                        kill_group(each)
+                raise
+
+    def _run_trial(self, trial: Trial) -> SweepFinding:
+        return judge_trial(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
+
+    def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
+        """Run the command in a session of its own."""
+        control, asked = self._proxy.control, self._asked
+        opened = control.open_session(
+            f"sweep-{os.getpid()}-{next(self._opened)}",
+            cassette=self._loaded.settings.cassette,
+            mode="replay",
+            upstreams=(self._tools.config.upstreams or None) if self._tools else None,
+            run_variables=self._declared,
+            faults=faults or {"faults": []},
+            patience=10.0,
+        )
+        own = Path(tempfile.mkdtemp(dir=self._folder))
+        mine, _ = redirect_tools(asked, self._tools, self._proxy.url, opened.name, own)
+        plan = plan_environment(self._proxy, opened, self._env, mine, self._folder)
+        try:
+            since = time.monotonic()
+            code, out, err, hung = self._run_child(mine.command, plan.apply_to(self._env))
+            seconds = time.monotonic() - since
+            calls = give_bound_hits_recorded_keys(control.calls(opened.name), self._bound)
+        finally:
+            with suppress(ControlError):
+                control.close_session(opened.name)
+        failed, crashed = find_failure_message(out, err, code) if code else ("", False)
+        return SweepRun(calls=calls, seconds=seconds, said=out, failed=failed, crashed=crashed, hung=hung)
+
+    def _run_child(self, command: Sequence[str], env: Mapping[str, str]) -> tuple[int, str, str, bool]:
+        """Run the command; returns exit code, output, errors, and whether it was killed."""
+        with self._guard:
+            if self._ended:
+                raise KeyboardInterrupt
+            popen = subprocess.Popen(  # noqa: S603 - the user's own words
+                command,
+                env=env,
+                stdin=subprocess.PIPE if self._stdin is not None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._children.add(popen)
+        hung = False
+        try:
+            try:
+                out, err = popen.communicate(self._stdin, timeout=self._patience)
+            except subprocess.TimeoutExpired:
+                hung = True
+                kill_group(popen)
+                out, err = popen.communicate()
+        finally:
+            self._children.discard(popen)
+        return to_exit_code(popen.returncode), _decode_tail(out), _decode_tail(err), hung
+
+
+def _decode_tail(data: bytes) -> str:
+    return data[-MOST_KEPT:].decode("utf-8", "replace")
 
 
 def read_stdin() -> bytes | None:
