@@ -12,6 +12,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,17 +68,17 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
-    host = _make_backend(asked, asked.name or choose_server_name(asked.command, places), env)
-    gc.enable()  # `__main__` put it off
-    own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
-    shim = StdioProxy(asked.command, own, host, make_line_writer())
-    try:
-        return shim.serve(lambda size: os.read(0, size))
-    except KeyboardInterrupt:
-        return 0
+    with _open_backend(asked, asked.name or choose_server_name(asked.command, places), env) as host:
+        gc.enable()  # `__main__` put it off
+        own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
+        shim = StdioProxy(asked.command, own, host, make_line_writer())
+        try:
+            return shim.serve(lambda size: os.read(0, size))
+        except KeyboardInterrupt:
+            return 0
 
 
-def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
+def _open_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> AbstractContextManager[ShimBackend]:
     secrets = [
         value
         for name, value in env.items()
@@ -86,17 +87,17 @@ def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> Sh
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.mcp_shim.shim_deciders import EngineShimBackend, ProxyShimBackend
+    from llmproxy.client.tools.mcp_shim.shim_deciders import ProxyShimBackend, open_engine_backend
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
+        return nullcontext(ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets))
     from llmproxy.core.providers.hosts import add_env_upstreams
     from llmproxy.settings import load
 
-    return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+    return open_engine_backend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
 
 
 _RUNNERS = frozenset({
