@@ -32,7 +32,6 @@ from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
-from llmproxy.mitm.http1.request_handling import LOOK
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
@@ -323,25 +322,9 @@ class Recorder(WebSocketHooks):
         else:
             self._proxy.report_abandoned(exchange)
 
-    async def request_prepared(self, asked: tuple[Exchange, bytes]) -> None:
-        """Redact a large body on a thread, while others are served."""
-        await asyncio.to_thread(self._proxy.engine.prepare, *asked)
-
-    async def store_server_awaited(self, exchange: Exchange) -> None:
-        """Wait on a thread for the store's server; if it stays unreachable, the request is refused."""
-        try:
-            await asyncio.to_thread(self._proxy.engine.wait_for_store_server)
-        except LLMProxyError as error:
-            exchange.decision, exchange.error = Decision.REFUSE, error
-
-    async def shared_answer_awaited(self, exchange: Exchange) -> None:
-        """Wait until the call whose answer is shared has ended, or until it is this request's turn to be sent."""
-        while exchange.answer.awaited:  # noqa: ASYNC110 - the writer's thread says it
-            await asyncio.sleep(LOOK)
-
-    async def tool_storing_awaited(self, stored: asyncio.Future[str]) -> None:
-        """Wait for a running storing, so that the layer can answer the shim."""
-        await asyncio.wait([stored])
+    async def awaited(self, job: Callable[[], Awaitable[object]]) -> None:
+        """Run the job for which a layer waits."""
+        await job()
 
     def _build_unreachable(self, exchange: Exchange, cause: str, *, connected: bool = True) -> UpstreamError:
         what = "did not answer" if connected else "could not be reached"

@@ -217,12 +217,9 @@ class ForkInterceptor(Interceptor[Exchange]):
 
     def __init__(self, parts: EngineParts, session: Session, forking: ForkState) -> None:
         self._parts, self._session, self.forking = parts, session, forking
+        self.leased_cassette = None if forking.child is None else (forking.child, 1)
 
     # -- the session
-
-    @property
-    def leased_cassette(self) -> tuple[str, int] | None:
-        return None if self.forking.child is None else (self.forking.child, 1)
 
     def on_restart(self) -> None:
         self.forking.restart()

@@ -87,20 +87,14 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _begin_child_cassette(self) -> None:
         living, sessions = self.living, self._parts.state.sessions
         store, living.child = sessions.lease_child_cassette(living.parent[0], None, kind="live")
+        self.leased_cassette = child = living.child, 1
+        self.id_source = child if living.is_live(Channel.LLM) else None
         live = ", ".join(sorted(living.asked.channels))
         fork = Fork(living.child, living.parent[0], 1, why=f"live: {live}", live=live)
         store_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
         living.again = living.begun = False
 
     # -- the session
-
-    @property
-    def leased_cassette(self) -> tuple[str, int]:
-        return self.living.child, 1
-
-    @property
-    def id_source(self) -> tuple[str, int] | None:
-        return self.leased_cassette if self.living.is_live(Channel.LLM) else None
 
     def on_restart(self) -> None:
         self.living.restart()
@@ -114,8 +108,8 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Store pending interactions; delete the child's row if it is empty."""
         if (store := self._parts.state.stores.opened) is not None:
             self._store_waiting(store)
-            if not store.has_recordings(*self.leased_cassette):
-                delete_fork_row(store, *self.leased_cassette)
+            if not store.has_recordings(self.living.child, 1):
+                delete_fork_row(store, self.living.child)
 
     def find_unstored_call(self, seq: int) -> Interaction | None:
         return self.living.made.get(seq)

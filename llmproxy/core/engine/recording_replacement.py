@@ -50,6 +50,7 @@ class ReplacementInterceptor(Interceptor[Exchange]):
         self.replaced = False
         """Whether the new recordings replaced the old ones."""
         self.staged: Place = f"{session.cassette}{STAGED}", session.sample
+        self.save_target = self.leased_cassette = self.staged
         store = self._state.sessions.store(Mode.RECORD)
         if store is None:
             raise AssertionError("a recording session without a store")
@@ -61,12 +62,6 @@ class ReplacementInterceptor(Interceptor[Exchange]):
     @property
     def old_cassette(self) -> Place:
         return self._session.cassette, self._session.sample
-
-    @property
-    def save_target(self) -> Place:
-        return self.staged
-
-    leased_cassette = save_target
 
     def on_session_end(self) -> None:
         """Replace the old recordings if the session was closed by its opener and nothing in it failed."""
@@ -146,10 +141,6 @@ class ReaskInterceptor(ReplacementInterceptor):
         """Whether a call was not sent, since --max-cost might not be enough."""
         self._new: list[Message] = []
         """New answers."""
-
-    @property
-    def id_source(self) -> Place:
-        return self.old_cassette
 
     @override
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:

@@ -146,6 +146,12 @@ class Interceptor[C]:
     """Whether a call that cannot be read completely must not be sent upstream."""
     reads_answers: ClassVar[bool] = False
     """Whether `on_answer` is called for every hit, or only if the answer is read anyway."""
+    leased_cassette: tuple[str, int] | None = None
+    """Cassette and sample that only this session may record, if not its own."""
+    save_target: tuple[str, int] | None = None
+    """Cassette and sample for the session's answers, if not its own."""
+    id_source: tuple[str, int] | None = None
+    """Cassette and sample whose answers created the ids in requests, if not the session's own."""
 
     # -- a call, on the way in
 
@@ -216,21 +222,6 @@ class Interceptor[C]:
         return record
 
     # -- the session
-
-    @property
-    def leased_cassette(self) -> tuple[str, int] | None:
-        """Cassette and sample that only this session may record, if not its own."""
-        return None
-
-    @property
-    def save_target(self) -> tuple[str, int] | None:
-        """Cassette and sample for the session's answers, if not its own."""
-        return None
-
-    @property
-    def id_source(self) -> tuple[str, int] | None:
-        """Cassette and sample whose answers created the ids in requests, if not the session's own."""
-        return None
 
     def replays_channel(self, channel: Channel) -> bool:
         return True

@@ -20,7 +20,7 @@ import logging
 import re
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events, layer
@@ -37,6 +37,7 @@ from llmproxy.mitm.client_sockets import is_peer_gone
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import (
     LOOK,
+    AwaitedHook,
     ClientConnectionState,
     Commands,
     Ending,
@@ -68,13 +69,6 @@ PATIENCE = 2.0
 LONGEST_TOOL_CALL = 1 << 30
 """Maximum bytes of a shim's call: the longest line that it passes on (`client.tools.mcp_shim`), as JSON."""
 _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
-
-
-@dataclass
-class ToolStoringAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """An answer is being stored, and the shim that reported it waits (`Recorder.tool_storing_awaited`)."""
-
-    stored: asyncio.Future[str]
 
 
 def is_shim_call(head: Head) -> bool:
@@ -113,7 +107,7 @@ class OwnRequestAnswerer:
                 return
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
         if (stored := proxy.take_latest_store()) is not None:
-            yield ToolStoringAwaitedHook(stored)
+            yield AwaitedHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
         yield from self._send_answer(head, status, (("content-type", kind),), data)

@@ -12,9 +12,12 @@ finish is handed to the layer with its state.
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 from typing import Protocol
 
 from mitmproxy.connection import Client
@@ -191,25 +194,10 @@ Commands = layer.CommandGenerator[None]
 
 
 @dataclass
-class RequestPreparedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """A large body is redacted on a thread, and the request waits (`Recorder.request_prepared`)."""
+class AwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """A layer waits for a job, while other connections are served (`Recorder.awaited`)."""
 
-    asked: tuple[Exchange, bytes]
-    """The request with its body."""
-
-
-@dataclass
-class StoreServerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The store's server is unreachable, and the request waits for it (`Recorder.store_server_awaited`)."""
-
-    exchange: Exchange
-
-
-@dataclass
-class SharedAnswerAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """The request shares the answer of another one, and waits for it (`Recorder.shared_answer_awaited`)."""
-
-    exchange: Exchange
+    job: Callable[[], Awaitable[object]]
 
 
 Ending = layer.CommandGenerator[bool]
@@ -217,6 +205,20 @@ Ending = layer.CommandGenerator[bool]
 
 LOOK = 0.01
 """Seconds between two polls of an awaited condition."""
+
+
+async def _wait_for_store_server(proxy: ProxyContext, exchange: Exchange) -> None:
+    """Wait on a thread for the store's server; if it stays unreachable, the request is refused."""
+    try:
+        await asyncio.to_thread(proxy.engine.wait_for_store_server)
+    except LLMProxyError as error:
+        exchange.decision, exchange.error = Decision.REFUSE, error
+
+
+async def _wait_for_shared_answer(exchange: Exchange) -> None:
+    """Wait until the call whose answer is shared has ended, or until it is this request's turn to be sent."""
+    while exchange.answer.awaited:  # noqa: ASYNC110 - the writer's thread says it
+        await asyncio.sleep(LOOK)
 
 
 class LayerState(Enum):
@@ -274,17 +276,18 @@ class ClientConnectionState:
         """
         exchange = self.incoming.exchange
         if exchange is not None and self.proxy.engine.is_long(exchange, body):
-            yield RequestPreparedHook((exchange, body))
+            # A large body is redacted on a thread; `decide_request` follows.
+            yield AwaitedHook(partial(asyncio.to_thread, self.proxy.engine.prepare, exchange, body))
         try:
             exchange = self.incoming.decide_request(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet
-            if exchange is None:
+            if self.incoming.exchange is None:
                 raise
-            exchange.request.body = None
-            yield StoreServerAwaitedHook(exchange)
+            self.incoming.exchange.request.body = None
+            yield AwaitedHook(partial(_wait_for_store_server, self.proxy, self.incoming.exchange))
             exchange = self.incoming.decide_request(body)
         if exchange.answer.awaited:
-            yield SharedAnswerAwaitedHook(exchange)
+            yield AwaitedHook(partial(_wait_for_shared_answer, exchange))
         return exchange
 
     def start_time_limit(self, seconds: float) -> Commands:
