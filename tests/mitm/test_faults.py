@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.bindings import check_run_variable, dump_run_variables
 from llmproxy.core.engine.fault_injection import FaultFeature
-from llmproxy.core.faults import KINDS, FaultNeeds
+from llmproxy.core.faults import KINDS
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision
 from tests.mitm.rig import Rig, connected, recorded
@@ -218,7 +218,7 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
     [
         name
         for name, kind in KINDS.items()
-        if kind.needs is FaultNeeds.NOTHING and name not in ("refused", "tls-failure") and Channel.LLM in kind.channels
+        if not kind.needs_answer and name not in ("refused", "tls-failure") and Channel.LLM in kind.channels
     ],
 )
 def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:

@@ -31,7 +31,7 @@ from llmproxy.core.faults.fault_choice import (
     matches_rule_filters,
 )
 from llmproxy.core.faults.parsing import PRESETS
-from llmproxy.core.faults.rules import FaultNeeds, FaultRule, Faults, FaultTarget
+from llmproxy.core.faults.rules import FaultRule, Faults, FaultTarget
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
@@ -337,7 +337,7 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
     chosen = [call for call in left if matches_rule_filters(rule, call)]
     if not chosen:
         return "no recording is chosen by all of its words together"
-    if rule.kind.needs is FaultNeeds.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
+    if rule.kind.needs_answer and all(rule.kind.do(call, rule.values) is None for call in chosen):
         return "no recorded answer has anything to do it to"
     if numbers := rule.numbers.get("call"):
         which = ", ".join(map(str, sorted(numbers)))

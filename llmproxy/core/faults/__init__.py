@@ -15,9 +15,9 @@ A *kind* is a row of a table (`kinds`) with a function from a call and its param
 from llmproxy.core.faults.fault_choice import Faulting
 from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, parse_session_faults, read_faults, read_preset
-from llmproxy.core.faults.rules import FaultKind, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
+from llmproxy.core.faults.rules import FaultKind, FaultRule, Faults, FaultTarget, Symptom
 
 __all__ = [
-    "KINDS", "PRESETS", "BadFaults", "FaultKind", "FaultNeeds", "FaultRule", "FaultTarget", "Faulting", "Faults",
+    "KINDS", "PRESETS", "BadFaults", "FaultKind", "FaultRule", "FaultTarget", "Faulting", "Faults",
     "Symptom", "load_faults", "parse_session_faults", "read_faults", "read_preset",
 ]  # fmt: skip

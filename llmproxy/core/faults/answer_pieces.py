@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from llmproxy.core.dialects.streams import detect_framing
+from llmproxy.core.faults.rules import FaultKind, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -75,6 +76,32 @@ def with_pieces(
         ending=Ending.CUT if cut else Ending.COMPLETE,
         head_offset=scale_offset(response.head_offset, speed) if head is None else head,
     )
+
+
+ChangePieces = Callable[[FaultTarget, Response, list[Chunk], Values], Sequence[Chunk] | None]
+"""Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
+
+
+_NO_VALUES: Values = {}
+
+
+def build_piece_kind(
+    name: str, about: str, sound: str, change: ChangePieces, *takes: Parameter, streamed: bool = False,
+    cut: bool = False, reset: bool = False, sweep: Values | None = _NO_VALUES,
+) -> FaultKind:  # fmt: skip
+    """Return a kind that sends other pieces of an answer, or (`streamed`) of a stream.
+
+    `cut`: without a proper end; `reset`: with a reset of the connection after them.
+    """
+
+    def do(call: FaultTarget, values: Values) -> Symptom | None:
+        answer = call.answer()
+        if answer is None or (streamed and not is_streamed(answer)):
+            return None
+        pieces = change(call, answer, time_pieces(answer, call.speed), values)
+        return None if pieces is None else Symptom(with_pieces(answer, pieces, call.speed, cut=cut), reset)
+
+    return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
 
 
 def split_after_piece(pieces: Sequence[Chunk], number: float) -> tuple[list[Chunk], list[Chunk]]:

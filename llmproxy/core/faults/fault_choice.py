@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_response
-from llmproxy.core.faults.rules import TEXTS, Fault, FaultNeeds, FaultRule, Faults, FaultTarget, Symptom
+from llmproxy.core.faults.rules import TEXTS, Fault, FaultRule, Faults, FaultTarget, Symptom
 from llmproxy.core.mcp_messages import find_called_tool
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel
 from llmproxy.core.providers.routing import family_of
@@ -61,7 +61,7 @@ class Faulting:
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose_faults(self.faults, call, injected=injected, numbers=self._number_call(call, request)):
-            later = fault.kind.needs is FaultNeeds.ANSWER and call.recording is None
+            later = fault.kind.needs_answer and call.recording is None
             broken = None if later else fault.kind.do(call, fault.rule.values)
             if later or broken is not None:
                 self._meets_fault[request] += 1

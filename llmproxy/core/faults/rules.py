@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from llmproxy.core.providers.provider_table import Family
@@ -16,15 +15,6 @@ from llmproxy.protocol import Channel
 
 ALWAYS = 1 << 30
 """Value of `times: always`: no retry of the request gets its recorded answer."""
-
-
-class FaultNeeds(StrEnum):
-    """Precondition of a kind of fault."""
-
-    NOTHING = "nothing"
-    """It replaces the answer: no request is sent."""
-    ANSWER = "an answer"
-    """It changes the answer, the recorded one or the provider's."""
 
 
 class Parameter(NamedTuple):
@@ -100,7 +90,9 @@ class FaultKind:
     """Expected behaviour of a correct agent."""
     do: Break
     takes: tuple[Parameter, ...] = ()
-    needs: FaultNeeds = FaultNeeds.NOTHING
+    needs_answer: bool = False
+    """Whether it changes the answer, the recorded one or the provider's; False: it replaces it, and none is sent for.
+    """
     channels: tuple[str, ...] = (Channel.LLM, Channel.HTTP)
     """Channels to which it applies; MCP only if a rule names it, unless there is no other."""
     transports: tuple[str, ...] = ("http",)

@@ -13,7 +13,7 @@ from llmproxy.core.dialects.conversation import read_response
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
-from llmproxy.core.faults.rules import FaultKind, FaultNeeds, FaultTarget, Symptom, Values
+from llmproxy.core.faults.rules import FaultKind, FaultTarget, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, without
 
@@ -47,7 +47,7 @@ def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
         pieces = [Chunk(at, each.data) for each in made.chunks]
         return Symptom(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
 
-    return FaultKind(name, about, sound, do, needs=FaultNeeds.ANSWER, again=False)
+    return FaultKind(name, about, sound, do, needs_answer=True, again=False)
 
 
 def _halve(text: str) -> str:

@@ -13,6 +13,7 @@ from llmproxy.core.dialects.codecs import find_operation_codec, get_dialect
 from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.faults.answer_pieces import (
     MICROSECONDS,
+    build_piece_kind,
     get_framing,
     is_streamed,
     scale_offset,
@@ -21,7 +22,7 @@ from llmproxy.core.faults.answer_pieces import (
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.faults.rules import CHUNK, FaultKind, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
@@ -43,63 +44,36 @@ FIRST_BYTE = "é".encode()[:1]
 """First byte of a two-byte character."""
 
 
-def _reset_after(call: FaultTarget, values: Values) -> Symptom | None:
-    if (answer := call.answer()) is None:
+def _cut_frame(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+    sent, left = split_after_piece(pieces, values["chunk"])
+    return [*sent, *(replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1])]
+
+
+def _cut_character(_call: FaultTarget, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+    if not answer.body:
         return None
-    sent, _ = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
-    return Symptom(with_pieces(answer, sent, call.speed, cut=True), reset=True)
-
-
-def _cut_frame(call: FaultTarget, values: Values) -> Symptom | None:
-    if (answer := call.answer()) is None:
-        return None
-    sent, left = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
-    half = [replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1]]
-    return Symptom(with_pieces(answer, [*sent, *half], call.speed, cut=True))
-
-
-def _cut_character(call: FaultTarget, values: Values) -> Symptom | None:
-    answer = call.answer()
-    if answer is None or not answer.body:
-        return None
-    sent, left = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
+    sent, left = split_after_piece(pieces, values["chunk"])
     wide = ((n, at) for n, each in enumerate(left) for at, byte in enumerate(each.data) if byte >= 0xC0)
     found = None if get_framing(answer) == "aws" else next(wide, None)  # the first multi-byte character
     if found is None:  # only ASCII: cut inside a character that was not there
         half = left[0].data[: max(1, len(left[0].data) // 2)]
-        return Symptom(with_pieces(answer, [*sent, replace(left[0], data=half + FIRST_BYTE)], call.speed, cut=True))
+        return [*sent, replace(left[0], data=half + FIRST_BYTE)]
     number, at = found
-    last = replace(left[number], data=left[number].data[: at + 1])
-    return Symptom(with_pieces(answer, [*sent, *left[:number], last], call.speed, cut=True))
+    return [*sent, *left[:number], replace(left[number], data=left[number].data[: at + 1])]
 
 
-def _end_early(call: FaultTarget, values: Values) -> Symptom | None:
-    answer = call.answer()
-    if answer is None or not is_streamed(answer):
-        return None
-    sent, _ = split_between_pieces(time_pieces(answer, call.speed), values["chunk"])
-    return Symptom(with_pieces(answer, sent, call.speed))
-
-
-def _send_error_event(call: FaultTarget, values: Values) -> Symptom | None:
-    answer = call.answer()
-    if answer is None or not is_streamed(answer):
-        return None
-    sent, left = split_between_pieces(time_pieces(answer, call.speed), values["chunk"])
-    event = write_error_event(call, answer, len(sent))
-    at = (left or sent)[0].offset if left or sent else 0
-    return Symptom(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))
+def _send_error_event(call: FaultTarget, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+    sent, left = split_between_pieces(pieces, values["chunk"])
+    return [*sent, Chunk(left[0].offset if left else 0, write_error_event(call, answer, len(sent)))]
 
 
 def _delay_pieces(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
     return [Chunk(each.offset + round(seconds * MICROSECONDS), each.data) for each in pieces]
 
 
-def _stall_stream(call: FaultTarget, values: Values) -> Symptom | None:
-    if (answer := call.answer()) is None:
-        return None
-    sent, left = split_after_piece(time_pieces(answer, call.speed), values["chunk"])
-    return Symptom(with_pieces(answer, [*sent, *_delay_pieces(left, values["seconds"])], call.speed))
+def _stall_stream(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+    sent, left = split_after_piece(pieces, values["chunk"])
+    return [*sent, *_delay_pieces(left, values["seconds"])]
 
 
 def _delay_start(call: FaultTarget, values: Values) -> Symptom | None:
@@ -112,12 +86,9 @@ def _delay_start(call: FaultTarget, values: Values) -> Symptom | None:
     return Symptom(with_pieces(answer, pieces, call.speed, head=head))
 
 
-def _slow_down_tokens(call: FaultTarget, values: Values) -> Symptom | None:
-    answer = call.answer()
-    if answer is None or not is_streamed(answer) or len(pieces := time_pieces(answer, call.speed)) < 2:
-        return None
-    slow = [late for number, each in enumerate(pieces) for late in _delay_pieces([each], number * values["seconds"])]
-    return Symptom(with_pieces(answer, slow, call.speed))
+def _slow_down_tokens(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+    late = (_delay_pieces([each], number * values["seconds"])[0] for number, each in enumerate(pieces))
+    return list(late) if len(pieces) > 1 else None
 
 
 _WHOLE = "does not use the partial answer: retries, or reports that the answer was cut"
@@ -144,37 +115,39 @@ ROWS = (
     FaultKind(
         "slow-start", "the first event, or the whole body, is `seconds` late",
         "waits until its own timeout, then retries or reports the timeout", _delay_start,
-        (Parameter("seconds", 10, "seconds to wait"),), FaultNeeds.ANSWER, sweep=None,
+        (Parameter("seconds", 10, "seconds to wait"),), needs_answer=True, sweep=None,
     ),
-    FaultKind(
+    build_piece_kind(
         "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
         "continues to read, because data still arrives", _slow_down_tokens,
-        (Parameter("seconds", 0.5, "seconds between two events"),), FaultNeeds.ANSWER, sweep=None,
+        Parameter("seconds", 0.5, "seconds between two events"), streamed=True, sweep=None,
     ),
-    FaultKind(
+    build_piece_kind(
         "stall", "the answer pauses for `seconds` after `chunk` events, then continues",
         "stops at its own timeout, and retries or reports it; never waits forever", _stall_stream,
-        (Parameter("seconds", 30, "seconds of silence"), CHUNK), FaultNeeds.ANSWER, sweep={"seconds": 5},
+        Parameter("seconds", 30, "seconds of silence"), CHUNK, sweep={"seconds": 5},
     ),
-    FaultKind(
-        "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE, _reset_after, (CHUNK,),
-        FaultNeeds.ANSWER,
+    build_piece_kind(
+        "reset-after", "the connection is reset after `chunk` events of the answer", _WHOLE,
+        lambda _call, _answer, pieces, values: split_after_piece(pieces, values["chunk"])[0], CHUNK, cut=True,
+        reset=True,
     ),
-    FaultKind(
+    build_piece_kind(
         "cut-frame", "the connection ends in the middle of an event, after `chunk` complete events", _WHOLE, _cut_frame,
-        (CHUNK,), FaultNeeds.ANSWER,
+        CHUNK, cut=True,
     ),
-    FaultKind(
+    build_piece_kind(
         "cut-character", "the connection ends inside the first multi-byte character after `chunk` events",
-        _WHOLE, _cut_character, (CHUNK,), FaultNeeds.ANSWER,
+        _WHOLE, _cut_character, CHUNK, cut=True,
     ),
-    FaultKind(
+    build_piece_kind(
         "early-end", "a stream ends normally after `chunk` events, without the provider's last ([DONE], message_stop)",
-        "notices that the end is missing, and does not use the partial answer", _end_early, (CHUNK,), FaultNeeds.ANSWER,
+        "notices that the end is missing, and does not use the partial answer",
+        lambda _call, _answer, pieces, values: split_between_pieces(pieces, values["chunk"])[0], CHUNK, streamed=True,
     ),
-    FaultKind(
+    build_piece_kind(
         "error-event", "a stream ends after `chunk` events, with the provider's own error event",
-        "does not use the partial answer: retries, or reports the provider's error", _send_error_event,
-        (CHUNK,), FaultNeeds.ANSWER,
+        "does not use the partial answer: retries, or reports the provider's error", _send_error_event, CHUNK,
+        streamed=True,
     ),
 )  # fmt: skip

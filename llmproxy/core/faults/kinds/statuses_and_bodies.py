@@ -15,8 +15,14 @@ from llmproxy.core.dialects.answers import dump_json
 from llmproxy.core.dialects.codecs import REASONS, FailedCall, get_operation_codec, write_failure
 from llmproxy.core.dialects.streams import iter_frames, write_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS
-from llmproxy.core.faults.answer_pieces import get_framing, split_after_piece, time_pieces, with_pieces
-from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultNeeds, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.faults.answer_pieces import (
+    build_piece_kind,
+    get_framing,
+    split_after_piece,
+    time_pieces,
+    with_pieces,
+)
+from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultTarget, Parameter, Symptom, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
@@ -94,21 +100,14 @@ def _halve_text(text: bytes) -> bytes:
     return text[: max(1, len(text) // 2)] if text else text
 
 
-def _malform_json(call: FaultTarget, values: Values) -> Symptom | None:
-    answer = call.answer()
-    if answer is None or not answer.body:
+def _malform_json(_call: FaultTarget, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+    if not answer.body:
         return None
-    kind, pieces = get_framing(answer), time_pieces(answer, call.speed)
     if len(pieces) == 1:
-        return Symptom(with_pieces(answer, [replace(pieces[0], data=_halve_text(pieces[0].data))], call.speed))
+        return [replace(pieces[0], data=_halve_text(pieces[0].data))]
     sent, left = split_after_piece(pieces, values["chunk"])
-    broken = replace(left[0], data=edit_piece(kind, left[0].data, _halve_text))
-    return Symptom(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
-
-
-def _empty_body(call: FaultTarget, _values: Values) -> Symptom | None:
-    answer = call.answer()
-    return None if answer is None else Symptom(with_pieces(answer, [], call.speed))
+    broken = replace(left[0], data=edit_piece(get_framing(answer), left[0].data, _halve_text))
+    return [*sent, broken, *left[1:]]
 
 
 # -- usage
@@ -162,20 +161,18 @@ _NO_JSON = "reports that the answer is unreadable, or retries"
 _COUNT = "continues: it treats the usage as unknown, not as 0, and decides nothing by it"
 
 BODIES = (
-    FaultKind(
-        "malformed-json", "status 200 with truncated JSON; in a stream one truncated event, after `chunk` "
-        "others", _NO_JSON,
-        _malform_json, (CHUNK,), FaultNeeds.ANSWER,
+    build_piece_kind(
+        "malformed-json", "status 200 with truncated JSON; in a stream one truncated event, after `chunk` others",
+        _NO_JSON, _malform_json, CHUNK,
     ),
-    FaultKind("empty-body", "status 200 with an empty body", _NO_JSON, _empty_body, needs=FaultNeeds.ANSWER),
+    build_piece_kind("empty-body", "status 200 with an empty body", _NO_JSON, lambda *_: []),
     FaultKind(
         "no-usage", "the answer without token counts", _COUNT,
-        lambda call, _values: _change_json(call, _remove_usage), needs=FaultNeeds.ANSWER,
+        lambda call, _values: _change_json(call, _remove_usage), needs_answer=True,
     ),
     FaultKind(
         "wrong-usage", "the answer with wrong token counts: `factor` times the recorded ones", _COUNT,
         lambda call, values: _change_json(call, lambda value: _falsify_usage(value, values["factor"])),
-        (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), FaultNeeds.ANSWER,
-        sweep=None,
+        (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), needs_answer=True, sweep=None,
     ),
 )  # fmt: skip

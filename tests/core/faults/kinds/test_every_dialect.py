@@ -13,7 +13,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending, list_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
-from llmproxy.core.faults import KINDS, FaultNeeds, FaultTarget, Symptom
+from llmproxy.core.faults import KINDS, FaultTarget, Symptom
 from llmproxy.core.faults.answer_pieces import is_streamed
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -28,7 +28,7 @@ FAMILIES: dict[str, Family] = {
 TEXT = Message("assistant", "Grüße aus Oslo, dort regnet es.")
 TOOL = Message("assistant", "", (ToolCall("call_123456", "get_weather", '{"city":"Oslo","unit":"celsius"}'),))
 USED = {"prompt_tokens": 15, "completion_tokens": 4, "total_tokens": 19}
-DONE_TO_ANSWERS = [name for name, kind in KINDS.items() if kind.needs is FaultNeeds.ANSWER]
+DONE_TO_ANSWERS = [name for name, kind in KINDS.items() if kind.needs_answer]
 
 
 class Case(NamedTuple):
