@@ -17,6 +17,7 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
@@ -124,7 +125,7 @@ class RecordReplay:
         proxy = self._built.proxy
         await end_connections(proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
         unused = proxy.engine.questions.count_unused()
-        notes = proxy.engine.features.list_notes()
+        notes = proxy.engine.get_feature(FaultFeature).explain_idle_rules().values()
         await self._built.close()
         for text in notes:
             log.warning("llmproxy: %s", text)

@@ -24,6 +24,7 @@ from urllib.parse import unquote_to_bytes
 from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, printable, remove_prefix
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
@@ -160,7 +161,8 @@ class ConnectInterceptor:
     def _inject_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Make the following handshake fail if an injected fault says so."""
         self._proxy.without_tls.discard(client.id)
-        if (call := self._proxy.engine.features.on_tls_handshake(host, port, user)) is not None:
+        faults = self._proxy.engine.get_feature(FaultFeature)
+        if (call := faults.on_tls_handshake(host, port, user)) is not None:
             self._proxy.without_tls.add(client.id)
             self._proxy.on_call(call)
 

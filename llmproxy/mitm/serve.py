@@ -25,6 +25,7 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
+from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.sessions.change_trials import get_state_path
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
@@ -152,7 +153,8 @@ async def close_and_report(
 ) -> int | None:
     """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()
-    unused, notes = built.proxy.engine.questions.count_unused(), built.proxy.engine.features.list_notes()
+    engine = built.proxy.engine
+    unused, notes = engine.questions.count_unused(), engine.get_feature(FaultFeature).explain_idle_rules().values()
     await built.close()  # what is still being stored counts too
     for text in notes:
         report.note(text)

@@ -272,7 +272,7 @@ def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Pat
     with Rig("replay", tape, faults="unknown-tool") as rig:
         assert rig.ask(chat("hi")).headers["x-llmproxy-cache"] == "hit"
         rig.wait_idle()
-        assert rig.proxy.engine.features.get_feature(FaultFeature).explain_idle_rules() == {
+        assert rig.proxy.engine.get_feature(FaultFeature).explain_idle_rules() == {
             1: "fault unknown-tool (rule 1) met no call: none of the calls that it chooses came"
         }
     rules = tmp_path / "f.yaml"

@@ -228,7 +228,7 @@ def _declare_variables(engine: Engine, call: RoutedRequest) -> Json:
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
     session, declared = engine.sessions.get_session(call.name), parse_run_variables(call.body["run_variables"])
-    engine.features.get_feature(BindingFeature).declare_variables(session, declared)
+    engine.get_feature(BindingFeature).declare_variables(session, declared)
     return build_session_report(engine, session)
 
 
@@ -243,7 +243,7 @@ def _set_faults(engine: Engine, call: RoutedRequest) -> Json:
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), parse_control_faults(call.body["faults"], **seed)
     again = bool(parse_flag(call.body.get("again"), "again"))
-    engine.features.get_feature(FaultFeature).change_faults(session, given, again=again)
+    engine.get_feature(FaultFeature).change_faults(session, given, again=again)
     return _list_faults(engine, call)
 
 
@@ -256,7 +256,7 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
     known = session.find_interceptor(FaultInterceptor)
     none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
     told = none if known is None else known.build_report().get("faults", none)
-    return _add_idle_reasons(told, engine.features.get_feature(FaultFeature).explain_idle_rules(session))
+    return _add_idle_reasons(told, engine.get_feature(FaultFeature).explain_idle_rules(session))
 
 
 def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
@@ -271,7 +271,7 @@ def _enable_learning(engine: Engine, call: RoutedRequest) -> Json:
     `replay` only. From now on a request that misses is compared with the unused recordings. If exactly one differs only
     in values that tools created, it is answered, and these values are listed here.
     """
-    engine.features.get_feature(BindingFeature).enable_learning(engine.sessions.get_session(call.name))
+    engine.get_feature(BindingFeature).enable_learning(engine.sessions.get_session(call.name))
     return _list_learned_fields(engine, call)
 
 
@@ -322,7 +322,7 @@ def _close_session(engine: Engine, call: RoutedRequest) -> Json:
     last = build_session_report(engine, session)
     if after is not None:
         last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
-    if idle := engine.features.get_feature(FaultFeature).explain_idle_rules(session):
+    if idle := engine.get_feature(FaultFeature).explain_idle_rules(session):
         last["faults"] = _add_idle_reasons(last["faults"], idle)
     interrupted = bool(parse_flag(call.body.get("interrupted"), "interrupted"))
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)

@@ -90,4 +90,4 @@ class AbandonedFeature(Feature):
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if session.settings.mode.policy.writes and has_answers_left_by_client(store, session.cassette, session.sample):
-            self.parts.state.sessions.features.add_interceptor(session, AbandonedAnswerInterceptor(self.parts))
+            self.parts.state.sessions.add_interceptor(session, AbandonedAnswerInterceptor(self.parts))

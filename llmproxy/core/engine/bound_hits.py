@@ -504,10 +504,7 @@ class BindingFeature(Feature):
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
-        self._requests = RecordedRequestCache(parts.state.config)
-
-    def clear_caches(self) -> None:
-        self._requests.clear()
+        self.requests = RecordedRequestCache(parts.state.config)
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
         """Return one if the cassette has volatile fields, variables are declared, or the scope is not the proxy's."""
@@ -525,12 +522,12 @@ class BindingFeature(Feature):
         return read_volatile_fields(store, session.cassette) if store is not None else ()
 
     def _build_interceptor(self, scope: BindScope, fields: Sequence[VolatileField]) -> BindingInterceptor:
-        return BindingInterceptor(self.parts, self._requests, SessionBindings(scope, fields=(*fields, *list_builtin())))
+        return BindingInterceptor(self.parts, self.requests, SessionBindings(scope, fields=(*fields, *list_builtin())))
 
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
         if (known := session.find_interceptor(BindingInterceptor)) is None:
             known = self._build_interceptor(self.parts.state.config.bind, self._list_fields(session))
-            self.parts.state.sessions.features.add_interceptor(session, known)
+            self.parts.state.sessions.add_interceptor(session, known)
         return known.bound
 
     def declare_variables(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
@@ -539,7 +536,7 @@ class BindingFeature(Feature):
             self._get_or_create_bindings(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
-            self._requests.save_volatile_fields(session, store, run_variables)
+            self.requests.save_volatile_fields(session, store, run_variables)
 
     def enable_learning(self, session: Session) -> None:
         """Let a session learn from its misses. Raises RefusedError if it does not replay, or binds no fields."""

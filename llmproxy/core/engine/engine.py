@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 
 from llmproxy.core.changes.accepted_changes import digest_lookup_key
 from llmproxy.core.engine.answer_storage import AnswerWriter, InteractionBuilder
+from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.engine_state import EngineState, EngineStore
 from llmproxy.core.engine.fast_path import FastPath
-from llmproxy.core.engine.feature import EngineParts, Features
+from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.interceptor_order import FEATURES
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestDispatcher
@@ -56,7 +57,6 @@ class Engine:
     """All sessions of one proxy over one store."""
 
     parts = EngineComponents()
-    rows = FEATURES
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Engine:
         stages = parts.stages(state, keying, misses)
         self._state, self._recorder, self.config = state, recorder, config
         shared = EngineParts(state, keying, builder, misses, recorder)
-        self.features = self.sessions.features = Features(self.rows, shared)
+        self.sessions.features = tuple(feature(shared) for feature in FEATURES)
         self.fast_path = FastPath(state, recorder)
         """Fast path for whole requests."""
         self.questions = EngineQueries(state)
@@ -108,6 +108,9 @@ class Engine:
         self.read_call = builder.load_call_interaction
         stores.open_at_start()
 
+    def get_feature[F: Feature](self, kind: type[F]) -> F:
+        return next(each for each in self.sessions.features if isinstance(each, kind))
+
     @property
     def store(self) -> Store | None:
         """The store. If this proxy only reads, it may appear later, when another process records."""
@@ -118,7 +121,7 @@ class Engine:
         self._state.plans.clear()
         self.fast_path.clear_cache()
         self._recorder.prices.forget()
-        self.features.clear_caches()
+        self.get_feature(BindingFeature).requests.clear()
 
     def begin_exchange(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Exchange:
         """Find provider and session of a request. `host` is (scheme, host, port) where the client named one itself.

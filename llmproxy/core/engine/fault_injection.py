@@ -9,7 +9,7 @@ recorded either (PASS), but its retry is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import cache
@@ -236,11 +236,15 @@ class FaultFeature(Feature):
                 known.set_faults(None)
             return
         if known is None:
-            self.parts.state.sessions.features.add_interceptor(session, known := FaultInterceptor(self.parts))
+            self.parts.state.sessions.add_interceptor(session, known := FaultInterceptor(self.parts))
         before = [each for each in (*known.aside, known.faulting) if each is not None and each.faults == faults]
         known.set_faults(before[-1] if again and before else self._start_injector(faults))
 
     def on_tls_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+        """Return the record of a connection that gets no TLS; None: it does. `user`: session in the proxy URL.
+
+        Raises RefusedError, CassetteBusy.
+        """
         state = self.parts.state
         name = user or state.config.cassette
         session = state.sessions.find_open(name)
@@ -260,9 +264,6 @@ class FaultFeature(Feature):
         )  # fmt: skip
         self.parts.recorder.record_call(session, call)
         return call
-
-    def list_notes(self) -> Iterable[str]:
-        return self.explain_idle_rules().values()
 
     def explain_idle_rules(self, session: Session | None = None) -> dict[int, str]:
         """Explain by rule number why a rule met no call, for a session's faults or the proxy's."""

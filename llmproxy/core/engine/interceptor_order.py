@@ -18,7 +18,7 @@ from llmproxy.core.engine.feature import Feature
 from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 from llmproxy.core.engine.partly_live_sessions import LiveFeature
-from llmproxy.core.engine.recording_replacement import ReaskFeature, ReplacementFeature
+from llmproxy.core.engine.recording_replacement import ReplacementFeature
 from llmproxy.core.engine.stale_answers import StaleFeature
 
 FEATURES: tuple[type[Feature], ...] = (
@@ -26,14 +26,13 @@ FEATURES: tuple[type[Feature], ...] = (
     LiveFeature,  # before lookups, as live calls need no recording; last on answers, so it stores what the client got
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
     CarryFeature,  # only if neither the key nor bindings found a recording
-    ReaskFeature,  # sends the requests that CarryFeature found changed
+    ReplacementFeature,  # sends the requests that CarryFeature found changed; chooses the cassette for all answers
     FaultFeature,  # after all hits are found, and before the arrival is counted
     ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
     StaleFeature,  # checks the final hit
     BudgetFeature,  # limits the requests that are finally sent
     PlaybackFeature,  # goes by what was decided
     CoalesceFeature,  # goes by what was decided
-    ReplacementFeature,  # chooses the cassette for answers of all features
     OrderFeature,  # delays the final answer
     AbandonedFeature,  # last: extends the end of the final answer
 )

@@ -263,24 +263,9 @@ def _get_answer_content(answer: Message) -> object:
 
 
 class ReplacementFeature(Feature):
-    """Replaces all recordings at once when a session ends well."""
+    """Replaces recordings at once when a session ends well: all of them, or those of changed requests, sent anew."""
 
     kind = ReplacementInterceptor
-
-    def __init__(self, parts: EngineParts) -> None:
-        super().__init__(parts)
-        self._ours: dict[Place, set[int]] = {}
-
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:
-        if self.parts.state.config.update is not Update.ALL or not session.policy.anew:
-            return None
-        return ReplacementInterceptor(self.parts, session, self._ours)
-
-
-class ReaskFeature(Feature):
-    """Sends changed requests anew, and replaces their recordings at once when a session ends well."""
-
-    kind = ReaskInterceptor
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
@@ -291,7 +276,9 @@ class ReaskFeature(Feature):
         if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
             self.parts.state.sessions.require_network_allowed("that asks what has changed")
 
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReaskInterceptor | None:
-        if self.parts.state.config.update is not Update.CHANGED or session.settings.mode not in OFFLINE:
-            return None
-        return ReaskInterceptor(self.parts, session, self._ours, self._spending)
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:
+        update = self.parts.state.config.update
+        if update is Update.CHANGED and session.settings.mode in OFFLINE:
+            return ReaskInterceptor(self.parts, session, self._ours, self._spending)
+        replaces = update is Update.ALL and session.policy.anew
+        return ReplacementInterceptor(self.parts, session, self._ours) if replaces else None

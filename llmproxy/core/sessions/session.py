@@ -15,9 +15,9 @@ import logging
 import re
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from llmproxy.core.forks.fork_rows import lease_cassette_name
@@ -361,20 +361,20 @@ class LiveForbidden(RefusedError):
     status = 403
 
 
-class InterceptorFactory:
-    """Creates the interceptors of sessions; this base class creates none."""
+class SessionFeature:
+    """Adds an interceptor to the sessions that need it."""
+
+    kind: ClassVar[type[Interceptor[Any]]]
+    """Class of its interceptors."""
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         """Check a session's options before it is opened. Raises LLMProxyError if it cannot be opened."""
 
-    def add_interceptors(self, session: Session, asked: Mapping[str, Any]) -> None:
-        """Add interceptors to a session that begins. Raises LLMProxyError if that is impossible."""
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Any] | None:
+        """Return the interceptor of a session that begins; mostly None. `asked`: the options of `open_session`."""
 
     def on_replay_begin(self, session: Session, store: Store) -> None:
         """Called when recordings of a replaying session were looked for: at its begin, or if it had none until now."""
-
-    def add_interceptor(self, session: Session, made: Interceptor[Any]) -> None:
-        """Add an interceptor to a session, or replace one of its kind. Raises RefusedError."""
 
 
 def canonical_name(name: str) -> str:
@@ -405,8 +405,8 @@ class Sessions:
     """Session by name in the request."""
     speakers: dict[str, str] = field(default_factory=dict)
     """Party by bound name, if it is not the agent."""
-    features: InterceptorFactory = field(default_factory=InterceptorFactory)
-    """Creates the sessions' interceptors."""
+    features: Sequence[SessionFeature] = ()
+    """Create the sessions' interceptors; in their order."""
     served_before: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what ended sessions played or made, 8 bytes an id: a proxy may see 100,000 sessions."""
 
@@ -452,7 +452,8 @@ class Sessions:
             self.require_network_allowed(f"in mode {mode}")
             if cassette is not None:
                 raise RefusedError(f"llmproxy: a session that names its cassette is for replay, not for {mode}.")
-        self.features.check_options(mode, asked)
+        for each in reversed(self.features):
+            each.check_options(mode, asked)
         if known is not None:
             self._remove_session(known)
         ours = self.defaults
@@ -477,7 +478,15 @@ class Sessions:
         """Read the key of the cassette's first request."""
         session.first = store.find_first_key(session.cassette, session.sample)
         if session.policy.plays is not PlayScope.NOTHING:
-            self.features.on_replay_begin(session, store)
+            for each in self.features:
+                each.on_replay_begin(session, store)
+
+    def add_interceptor(self, session: Session, made: Interceptor[Any]) -> None:
+        """Add an interceptor to a session, or replace one of its kind. Raises RefusedError."""
+        for other in session.interceptors:
+            other.on_interceptor_added(made)
+        found = {type(each): each for each in (*session.interceptors, made)}.values()
+        session.interceptors = tuple(one for each in self.features for one in found if isinstance(one, each.kind))
 
     def _begin_session(
         self, name: str, settings: SessionSettings, asked: Mapping[str, Any], cassette: str | None = None
@@ -486,7 +495,9 @@ class Sessions:
         session, mode = Session(name, *place, settings), settings.mode
         if (store := self.store(mode)) is not None:
             self.prepare_cassette(store, session.cassette, session.sample)
-        self.features.add_interceptors(session, asked)
+        for each in self.features:
+            if (made := each.create_interceptor(session, asked)) is not None:
+                self.add_interceptor(session, made)
         cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # may be another object: a feature may have reopened it for writing
             self.read_first_key(session, store)

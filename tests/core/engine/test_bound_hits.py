@@ -276,7 +276,7 @@ def test_run_variables_are_declared_while_the_session_is_open(store: Path) -> No
         if record:
             answered(made, first, answer(said("ok")))
         declared = [RunVariable("task.id", str(number))]
-        made.features.get_feature(BindingFeature).declare_variables(made.sessions.get_session("default"), declared)
+        made.get_feature(BindingFeature).declare_variables(made.sessions.get_session("default"), declared)
         listed = used("list_tasks", "{}", json.dumps([{"id": number, "seats": 7}]))
         return _ask(made, _request("/tmp/a", "2026-11-22", *listed))
 
@@ -304,7 +304,7 @@ def test_a_trial_learns_nothing_where_two_would_fit_or_the_question_differs(stor
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(3)]
     _record(store, *[(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])])
     with _replaying(store) as made:
-        made.features.get_feature(BindingFeature).enable_learning(made.sessions.get_session("default"))
+        made.get_feature(BindingFeature).enable_learning(made.sessions.get_session("default"))
         for asked, why in (
             (_minted("2026-11-23", "/srv/ci/w", ids[2]), "#1 and #2 would both fit: nothing is learned"),
             (_minted("2026-11-23", "/srv/ci/w", ids[2]).replace(b"list it", b"erase it"), "never in the question"),
