@@ -124,7 +124,7 @@ class RecordReplay:
             return
         proxy = self._built.proxy
         await end_connections(proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        unused = proxy.engine.questions.count_unused()
+        unused = proxy.engine.count_unused()
         notes = proxy.engine.get_feature(FaultFeature).explain_idle_rules().values()
         await self._built.close()
         for text in notes:

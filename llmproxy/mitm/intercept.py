@@ -94,7 +94,7 @@ def find_destination(
     scheme, host, port = named
     if is_own_listener(client, host, port):
         return None
-    if not proxy.forward and not proxy.engine.in_scope(host, port):
+    if not proxy.forward and not proxy.engine.dispatcher.is_in_scope(host, port):
         shown = printable(host[:LONGEST])
         why = "is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
         hint = f"Start it with --forward to use it as HTTP_PROXY, or name the host: --upstream NAME={scheme}://{shown}"
@@ -103,7 +103,7 @@ def find_destination(
         return named
     if not _is_same_token(read_proxy_credentials(headers).password, proxy.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
-    if not proxy.engine.in_scope(host, port):
+    if not proxy.engine.dispatcher.is_in_scope(host, port):
         raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
     return named
 
@@ -130,7 +130,9 @@ class ConnectInterceptor:
     def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
-            self._proxy.on_call(self._proxy.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why)))
+            self._proxy.on_call(
+                self._proxy.engine.recorder.record_sessionless_refusal("CONNECT", target, 403, RefusedError(why))
+            )
         except Exception:
             log.exception("could not report a refused tunnel")
 
@@ -147,13 +149,13 @@ class ConnectInterceptor:
         if user is not None:
             self._proxy.users[client.id] = user
         engine = self._proxy.engine
-        stubbed = local and engine.is_stubbed(host, offline=engine.mode_of(user) in OFFLINE)
-        if is_own_listener(client, host, port) or engine.in_scope(host, port) or stubbed:
+        stubbed = local and engine.dispatcher.may_be_stubbed(host, offline=engine.dispatcher.get_mode(user) in OFFLINE)
+        if is_own_listener(client, host, port) or engine.dispatcher.is_in_scope(host, port) or stubbed:
             self._inject_fault(client, host, port, user)
             return ""
         if not local:
             return ONLY_SCOPE
-        if engine.mode_of(user) in OFFLINE and not host_matches(engine.config.allow_host, host):
+        if engine.dispatcher.get_mode(user) in OFFLINE and not host_matches(engine.config.allow_host, host):
             return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
         self._proxy.tunnels[client.id] = (flow.request.host, port)
         return ""

@@ -161,7 +161,7 @@ def open_proxy_context(
     except BaseException:
         journal.close()
         raise
-    notes = (*filed, journal.note, *engine.questions.notes(), config.faults and config.faults.summary)
+    notes = (*filed, journal.note, *engine.notes(), config.faults and config.faults.summary)
     settings = loaded.settings
     watch = CallLog()
 

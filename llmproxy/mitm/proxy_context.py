@@ -315,13 +315,13 @@ class ProxyContext(ControlledProxy):
         del self.open[id(exchange)]
         self.losses += lost
         try:
-            self.on_call(self.engine.outcome(exchange, status, usage=usage, lost=lost))
+            self.on_call(self.engine.recorder.record_end(exchange, status, usage=usage, lost=lost))
         except Exception:  # what we say about an answer must never become part of it
             log.exception("could not report an exchange")
 
     def on_sent(self, exchange: Exchange) -> None:
         """Handle that a replayed answer was sent completely to a connected client."""
-        for job in self.engine.on_sent(exchange):
+        for job in self.engine.answering.on_answer_sent(exchange):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 
     def report_hit(self, hit: Hit) -> None:
@@ -377,7 +377,7 @@ class ProxyContext(ControlledProxy):
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
         if len(ended) > 1 and all(each.exchange.decision is Decision.RECORD for each in ended):
             try:
-                stored = self.engine.stored_together([(each.exchange, each.proper) for each in ended])
+                stored = self.engine.writer.store_answers([(each.exchange, each.proper) for each in ended])
                 return list(zip(ended, stored, strict=True))
             except Exception as error:  # noqa: BLE001 - nothing was stored; whose fault it is comes out below
                 log.debug("answers could not be stored together: %s", error)
@@ -391,8 +391,8 @@ class ProxyContext(ControlledProxy):
 
     def _store_or_read_usage(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
         if exchange.decision is Decision.RECORD:
-            return self.engine.store_answer(exchange, proper=proper)
-        return self.engine.read_usage(exchange, proper=proper)
+            return self.engine.writer.store_answer(exchange, proper=proper)
+        return self.engine.writer.read_usage(exchange, proper=proper)
 
     def _report_stored_answers(self, stored: Sequence[tuple[AnswerToStore, Usage | Exception]]) -> None:
         """Report the answers that the writer has stored, and resume their clients."""

@@ -107,7 +107,7 @@ async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: boo
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return find_exit_code(settings, totals, proxy.engine.questions.count_unused(), losses=proxy.losses)[0]
+        return find_exit_code(settings, totals, proxy.engine.count_unused(), losses=proxy.losses)[0]
 
     proxy.stop = end_soon
     beat = asyncio.create_task(_renew_cassette_leases(proxy))
@@ -154,7 +154,7 @@ async def close_and_report(
     """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()
     engine = built.proxy.engine
-    unused, notes = engine.questions.count_unused(), engine.get_feature(FaultFeature).explain_idle_rules().values()
+    unused, notes = engine.count_unused(), engine.get_feature(FaultFeature).explain_idle_rules().values()
     await built.close()  # what is still being stored counts too
     for text in notes:
         report.note(text)

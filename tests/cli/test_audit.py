@@ -32,7 +32,7 @@ def perform(store: Path, mode: Mode, *asked: Asked) -> None:
     )
     for body, headers in asked:
         exchange = made.begin_exchange("POST", CHAT, None, headers)
-        made.identify(exchange, json.dumps(body).encode())
+        made.stages.identify_and_decide(exchange, json.dumps(body).encode())
         if exchange.decision is Decision.RECORD:
             answered(made, exchange)
         assert exchange.error is None

@@ -44,7 +44,7 @@ def record(store: Path, cassette: str, run: tuple[RunVariable, ...], asked: list
         made.sessions.open_session(cassette, run_variables=run)
         for body, text in zip(asked, answers, strict=True):
             exchange = made.begin_exchange("POST", CHAT.replace("/v1", f"/s/{cassette}/v1"), None, ())
-            made.identify(exchange, json.dumps(body).encode())
+            made.stages.identify_and_decide(exchange, json.dumps(body).encode())
             message = {"role": "assistant", "content": text}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
 
@@ -170,7 +170,7 @@ def test_files_keep_run_variables_and_slots(
         said = []
         for body in bodies(B, "aa01bc", "1 ms"):
             exchange = made.begin_exchange("POST", CHAT.replace("/v1", "/s/a/v1"), None, ())
-            made.identify(exchange, json.dumps(body).encode())
+            made.stages.identify_and_decide(exchange, json.dumps(body).encode())
             assert exchange.answer.made is not None, exchange.error
             said.append(exchange.answer.made.body)
         assert b"see /srv/ci/today/x, made by aa01bc" in said[-1]

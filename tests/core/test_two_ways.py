@@ -54,17 +54,17 @@ class Way:
         ):
             self.hits += 1
             return hit.data, hit.close, self.made.fast_path.record_hit(hit)
-        if place is None or not self.made.holds(place):
-            place = self.places[target, headers] = self.made.place("POST", target, None, headers)
-        exchange = self.made.begin(place)
-        self.made.identify(exchange, body(text))
+        if place is None or not self.made.dispatcher.is_still_valid(place):
+            place = self.places[target, headers] = self.made.dispatcher.place_request("POST", target, None, headers)
+        exchange = self.made.stages.begin_exchange(place)
+        self.made.stages.identify_and_decide(exchange, body(text))
         if exchange.decision is Decision.REPLAY:
-            laid = self.made.plan(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
+            laid = self.made.answering.plan_recorded(exchange, client, extra=((KEY_HEADER, exchange.key or ""),))
             data = b"".join(piece for _, piece in laid.pieces)
-            return data, laid.close, self.made.outcome(exchange, exchange.replayed_status or 0)
+            return data, laid.close, self.made.recorder.record_end(exchange, exchange.replayed_status or 0)
         if exchange.decision is Decision.RECORD:
             answered(self.made, exchange, b'{"n": %d}' % self.asked, 200 if self.asked % 5 else 500)
-        return exchange.decision, self.made.outcome(exchange, 0)
+        return exchange.decision, self.made.recorder.record_end(exchange, 0)
 
     def open(self, name: str, mode: Mode, exhausted: Exhausted, speed: float, upstream: str) -> object:
         upstreams = {"openai": upstream} if upstream else {}
@@ -102,7 +102,7 @@ class Way:
                 (each.party, each.key or ""): walk.position.counts[(each.party, Key(each.key or ""))] for each in calls
             }
             found[name] = (counts, list(walk.served), calls, tally)
-        return found, self.made.questions.count_unused()
+        return found, self.made.count_unused()
 
     def noted(self) -> list[tuple[object, ...]]:
         """Return what the journal holds, less its ids; only after the end."""

@@ -322,7 +322,7 @@ def test_a_client_may_leave_early(store: Path) -> None:
         found = [each.note for each in outcomes]
         assert found == ["client left after 0 of 2 messages", *["client left after 1 of 2 messages"] * 3]
         assert not any(each.miss for each in outcomes)
-        assert rig.proxy.engine.questions.count_unused() == 0
+        assert rig.proxy.engine.count_unused() == 0
 
 
 @pytest.mark.parametrize(("rubbish", "code"), [
@@ -390,7 +390,7 @@ def test_sockets_of_one_session_may_come_in_any_order(tmp_path: Path) -> None:
                 assert client.say({"type": "response.create", "text": name}).hear()["of"] == name
         rig.wait_idle()
         assert not any(each.miss for each in rig.outcomes)
-        assert rig.proxy.engine.questions.count_unused() == 0
+        assert rig.proxy.engine.count_unused() == 0
 
 
 def test_a_hundred_sockets_in_sessions_of_their_own_are_not_mixed(tmp_path: Path) -> None:

@@ -107,16 +107,16 @@ class InProcess:
         self.time += STEP
         engine, client, which = self.engine, ClientHttp("POST"), (target, headers)
         place = self._places.get(which)
-        if place is None or not engine.holds(place):
-            place = self._places[which] = engine.place("POST", target, None, headers)
+        if place is None or not engine.dispatcher.is_still_valid(place):
+            place = self._places[which] = engine.dispatcher.place_request("POST", target, None, headers)
         if (hit := engine.fast_path.find_answer(place, client, body)) is not None:
             self.labels.append(f"{label}'")
             self.proxy.report_hit(hit)
             return _read(hit.data)
         self.labels.append(label)
-        exchange = engine.begin(place)
+        exchange = engine.stages.begin_exchange(place)
         self.proxy.record_begin(exchange)
-        engine.identify(exchange, body)
+        engine.stages.identify_and_decide(exchange, body)
         match exchange.decision:
             case Decision.REPLAY:
                 return self._replay(exchange, client, reply)
@@ -128,8 +128,8 @@ class InProcess:
 
     def _replay(self, exchange: Exchange, client: ClientHttp, reply: Reply) -> Answer:
         extra: Headers = ((KEY_HEADER, exchange.key or ""),)
-        laid = self.engine.plan(exchange, client, extra=extra)
-        opened = self.engine.plan_playback(exchange, client, extra=extra)
+        laid = self.engine.answering.plan_recorded(exchange, client, extra=extra)
+        opened = self.engine.answering.plan_playback_head(exchange, client, extra=extra)
         status = exchange.replayed_status or 0
         if opened is None:
             answer = _join(laid)
@@ -146,7 +146,7 @@ class InProcess:
         return answer
 
     def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
-        answer = _join(self.engine.plan_made(exchange, client))
+        answer = _join(self.engine.answering.plan_made_answer(exchange, client))
         self.proxy.report_exchange_end(exchange, exchange.replayed_status or 0)
         return answer
 
@@ -167,7 +167,8 @@ class InProcess:
             exchange.recording.on_data(20 + number + round((self.time - begun) * MICROSECONDS), chunk.data)
             if not number:
                 reply(chunk.data)
-        keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
+        writer = self.engine.writer
+        keep = writer.store_answer if exchange.decision is Decision.RECORD else writer.read_usage
         usage = keep(exchange, proper=True)
         self.proxy.report_exchange_end(exchange, made.status, usage=usage)
         if withheld:
@@ -182,11 +183,11 @@ class InProcess:
         client = WSConnection(ConnectionType.CLIENT)
         raw = client.send(Request(host="localhost", target=target))
         head = parse_head(raw)
-        place = self.engine.place(head.method, target, None, head.headers)
+        place = self.engine.dispatcher.place_request(head.method, target, None, head.headers)
         self.labels.append(label)
-        exchange = self.engine.begin(place)
+        exchange = self.engine.stages.begin_exchange(place)
         self.proxy.record_begin(exchange)
-        self.engine.identify(exchange, b"")
+        self.engine.stages.identify_and_decide(exchange, b"")
         match exchange.decision:
             case Decision.REPLAY:
                 return self._replay_socket(exchange, client, raw, says)
@@ -215,7 +216,8 @@ class InProcess:
                 recording.record_message(at, answer, client=False)
                 heard.append(answer)
         recording.record_close(at + 10, 1000, "", client=True)
-        keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
+        writer = self.engine.writer
+        keep = writer.store_answer if exchange.decision is Decision.RECORD else writer.read_usage
         self.proxy.report_exchange_end(exchange, SWITCHING, usage=keep(exchange, proper=True))
         return Answer(SWITCHING, "\n".join(heard).encode(), b"")
 

@@ -174,7 +174,7 @@ class Bench:
         exchange = engine.begin_exchange(
             "POST", f"/s/{quote(session, safe='')}{target}", None, (("content-type", "application/json"),)
         )
-        engine.identify(exchange, body)
+        engine.stages.identify_and_decide(exchange, body)
         status, answer, why = 200, None, ""
         match exchange.decision:
             case Decision.RECORD:
@@ -183,12 +183,12 @@ class Bench:
                     10, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
                 )
                 exchange.recording.on_data(self._lasting, answer)
-                engine.store_answer(exchange, proper=True)
+                engine.writer.store_answer(exchange, proper=True)
             case Decision.REPLAY:
-                answer = engine.answer(exchange).body
+                answer = engine.answering.serve_recorded(exchange).body
             case _:
                 status, why = 501, str(exchange.error or LLMProxyError("refused"))
-        engine.outcome(exchange, status)
+        engine.recorder.record_end(exchange, status)
         return answer, why
 
     def tool(self, session: str, wish: Wish) -> str | None:

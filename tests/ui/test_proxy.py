@@ -64,9 +64,9 @@ class Asker:
         exchange = self.engine.begin_exchange(
             "POST", f"/s/{session}/v1/chat/completions", None, recorded.request.headers
         )
-        self.engine.identify(exchange, recorded.request.body)
-        response = self.engine.answer(exchange) if exchange.decision is Decision.REPLAY else None
-        self.watch.record(self.engine.outcome(exchange, response.status if response else 404))
+        self.engine.stages.identify_and_decide(exchange, recorded.request.body)
+        response = self.engine.answering.serve_recorded(exchange) if exchange.decision is Decision.REPLAY else None
+        self.watch.record(self.engine.recorder.record_end(exchange, response.status if response else 404))
         return response.status if response else 404
 
 

@@ -52,7 +52,7 @@ SpansOf = Callable[[Sequence[Interaction]], list[Json]]
 
 def build_session_report(engine: Engine, session: Session) -> dict[str, Json]:
     """Return a session's report so far. `unused` lists the first rows; None if recordings are not used."""
-    unused, opened = engine.questions.list_unused(session) if session.policy.uses_store else None, session.settings
+    unused, opened = engine.list_unused(session) if session.policy.uses_store else None, session.settings
     rows = [
         {"id": row.id, "operation": row.operation, "model": row.model, "text": row.last_user_text}
         for row in (unused or ())[:LISTED]
@@ -86,7 +86,7 @@ def list_session_calls(engine: Engine, session: Session, after: int) -> dict[str
 
 
 def _build_call(engine: Engine, session: Session, call: Call) -> dict[str, Json]:
-    interaction = engine.read_call(session, call)
+    interaction = engine.builder.load_call_interaction(session, call)
     note = engine.redactor.text(session.calls.get_call_note(call))
     return call._replace(note=note, recording=None if interaction is None else to_json(interaction)).to_json()
 
@@ -98,7 +98,7 @@ def build_spans(engine: Engine, session: Session, party: str, make: SpansOf | No
     wanted = None if party == "*" else parse_party(party or AGENT)
     made: list[Interaction] = []
     for call in session.calls.list_calls_after(0):
-        interaction = engine.read_call(session, call)
+        interaction = engine.builder.load_call_interaction(session, call)
         if interaction is not None and wanted in (None, call.party):
             # The same recording may be played twice: two calls, so two sets of spans.
             made.append(replace(interaction, occurrence=call.occurrence or interaction.occurrence))
@@ -350,7 +350,7 @@ def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """List recorded interactions."""
-    rows = engine.questions.list_rows(call.get_queried_session(), call.get_limit())
+    rows = engine.list_rows(call.get_queried_session(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",
@@ -377,7 +377,7 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_refused(engine: Engine, call: RoutedRequest) -> Json:
     """List requests that were refused before a session was found: unknown hosts, web pages, invalid requests."""
-    return {"refused": [each._asdict() for each in engine.strays][-call.get_limit() :]}
+    return {"refused": [each._asdict() for each in engine.recorder.strays][-call.get_limit() :]}
 
 
 def _list_calls(engine: Engine, call: RoutedRequest) -> Json:

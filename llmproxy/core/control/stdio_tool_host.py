@@ -96,7 +96,7 @@ class StdioClient:
         exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
         self.proxy.record_begin(exchange)
         try:
-            self.engine.identify(exchange, line)
+            self.engine.stages.identify_and_decide(exchange, line)
             if exchange.decision is Decision.FAULT:
                 made = exchange.answer.made
                 self.proxy.report_exchange_end(exchange, 0 if made is None else made.status)
@@ -126,8 +126,8 @@ class StdioClient:
         return body + b"\n" if body else b"", None
 
     def _play_recording(self, exchange: Exchange) -> bytes:
-        response = self.engine.answer(exchange)
-        playback = self.engine.playback(exchange)
+        response = self.engine.answering.serve_recorded(exchange)
+        playback = self.engine.answering.get_playback(exchange)
         if playback is None and not (response.body and exchange.answer.held):
             self.proxy.report_exchange_end(exchange, response.status)
             return response.body
@@ -137,7 +137,7 @@ class StdioClient:
     def _begin_unasked_messages(self) -> None:
         """Decide whether the server's unsolicited messages are replayed or recorded."""
         exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
-        self.engine.identify(exchange, b"")
+        self.engine.stages.identify_and_decide(exchange, b"")
         if exchange.decision is Decision.REPLAY:
             self.proxy.record_begin(exchange)
             self._play_recording(exchange)
@@ -148,7 +148,7 @@ class StdioClient:
         """Return the lines of pending answers that are ready, and the seconds until the next check."""
         out, again = b"", 0.0
         for each in list(self._waiting):
-            get_wait = partial(self.engine.wait_before, each.exchange, None, None, bool)
+            get_wait = partial(self.engine.answering.get_send_delay, each.exchange, None, None, bool)
             if each.playback is None:
                 wait, left = get_wait(), None
                 parts = [] if wait else [each.body]

@@ -5,9 +5,9 @@
 The parts share one `EngineState`: sessions, occurrences, served recordings, a cache of keys. The engine does no network
 I/O and reads only the clocks that it is given. `mitm` makes three calls for each request and obeys their results:
 
-    begin_exchange(...)  the head is here: where does it belong, and may the body stream through at once?
-    identify(...)        the body is here: what is its key, and what is the decision?
-    store_answer(...)    the provider's answer is here: store it (slow: from a writer's thread)
+    begin_exchange(...)                the head is here: where does it belong, and may the body stream through at once?
+    stages.identify_and_decide(...)    the body is here: what is its key, and what is the decision?
+    writer.store_answer(...)           the provider's answer is here: store it (slow: from a writer's thread)
 
 The cache maps a digest of the received request to the *key*, never to an answer; recordings are looked up every time.
 """
@@ -77,35 +77,18 @@ class Engine:
         )  # fmt: skip
         state = EngineState(config, redactor, journal, now, clock, stores, self.sessions)
         parts = self.parts
-        keying = parts.keying(state)
-        builder, misses = InteractionBuilder(state, keying), parts.misses(state, keying)
-        recorder, writer = parts.outcomes(state), parts.writer(state, keying, builder)
-        dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
-        stages = parts.stages(state, keying, misses)
-        self._state, self._recorder, self.config = state, recorder, config
-        shared = EngineParts(state, keying, builder, misses, recorder)
+        self.dispatcher, self.answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
+        self.keying = keying = parts.keying(state)
+        self.builder, self.recorder = InteractionBuilder(state, keying), parts.outcomes(state)
+        self.writer, misses = parts.writer(state, keying, self.builder), parts.misses(state, keying)
+        self.stages = parts.stages(state, keying, misses)
+        self._state, self.config = state, config
+        shared = EngineParts(state, keying, self.builder, misses, self.recorder)
         self.sessions.features = tuple(feature(shared) for feature in FEATURES)
-        self.fast_path = FastPath(state, recorder)
+        self.fast_path = FastPath(state, self.recorder)
         """Fast path for whole requests."""
-        self.questions = EngineQueries(state)
         self.trials = TrialStore(config.store, now)
         """Results of sessions on trial."""
-
-        # The proxy's calls in the order of a request's stages; each is a method of a part.
-        self.in_scope, self.is_stubbed = dispatcher.is_in_scope, dispatcher.may_be_stubbed
-        self.family_of, self.mode_of = dispatcher.find_family, dispatcher.get_mode
-        self.place, self.holds = dispatcher.place_request, dispatcher.is_still_valid
-        self.is_long, self.prepare = keying.is_slow_to_prepare, keying.redact_in_advance
-        self.begin, self.identify = stages.begin_exchange, stages.identify_and_decide
-        self.answer, self.plan = answering.serve_recorded, answering.plan_recorded
-        self.plan_made = answering.plan_made_answer
-        self.playback, self.plan_playback = answering.get_playback, answering.plan_playback_head
-        self.wait_before, self.on_sent = answering.get_send_delay, answering.on_answer_sent
-        self.store_answer, self.stored_together = writer.store_answer, writer.store_answers
-        self.read_usage = writer.read_usage
-        self.outcome = recorder.record_end
-        self.strays, self.sum_up_refusal = recorder.strays, recorder.record_sessionless_refusal
-        self.read_call = builder.load_call_interaction
         stores.open_at_start()
 
     def get_feature[F: Feature](self, kind: type[F]) -> F:
@@ -120,7 +103,7 @@ class Engine:
         """Drop everything cached by id: the store's path may now be another file, with other ids."""
         self._state.plans.clear()
         self.fast_path.clear_cache()
-        self._recorder.prices.forget()
+        self.recorder.prices.forget()
         self.get_feature(BindingFeature).requests.clear()
 
     def begin_exchange(self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers) -> Exchange:
@@ -129,7 +112,7 @@ class Engine:
         Raises RefusedError: the destination is unknown, or its session or party is invalid; CassetteBusy: another
         session records this cassette.
         """
-        return self.begin(self.place(method, target, host, headers))
+        return self.stages.begin_exchange(self.dispatcher.place_request(method, target, host, headers))
 
     def may_pass_unrecorded(self, exchange: Exchange) -> bool:
         """Return whether a request that cannot be matched may go upstream unrecorded."""
@@ -162,12 +145,7 @@ class Engine:
         finally:
             self._state.stores.close()
 
-
-class EngineQueries:
-    """Read-only queries on one engine."""
-
-    def __init__(self, state: EngineState) -> None:
-        self._state = state
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def notes(self) -> list[str]:
         """Return notes for the user before the first request."""

@@ -116,7 +116,7 @@ class Config:
 
 
 class RequestHeadInfo(NamedTuple):
-    """Session and route of a request by its head; valid for equal heads while `Engine.holds`."""
+    """Session and route of a request by its head; valid for equal heads while `RequestDispatcher.is_still_valid`."""
 
     party: str
     name: str

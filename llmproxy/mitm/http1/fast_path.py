@@ -255,8 +255,8 @@ class Front(asyncio.StreamReaderProtocol):
         incoming = self.incoming(self._proxy)
         incoming.head, incoming.client = head, plain.client
         try:
-            if plain.place is None or not engine.holds(plain.place):
-                plain.place = engine.place(head.method, head.target, None, head.headers)
+            if plain.place is None or not engine.dispatcher.is_still_valid(plain.place):
+                plain.place = engine.dispatcher.place_request(head.method, head.target, None, head.headers)
             exchange = incoming.begin_exchange(plain.place)
             exchange.progress.connection = self._place
         except LLMProxyError:

@@ -80,7 +80,7 @@ class IncomingRequest:
             if self.exchange is None:
                 host = origin or (named and find_destination(proxy, client, named, head.headers))
                 user = proxy.users.get(client.id) or read_proxy_credentials(head.headers).user
-                place = proxy.engine.place(head.method, target, host, head.headers, user)
+                place = proxy.engine.dispatcher.place_request(head.method, target, host, head.headers, user)
                 self.begin_exchange(place).progress.connection = client.peername, client.sockname
             if head.upgrade == "websocket" and (key := find_subprotocol_key(head)):
                 proxy.engine.redactor.learn_request((("authorization", f"Bearer {key}"),), "")
@@ -89,7 +89,7 @@ class IncomingRequest:
 
     def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
         """Count the request in its session. Raises LLMProxyError: the session cannot be opened."""
-        self.exchange = exchange = self.proxy.engine.begin(place)
+        self.exchange = exchange = self.proxy.engine.stages.begin_exchange(place)
         exchange.answer.grants = self.grants
         self.proxy.record_begin(exchange)
         return exchange
@@ -113,7 +113,7 @@ class IncomingRequest:
         try:
             guard.check_origin(SeenHead(head.headers, scheme, named))
         except RefusedError:
-            self.family = self.proxy.engine.family_of(head.method, target, named, head.headers)
+            self.family = self.proxy.engine.dispatcher.find_family(head.method, target, named, head.headers)
             raise
         recorded_page = named is None and is_shown_as_page(head.headers)
         self.grants = guard.build_cors_fields(head.headers) + (SANDBOX if recorded_page else ())
@@ -128,11 +128,11 @@ class IncomingRequest:
             raise AssertionError("no request has arrived")
         if exchange.decision is None and exchange.error is None:
             try:
-                self.proxy.engine.identify(exchange, body)
+                self.proxy.engine.stages.identify_and_decide(exchange, body)
             except CassetteError as error:
                 exchange.decision, exchange.error = Decision.REFUSE, error
         elif exchange.request.body is None:
-            self.proxy.engine.identify(exchange, body)
+            self.proxy.engine.stages.identify_and_decide(exchange, body)
         return exchange
 
     # --- decided REPLAY --------------------------------------------------------------------------------------------
@@ -142,14 +142,18 @@ class IncomingRequest:
         if self.exchange is None:
             raise AssertionError("no request has arrived")
         if self.laid is None:
-            self.laid = self.proxy.engine.plan(self.exchange, self.client, extra=self._extra_headers(self.exchange))
+            self.laid = self.proxy.engine.answering.plan_recorded(
+                self.exchange, self.client, extra=self._extra_headers(self.exchange)
+            )
         return self.laid
 
     def plan_interactive_answer(self) -> tuple[Playback, HeadPlan] | None:
         """Plan the beginning of an answer that waits for its client; None for others. After `plan_recorded_answer`."""
         if self.exchange is None:
             return None
-        return self.proxy.engine.plan_playback(self.exchange, self.client, extra=self._extra_headers(self.exchange))
+        return self.proxy.engine.answering.plan_playback_head(
+            self.exchange, self.client, extra=self._extra_headers(self.exchange)
+        )
 
     def _extra_headers(self, exchange: Exchange) -> Headers:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)
@@ -275,9 +279,9 @@ class ClientConnectionState:
         Raises LLMProxyError with the reason why it cannot be decided.
         """
         exchange = self.incoming.exchange
-        if exchange is not None and self.proxy.engine.is_long(exchange, body):
+        if exchange is not None and self.proxy.engine.keying.is_slow_to_prepare(exchange, body):
             # A large body is redacted on a thread; `decide_request` follows.
-            yield AwaitedHook(partial(asyncio.to_thread, self.proxy.engine.prepare, exchange, body))
+            yield AwaitedHook(partial(asyncio.to_thread, self.proxy.engine.keying.redact_in_advance, exchange, body))
         try:
             exchange = self.incoming.decide_request(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet

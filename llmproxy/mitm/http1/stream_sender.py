@@ -45,7 +45,7 @@ class StreamSender:
         """Send an answer that an interceptor created; `withheld`: from an upstream's."""
         here, proxy = self._here, self._here.proxy
         incoming = here.incoming
-        laid = proxy.engine.plan_made(exchange, incoming.client, extra=incoming.grants)
+        laid = proxy.engine.answering.plan_made_answer(exchange, incoming.client, extra=incoming.grants)
         here.close_after = laid.close or (withheld and here.close_after)
         self.crash_after = laid.crash
         if laid.shut and proxy.sockets is not None:
@@ -101,7 +101,7 @@ class StreamSender:
         if exchange is None or not exchange.answer.held:
             return 0.0
         ends = here.client.peername, here.client.sockname
-        return here.proxy.engine.wait_before(exchange, offset, ends, has_read_and_is_idle)
+        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, has_read_and_is_idle)
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and check again soon."""

@@ -43,7 +43,7 @@ def record(
 ) -> None:
     """Record one exchange."""
     exchange = recorder.begin_exchange("POST", traffic.PATH, None, HEADERS)
-    recorder.identify(exchange, body)
+    recorder.stages.identify_and_decide(exchange, body)
     headers = [("content-type", content_type), ("x-request-id", "req_bench")]
     if pieces == 1:
         headers.append(("content-length", str(len(answer))))
@@ -51,7 +51,7 @@ def record(
     size = -(-len(answer) // pieces)
     for index in range(pieces):
         exchange.recording.on_data(120_000 + index * 20_000, answer[index * size : (index + 1) * size])
-    recorder.store_answer(exchange, proper=True)
+    recorder.writer.store_answer(exchange, proper=True)
 
 
 def main(store: Path, count: int, *, long: bool) -> None:
@@ -71,10 +71,10 @@ def main(store: Path, count: int, *, long: bool) -> None:
 
 def derived(recorder: Engine, numbers: range) -> Iterator[str]:
     """Derive the keys of these requests as the proxy does."""
-    place = recorder.place("POST", traffic.PATH, None, HEADERS)
+    place = recorder.dispatcher.place_request("POST", traffic.PATH, None, HEADERS)
     for number in numbers:
-        exchange = recorder.begin(place)
-        recorder.identify(exchange, traffic.body(number))
+        exchange = recorder.stages.begin_exchange(place)
+        recorder.stages.identify_and_decide(exchange, traffic.body(number))
         yield exchange.key or ""
 
 

@@ -75,8 +75,8 @@ class Api:
         headers = (*recorded.request.headers, *((("x-llmproxy-party", party),) if party else ()))
         target = f"/s/{quote(session, safe='')}/v1/chat/completions"
         exchange = send(self.engine, recorded.request.body, target, headers)
-        response = self.engine.answer(exchange) if exchange.decision is Decision.REPLAY else None
-        self.engine.outcome(exchange, response.status if response else 404)
+        response = self.engine.answering.serve_recorded(exchange) if exchange.decision is Decision.REPLAY else None
+        self.engine.recorder.record_end(exchange, response.status if response else 404)
         return response.body if response else None
 
 
@@ -380,12 +380,13 @@ def test_a_permitted_live_session_records_where_it_says(make: Make) -> None:
     one, two = (api.engine.begin_exchange("POST", f"/s/{name}/v1/chat/completions", None, headers) for name in "nm")
     assert (one.route.upstream, two.route.upstream) == ("http://one.example", "http://two.example")
     assert one.decision is Decision.RECORD
-    api.engine.identify(one, chat("hi").request.body)
+    api.engine.stages.identify_and_decide(one, chat("hi").request.body)
     assert api.post("sessions/n/close")["recorded"] == 0
     answered = chat("hi", "late").response
     one.recording.on_head(0, 200, "OK", answered.headers)
     one.recording.on_data(1, answered.body)
-    assert api.engine.outcome(one, 200, usage=api.engine.store_answer(one, proper=True)).interaction is not None
+    usage = api.engine.writer.store_answer(one, proper=True)
+    assert api.engine.recorder.record_end(one, 200, usage=usage).interaction is not None
     api.post("sessions", {"name": "n", "mode": "replay"})
     assert b"late" in (api.call("n", "hi") or b"")
 
@@ -404,7 +405,7 @@ def test_an_interrupted_session_leaves_its_cassette_incomplete(make: Make, tmp_p
             exchange.recording.on_data(1, answered.body)
         api.post("sessions/n/close", {"complete": complete})
         if live:
-            api.engine.store_answer(exchange, proper=True)
+            api.engine.writer.store_answer(exchange, proper=True)
         return live
 
     assert [recorded(complete) for complete in (False, False, True, None)] == [True, False, False, False]
@@ -500,8 +501,9 @@ def test_what_is_told_is_the_interaction(api: Api, session: Session) -> None:
     recording = list_session_calls(api.engine, session, 0)["calls"][0]["recording"]
     assert api.engine.store is not None
     (call,) = session.calls.list_calls_after(0)
-    assert from_json(recording) == api.engine.store.load(1) == api.engine.read_call(session, call)
-    assert [api.engine.read_call(session, call._replace(interaction=each)) for each in (999, None)] == [None, None]
+    assert from_json(recording) == api.engine.store.load(1) == api.engine.builder.load_call_interaction(session, call)
+    gone = (call._replace(interaction=each) for each in (999, None))
+    assert [api.engine.builder.load_call_interaction(session, each) for each in gone] == [None, None]
 
 
 def test_calls_go_on_over_a_reset(api: Api, session: Session) -> None:

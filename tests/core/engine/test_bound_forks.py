@@ -57,7 +57,7 @@ def record(made: Engine, exchange: Exchange, text: str) -> None:
 
 def said(made: Engine, exchange: Exchange) -> str:
     assert exchange.decision is Decision.REPLAY, exchange.error
-    return str(json.loads(made.answer(exchange).body)["choices"][0]["message"]["content"])
+    return str(json.loads(made.answering.serve_recorded(exchange).body)["choices"][0]["message"]["content"])
 
 
 def record_whole(store: Path, run: Run, session: str = "p") -> None:

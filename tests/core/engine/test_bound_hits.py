@@ -65,7 +65,7 @@ def _replaying(store: Path, mode: Mode = Mode.REPLAY, **config: Any) -> Iterator
 
 def _text(made: Engine, exchange: Exchange) -> str:
     assert exchange.decision is Decision.REPLAY, exchange.error and exchange.error.message
-    return str(json.loads(made.answer(exchange).body)["choices"][0]["message"]["content"])
+    return str(json.loads(made.answering.serve_recorded(exchange).body)["choices"][0]["message"]["content"])
 
 
 def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -> None:
@@ -74,13 +74,13 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(store: Path) -
     with _replaying(store) as made:
         exchange = _ask(made, _request("/srv/ci/w", "2026-11-23"))
         assert _text(made, exchange) == "see /srv/ci/w/x of 2026-11-22"
-        assert b"x-llmproxy-bound: cwd, date\r\n" in made.plan(exchange, ClientHttp()).pieces[0][1]
-        outcome = made.outcome(exchange, 200)
+        assert b"x-llmproxy-bound: cwd, date\r\n" in made.answering.plan_recorded(exchange, ClientHttp()).pieces[0][1]
+        outcome = made.recorder.record_end(exchange, 200)
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
         sums = made.sessions.get_session("default").calls.totals.to_json()
         assert (sums["hits"], sums["bound"], sums["bound_names"]) == (1, 1, ["cwd", "date"])
-        assert made.questions.count_unused() == 0
+        assert made.count_unused() == 0
 
 
 def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_run_in_the_same_folder_is_exact(store: Path) -> None:
         _open(made, A)
         exchange = _ask(made, body)
         assert _text(made, exchange) == "see /tmp/a"
-        assert made.outcome(exchange, 200).bound == ()
+        assert made.recorder.record_end(exchange, 200).bound == ()
 
 
 def test_what_asks_something_else_is_a_miss_that_names_the_place(store: Path) -> None:
@@ -145,10 +145,10 @@ def test_the_scope_decides_what_may_be_bound(store: Path, scope: BindScope, hit:
     with _replaying(store, bind=scope) as made:
         assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
         exact = _ask(made, same)
-        assert json.loads(made.answer(exact).body)["choices"][0]["message"] == _reads(
+        assert json.loads(made.answering.serve_recorded(exact).body)["choices"][0]["message"] == _reads(
             "/tmp/a/x" if scope is BindScope.NONE else "/srv/ci/w/x"
         )
-        assert made.outcome(exact, 200).bound == (() if scope is BindScope.NONE else ("cwd",))
+        assert made.recorder.record_end(exact, 200).bound == (() if scope is BindScope.NONE else ("cwd",))
 
 
 def test_nothing_is_bound_where_nobody_declared_anything(store: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(store: Path) -> None:
     with _replaying(store) as made:
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
         assert _text(made, first) == f"made {new}"
-        assert made.outcome(first, 200).bound == ("cwd", "date", "made")
+        assert made.recorder.record_end(first, 200).bound == ("cwd", "date", "made")
         interceptor = made.sessions.get_session("default").find_interceptor(BindingInterceptor)
         assert interceptor is not None
         assert list(interceptor.bound.known) == [IdPair("made", "uuid", old, new)]
@@ -204,7 +204,7 @@ def test_repeats_are_counted_by_the_recording_that_fits(store: Path) -> None:
     with _replaying(store) as made:
         texts = [_text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) for _ in range(3)]
         assert texts == ["first in /srv/ci/w", "second in /srv/ci/w", "second in /srv/ci/w"]
-        assert made.questions.count_unused() == 0
+        assert made.count_unused() == 0
 
 
 @pytest.mark.parametrize("slots", [(), (MADE,)])
@@ -244,15 +244,15 @@ def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(store:
     with _replaying(store) as made:
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /tmp/a"
-        assert made.outcome(exchange, 200).bound == ()
+        assert made.recorder.record_end(exchange, 200).bound == ()
         assert _text(made, _ask(made, _request("/srv/ci/w/src", "2026-11-23"))) == "see /srv/ci/w/src"
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /srv/ci/w"
-        assert made.outcome(exchange, 200).bound == ("cwd",)
+        assert made.recorder.record_end(exchange, 200).bound == ("cwd",)
         for asked, text in ((held, "yes, /tmp/a"), (plain, "on 2026-11-22")):
             exchange = _ask(made, asked)
             assert _text(made, exchange) == text
-            assert made.outcome(exchange, 200).bound == ()
+            assert made.recorder.record_end(exchange, 200).bound == ()
 
 
 def test_an_answer_that_cannot_be_told_is_a_miss(store: Path) -> None:
@@ -285,8 +285,8 @@ def test_run_variables_are_declared_while_the_session_is_open(store: Path) -> No
     with engine(store, Mode.REPLAY) as made:
         exchange = run(made, 1007, record=False)
         assert exchange.decision is Decision.REPLAY, exchange.error
-        told = json.loads(made.answer(exchange).body)["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
-        assert json.loads(told) == {"id": 1007, "seats": 7}
+        message = json.loads(made.answering.serve_recorded(exchange).body)["choices"][0]["message"]
+        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"id": 1007, "seats": 7}
 
 
 def test_a_second_run_of_the_same_agent_begins_anew(store: Path) -> None:

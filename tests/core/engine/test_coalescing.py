@@ -151,14 +151,14 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
 
 def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
     """Ask as a proxy does, the short way where there is one; the key that was found, and whether it was the short way."""
-    hit = made.fast_path.find_answer(made.place("POST", CHAT, None, bearer(token)), CLIENT, body(text))
-    if hit is not None:
+    place = made.dispatcher.place_request("POST", CHAT, None, bearer(token))
+    if (hit := made.fast_path.find_answer(place, CLIENT, body(text))) is not None:
         made.fast_path.record_hit(hit)
         return hit.call.key, True
     exchange = ask(made, text, headers=bearer(token))
     if exchange.slot is not None:
-        made.plan(exchange, CLIENT)
-    made.outcome(exchange, 200)
+        made.answering.plan_recorded(exchange, CLIENT)
+    made.recorder.record_end(exchange, 200)
     return exchange.key, False
 
 

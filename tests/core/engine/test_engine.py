@@ -56,7 +56,7 @@ def body(text: str = "hi", **more: object) -> bytes:
 
 def send(made: Engine, sent: bytes, target: str = CHAT, headers: Headers = ()) -> Exchange:
     exchange = made.begin_exchange("POST", target, None, headers)
-    made.identify(exchange, sent)
+    made.stages.identify_and_decide(exchange, sent)
     return exchange
 
 
@@ -70,7 +70,7 @@ def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}
         10, status, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
     )
     exchange.recording.on_data(20, answer)
-    made.store_answer(exchange, proper=True)
+    made.writer.store_answer(exchange, proper=True)
 
 
 def record_texts(store: Path, *texts: str) -> None:
@@ -85,14 +85,14 @@ def test_from_a_recording_to_its_replay(store: Path) -> None:
         exchange = ask(made)
         assert (exchange.decision, exchange.nth, exchange.method) == (Decision.RECORD, 1, "POST")
         answered(made, exchange)
-        outcome = made.outcome(exchange, 200)
+        outcome = made.recorder.record_end(exchange, 200)
         assert (outcome.interaction, outcome.model, outcome.operation) == (1, "gpt-4o", "chat.completions")
     with engine(store, Mode.REPLAY) as made:
         again = ask(made)
         assert (again.decision, again.key) == (Decision.REPLAY, exchange.key)
-        assert made.answer(again).body == b'{"choices": []}'
-        assert made.outcome(again, 200).interaction == 1
-        assert made.questions.count_unused() == 0
+        assert made.answering.serve_recorded(again).body == b'{"choices": []}'
+        assert made.recorder.record_end(again, 200).interaction == 1
+        assert made.count_unused() == 0
 
 
 def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> None:
@@ -114,13 +114,13 @@ def test_what_is_asked_again_without_a_stream_is_one_miss(store: Path) -> None:
     with engine(store, Mode.REPLAY) as made:
         streamed = [ask(made, "hi there", stream=True), ask(made, "hi there", stream=True)]
         again, other, late = ask(made, "hi there"), ask(made, "who?"), ask(made, "hi there")
-        assert [made.outcome(each, 404).miss for each in (*streamed, again, other, late)] == [
+        assert [made.recorder.record_end(each, 404).miss for each in (*streamed, again, other, late)] == [
             True, True, False, True, True,
         ]  # fmt: skip
         assert [(each.decision, narrow(MissError, each.error).nearest) for each in streamed] == [
             (Decision.REFUSE, 1)
         ] * 2
-        assert "asked again by its client" in made.outcome(again, 404).note
+        assert "asked again by its client" in made.recorder.record_end(again, 404).note
         assert len(made.journal.list_misses()) == 4
 
 
@@ -148,7 +148,7 @@ def test_a_question_that_is_asked_on_with_less_is_one_miss(
         now[0] += later
         asked: dict[str, Any] = {"text": "hi there", **changed}
         again = ask(made, headers=(client,), **asked)
-        assert [made.outcome(each, 501).miss for each in (first, again)] == [True, counted]
+        assert [made.recorder.record_end(each, 501).miss for each in (first, again)] == [True, counted]
         told = [narrow(MissError, each.error).message for each in (first, again)]
         assert counted or told[0] == told[1]
 
@@ -161,7 +161,7 @@ def test_identical_requests_in_flight_are_two(store: Path) -> None:
         answered(made, second, b'{"n": 2}')
         answered(made, first, b'{"n": 1}')
     with engine(store, Mode.REPLAY) as made:
-        assert [made.answer(ask(made)).body for _ in range(2)] == [b'{"n": 1}', b'{"n": 2}']
+        assert [made.answering.serve_recorded(ask(made)).body for _ in range(2)] == [b'{"n": 1}', b'{"n": 2}']
 
 
 def test_the_key_does_not_depend_on_the_caller(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_the_key_does_not_depend_on_the_caller(tmp_path: Path) -> None:
         assert ask(made, target="/s/other/openai/v1/chat/completions").key == plain
         assert ask(made, headers=(("x-llmproxy-session", "third"),)).key == plain
         forward = made.begin_exchange("POST", CHAT, ("https", "api.openai.com", 443), ())
-        made.identify(forward, body())
+        made.stages.identify_and_decide(forward, body())
         assert forward.key == plain
         assert ask(made, temperature=1).key != plain
 
@@ -232,7 +232,7 @@ def test_what_cannot_go_upstream_is_refused_in_its_own_dialect(
     with engine(tmp_path / "x.db", mode) as made:
         exchange = send(made, b"{}", target, headers)
         assert (exchange.decision, type(exchange.error)) == (Decision.REFUSE, error)
-        assert made.outcome(exchange, 400).miss is False
+        assert made.recorder.record_end(exchange, 400).miss is False
 
 
 def test_a_second_recorder_is_refused(tmp_path: Path) -> None:
@@ -256,11 +256,11 @@ def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> No
         exchange = made.begin_exchange("POST", CHAT, None, ())
         exchange.recording.on_head(1, 413, "", ())
         with pytest.raises(RecordingError, match="never came"):
-            made.store_answer(exchange, proper=True)
+            made.writer.store_answer(exchange, proper=True)
         exchange = ask(made)
         exchange.recording.damaged = True
         with pytest.raises(RecordingError, match="lost"):
-            made.store_answer(exchange, proper=True)
+            made.writer.store_answer(exchange, proper=True)
 
 
 def test_a_failed_store_replaces_nothing(store: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_failed_store_replaces_nothing(store: Path) -> None:
         exchange = ask(made)
         exchange.recording.damaged = True
         with pytest.raises(RecordingError):
-            made.store_answer(exchange, proper=True)
+            made.writer.store_answer(exchange, proper=True)
         answered(made, ask(made), b'{"new": 1}')
     with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
         assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
@@ -286,10 +286,10 @@ def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
             exchange.recording.on_head(10, 200, "OK", ())
         both[1].recording.damaged = True
         with pytest.raises(RecordingError):
-            made.stored_together([(exchange, True) for exchange in both])
-        made.store_answer(both[0], proper=True)
+            made.writer.store_answers([(exchange, True) for exchange in both])
+        made.writer.store_answer(both[0], proper=True)
         both[1].recording.damaged = False
-        made.stored_together([(both[1], True)])
+        made.writer.store_answers([(both[1], True)])
         assert [exchange.kept.interaction for exchange in both] == [3, 4]
     with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
         live = opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL ORDER BY id").fetchall()
@@ -299,20 +299,20 @@ def test_several_answers_are_stored_together_or_not_at_all(store: Path) -> None:
 def test_unused_recordings_are_counted(store: Path) -> None:
     record_texts(store, *"abc")
     with engine(store, Mode.REPLAY) as made:
-        assert made.questions.count_unused() == 0
-        made.answer(ask(made, "b"))
-        assert made.questions.count_unused() == 2
+        assert made.count_unused() == 0
+        made.answering.serve_recorded(ask(made, "b"))
+        assert made.count_unused() == 2
 
 
 def test_replay_says_what_is_missing_at_the_start(store: Path) -> None:
     """No store yet, or an empty cassette beside full ones."""
     with engine(store, Mode.REPLAY) as made:
-        assert "there is no store" in made.questions.notes()[0]
+        assert "there is no store" in made.notes()[0]
     with engine(store, cassette="other") as made:
         answered(made, ask(made))
-        assert made.questions.notes() == []
+        assert made.notes() == []
     with engine(store, Mode.REPLAY) as made:
-        assert "other" in made.questions.notes()[0]
+        assert "other" in made.notes()[0]
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 429, 500])
@@ -328,7 +328,7 @@ def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path,
         for more in ({}, {"previous_response_id": "resp_1"}):
             exchange = made.begin_exchange("POST", "/v1/responses", None, ())
             exchange.session.position.recorded_here = Growing()
-            made.identify(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
+            made.stages.identify_and_decide(exchange, json.dumps({"model": "m", "input": "b", **more}).encode())
             answered(made, exchange, b'{"error":{"message":"no"}}', status=status)
             assert (exchange.decision, exchange.kept.interaction is not None) == (Decision.RECORD, True)
 
@@ -359,22 +359,22 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
     with engine(tmp_path / "x.db", Mode.AUTO) as made:
 
         def place(path: str) -> RequestHeadInfo:
-            return made.place("POST", f"/s/a{path}", None, ())
+            return made.dispatcher.place_request("POST", f"/s/a{path}", None, ())
 
         before = place(CHAT)
-        assert made.holds(before)
+        assert made.dispatcher.is_still_valid(before)
         made.redactor.learn_request((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
-        assert not made.holds(before)
+        assert not made.dispatcher.is_still_valid(before)
         before = place(CHAT)
         with pytest.raises(RefusedError):
             place("/mine/v1/chat/completions")
         made.sessions.open_session("a", upstreams={"mine": "http://gpu:8000/v1"})
-        assert not made.holds(before)
+        assert not made.dispatcher.is_still_valid(before)
         inside = place("/mine/v1/chat/completions")
-        assert made.holds(inside)
-        assert made.begin(inside).route.upstream.startswith("http://gpu:8000")
+        assert made.dispatcher.is_still_valid(inside)
+        assert made.stages.begin_exchange(inside).route.upstream.startswith("http://gpu:8000")
         made.sessions.close_session("a")
-        assert not made.holds(inside)
+        assert not made.dispatcher.is_still_valid(inside)
 
 
 FAILURES = [(401, None), (403, None), (429, None), (500, None), (200, b"cut"), (200, b"left")]
@@ -395,7 +395,7 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
         exchange.recording.on_head(10, status, "", (("content-type", "application/json"), ("content-length", "99")))
         exchange.recording.on_data(20, b'{"choices": [')
         exchange.recording.left = kind == b"left"
-        made.store_answer(exchange, proper=kind is None)
+        made.writer.store_answer(exchange, proper=kind is None)
         made.sessions.close_session("default")
     with engine(store, second) as made:
         made.sessions.open_session("default", mode=second)
@@ -410,9 +410,9 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
     for mode in (Mode.REPLAY, Mode.ONCE, Mode.AUTO):
         with engine(store, mode) as made:
             exchange = ask(made)
-            assert made.answer(exchange).body == good
+            assert made.answering.serve_recorded(exchange).body == good
             assert exchange.note == ""
-            assert made.questions.count_unused() == 1  # the other one: no failure is left that nobody can reach
+            assert made.count_unused() == 1  # the other one: no failure is left that nobody can reach
 
 
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
@@ -425,9 +425,9 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, store: Path) -> N
     for _ in range(2):
         with engine(store, Mode.REPLAY) as made:
             asked = [ask(made) for _ in range(3)]
-            assert [made.answer(each).status for each in asked] == [429, 401, 200]
+            assert [made.answering.serve_recorded(each).status for each in asked] == [429, 401, 200]
             for each in asked:
-                made.outcome(each, 200)
+                made.recorder.record_end(each, 200)
             assert [each.note for each in asked] == ["a recorded failure: 429", "a recorded failure: 401", ""]
             assert made.sessions.get_or_open("default").calls.totals.to_json()["served_failures"] == 2
         with engine(store, Mode.ONCE) as made:
@@ -444,7 +444,7 @@ def test_a_cassette_that_holds_a_failure_is_sealed_by_saying_so(store: Path) -> 
             answered(made, exchange, status=401)
             made.sessions.close_session("default", complete=sealed)
     with engine(store, Mode.ONCE) as made:
-        assert made.answer(ask(made)).status == 401
+        assert made.answering.serve_recorded(ask(made)).status == 401
 
 
 SSE = (("content-type", "text/event-stream"),)
@@ -467,8 +467,8 @@ def _event(kind: str, name: str) -> bytes:
 def end_response(made: Engine, exchange: Exchange, name: str, *, proper: bool = True) -> None:
     if proper:
         exchange.recording.on_data(30, _event("response.completed", name))
-    made.store_answer(exchange, proper=proper)
-    made.outcome(exchange, 200)
+    made.writer.store_answer(exchange, proper=proper)
+    made.recorder.record_end(exchange, 200)
 
 
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
@@ -493,12 +493,12 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
         made.sessions.close_session("default", complete=True)
     with engine(store, Mode.REPLAY) as made:
         for n in range(1 + twice):
-            assert made.answer(begin_response(made, "hi", "")).body.count(f'"resp_{n}"'.encode())
+            assert made.answering.serve_recorded(begin_response(made, "hi", "")).body.count(f'"resp_{n}"'.encode())
         for n in range(1 + twice):
             found = begin_response(made, "go on", "", previous_response_id=f"resp_{n}")
             assert found.error is None
-            assert f'"resp_1{n}"'.encode() in made.answer(found).body
-        assert made.questions.count_unused() == 0
+            assert f'"resp_1{n}"'.encode() in made.answering.serve_recorded(found).body
+        assert made.count_unused() == 0
 
 
 def test_an_answer_that_is_cancelled_while_it_comes_replays(store: Path) -> None:
@@ -509,8 +509,8 @@ def test_an_answer_that_is_cancelled_while_it_comes_replays(store: Path) -> None
         answered(made, cancel, b'{"id": "resp_a", "status": "cancelled"}')
         end_response(made, first, "resp_a", proper=False)
     with engine(store, Mode.REPLAY) as made:
-        assert b"resp_a" in made.answer(begin_response(made, "hi", "", background=True)).body
-        assert b"cancelled" in made.answer(send(made, b"", f"{RESPONSES}/resp_a/cancel")).body
+        assert b"resp_a" in made.answering.serve_recorded(begin_response(made, "hi", "", background=True)).body
+        assert b"cancelled" in made.answering.serve_recorded(send(made, b"", f"{RESPONSES}/resp_a/cancel")).body
 
 
 def test_nothing_of_this_run_is_written_with_a_request(store: Path, tmp_path: Path) -> None:
@@ -585,13 +585,13 @@ def test_a_large_body_is_prepared_on_a_thread_and_not_redacted_again(tmp_path: P
     with engine(tmp_path / "x.db", Mode.AUTO) as made:
         small, exchange = (made.begin_exchange("POST", CHAT, None, ()) for _ in range(2))
         sent = body(large)
-        assert not made.is_long(small, body())
-        assert made.is_long(exchange, sent)
+        assert not made.keying.is_slow_to_prepare(small, body())
+        assert made.keying.is_slow_to_prepare(exchange, sent)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(made.prepare, exchange, sent).result()
+            pool.submit(made.keying.redact_in_advance, exchange, sent).result()
         prepared = exchange.request.redacted
         assert prepared is not None
-        made.identify(exchange, sent)
+        made.stages.identify_and_decide(exchange, sent)
         assert exchange.request.redacted is prepared
-        assert not made.is_long(small, sent)
+        assert not made.keying.is_slow_to_prepare(small, sent)
         assert exchange.key == ask(made, large).key

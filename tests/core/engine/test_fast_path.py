@@ -39,12 +39,12 @@ def store(tmp_path: Path) -> Path:
 def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
     exchange = ask(made, text, **more)
     extra = (("x-llmproxy-key", exchange.key or ""),)
-    data = b"".join(piece for _, piece in made.plan(exchange, CLIENT, extra=extra).pieces)
-    return data, made.outcome(exchange, 200)
+    data = b"".join(piece for _, piece in made.answering.plan_recorded(exchange, CLIENT, extra=extra).pieces)
+    return data, made.recorder.record_end(exchange, 200)
 
 
 def short_way(made: Engine, text: str = "hi", place: RequestHeadInfo | None = None) -> tuple[bytes, Call] | None:
-    hit = made.fast_path.find_answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
+    hit = made.fast_path.find_answer(place or made.dispatcher.place_request("POST", CHAT, None, ()), CLIENT, body(text))
     return None if hit is None else (hit.data, made.fast_path.record_hit(hit))
 
 
@@ -69,7 +69,7 @@ def test_both_ways_answer_and_count_alike(mode: Mode, store: Path) -> None:
         Path(f"{store}.state.db").unlink(missing_ok=True)
         with engine(store, mode) as made:
             told = [(short_way(made, text) if short else None) or long_way(made, text) for text in asked]
-            counted = trace(made.sessions.open_sessions["default"]), made.questions.count_unused()
+            counted = trace(made.sessions.open_sessions["default"]), made.count_unused()
         found.append((told, counted, decisions(store)))
     assert found[0] == found[1]
     data, call = found[1][0][1]
@@ -116,7 +116,7 @@ def test_whatever_is_no_plain_hit_is_left_alone(change: str, store: Path) -> Non
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
         long_way(made)
-        place = made.place("POST", CHAT, None, ())
+        place = made.dispatcher.place_request("POST", CHAT, None, ())
         session = made.sessions.open_sessions["default"]
         before = trace(session)
         if change == "elsewhere":
@@ -132,7 +132,7 @@ def test_what_changes_after_a_hit_counts_from_the_next_request_on(change: Change
     """The same head of the same connection, answered the short way a moment ago."""
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
-        place = made.place("POST", CHAT, None, ())
+        place = made.dispatcher.place_request("POST", CHAT, None, ())
         assert short_way(made, place=place) is not None
         session = made.sessions.open_sessions["default"]
         before = trace(session)
@@ -147,12 +147,12 @@ def test_each_arrival_gets_what_the_long_way_gives_it(exhausted: Exhausted, stor
     found = []
     for short in (False, True):
         with engine(store, Mode.REPLAY, exhausted=exhausted) as made:
-            place, more = made.place("POST", CHAT, None, ()), 0 if exhausted is Exhausted.MISS else 5
+            place, more = made.dispatcher.place_request("POST", CHAT, None, ()), 0 if exhausted is Exhausted.MISS else 5
             told = [
                 (text, *((short_way(made, text, place) if short else None) or long_way(made, text)))
                 for text in ["hi", "hi", *["hi"] * more, "other", "hi", "hi"]
             ]
-            found.append((told, trace(made.sessions.open_sessions["default"]), made.questions.count_unused()))
+            found.append((told, trace(made.sessions.open_sessions["default"]), made.count_unused()))
     assert found[0] == found[1]
     assert [data[-8:] for text, data, _ in found[1][0] if text == "hi"][-2:] == [b'{"n": 1}', b'{"n": 2}']
 
@@ -162,7 +162,7 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
     monkeypatch.setattr(fast_path, "REMEMBERED", 8)
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
-        places = [made.place("POST", CHAT, None, ()) for _ in range(20)]
+        places = [made.dispatcher.place_request("POST", CHAT, None, ()) for _ in range(20)]
         found = [short_way(made, place=place) for place in places]
         gc.collect()
         kept = [each for each in gc.get_objects() if type(each) is fast_path.CachedRequest]
@@ -174,7 +174,7 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
 def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
-        assert short_way(made, place=made.place("POST", f"/s/a{CHAT}", None, ())) is None
+        assert short_way(made, place=made.dispatcher.place_request("POST", f"/s/a{CHAT}", None, ())) is None
         assert list(made.sessions.open_sessions) == ["default"]
     with engine(store.with_name("none.db"), Mode.REPLAY) as made:
         assert short_way(made) is None
@@ -194,7 +194,7 @@ def test_what_another_process_records_counts_from_the_next_request_on(store: Pat
     """The store is looked at for each request; no answer is remembered under what was asked."""
     with engine(store, Mode.REPLAY) as made:
         long_way(made, "other")
-        place = made.place("POST", CHAT, None, ())
+        place = made.dispatcher.place_request("POST", CHAT, None, ())
         found = known(short_way(made, "other", place))
         assert b'{"n": 3}' in found[0]
         with engine(store, Mode.RECORD, holder="another") as recorder:
@@ -206,7 +206,7 @@ def test_what_another_process_records_counts_from_the_next_request_on(store: Pat
 def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
     """What is said of its hits is its own: closed and opened again it begins at nothing."""
     with engine(store, Mode.REPLAY) as made:
-        place = made.place("POST", f"/s/default{CHAT}", None, ())
+        place = made.dispatcher.place_request("POST", f"/s/default{CHAT}", None, ())
         long_way(made)
         assert short_way(made, place=place) is not None
         made.sessions.close_session("default")

@@ -60,8 +60,8 @@ def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session:
         answered(engine, exchange, said)
         status = 200
     elif exchange.decision is Decision.REPLAY:
-        status = engine.answer(exchange).status
-    engine.outcome(exchange, status)
+        status = engine.answering.serve_recorded(exchange).status
+    engine.recorder.record_end(exchange, status)
     return exchange
 
 
@@ -134,7 +134,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
     with pytest.raises(SessionInUse, match="has forked"):
         one.sessions.reset_session("a")
     closed = one.sessions.close_session("a")
-    assert (closed.cassette, one.questions.list_unused(closed)) == ("a@fork-1", [])
+    assert (closed.cassette, one.list_unused(closed)) == ("a@fork-1", [])
     assert texts(one, "a@fork-1") == ["", "Cold.", "Sure."]
     assert texts(one, "a") == ["", "Warm.", "Yes."]
     again = engine()

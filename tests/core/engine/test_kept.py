@@ -127,15 +127,16 @@ def play(made: Engine, steps: Sequence[Step], suffix: str = "r") -> list[Played]
     for step in steps:
         body = b"" if step.body is None else _fill(step.body, ids).encode()
         exchange: Exchange = made.begin_exchange(step.method, _fill(step.path, ids), None, JSON if body else ())
-        made.identify(exchange, body)
+        made.stages.identify_and_decide(exchange, body)
         new = step.makes if "/" in step.makes else f"{step.makes}_{suffix}"
         if exchange.slot is None and exchange.error is None:
             kind = "name" if "/" in step.makes else "id"
             answer = json.dumps({kind: new, "object": "thing"} if step.makes else {"ok": True}).encode()
             answered(made, exchange, answer)
-        made.outcome(exchange, 200 if exchange.error is None else 404)
+        made.recorder.record_end(exchange, 200 if exchange.error is None else 404)
         if step.makes and exchange.error is None:
-            ids[step.makes] = json.loads(made.answer(exchange).body).get("id", new) if exchange.slot else new
+            replayed = exchange.slot and json.loads(made.answering.serve_recorded(exchange).body)
+            ids[step.makes] = replayed.get("id", new) if replayed else new
         found.append(Played(exchange.decision, exchange.slot.id if exchange.slot else exchange.kept.interaction))
     return found
 
@@ -327,9 +328,9 @@ def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
         session = made.sessions.open_sessions["default"]
         before = session.position.changes.digest_state(["conv_r"], lambda _: None)
         exchange = made.begin_exchange("POST", "/v1/conversations/conv_r/items", None, JSON)
-        made.identify(exchange, b'{"items": []}')
+        made.stages.identify_and_decide(exchange, b'{"items": []}')
         assert session.position.changes.digest_state(["conv_r"], lambda _: None) != before
-        made.outcome(exchange, 500)
+        made.recorder.record_end(exchange, 500)
         assert session.position.changes.digest_state(["conv_r"], lambda _: None) == before
 
 

@@ -42,12 +42,12 @@ def record(store: Path, question: str, path: Path, content_type: str) -> None:
         exchange.recording.on_head(1, 200, "OK", (("content-type", content_type),))
         for number, piece in enumerate(iter(lambda: file.read(PIECE), b"")):
             exchange.recording.on_data(number, piece)
-        made.store_answer(exchange, proper=True)
+        made.writer.store_answer(exchange, proper=True)
 
 
 def replay(store: Path, question: str) -> int:
     with engine(store, Mode.REPLAY) as made:
-        return sum(len(piece) for _, piece in made.plan(ask(made, question), ClientHttp()).pieces)
+        return sum(len(piece) for _, piece in made.answering.plan_recorded(ask(made, question), ClientHttp()).pieces)
 
 
 def most_held(job: Callable[[], object]) -> int:

@@ -29,7 +29,7 @@ engine = functools.partial(engine_of_a_chat, record_host=("api.example.com",))
 def ask(made: Engine, headers: Headers, target: str = "/api/me") -> Exchange:
     """Send a request; where the service is asked, it answers."""
     exchange = made.begin_exchange("GET", target, HOST, headers)
-    made.identify(exchange, b"")
+    made.stages.identify_and_decide(exchange, b"")
     if exchange.slot is None and exchange.error is None:
         answered(made, exchange, b'{"is": "%d"}' % len(str(headers)))
     return exchange

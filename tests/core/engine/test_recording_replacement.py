@@ -22,7 +22,7 @@ def record(made: Engine, *texts: str, name: str = "t", status: int = 200, comple
     for text in texts:
         call = ask(made, text, f"/s/{name}/v1/chat/completions")
         answered(made, call, f'{{"choices": [], "said": "{text}"}}'.encode(), status)
-        made.outcome(call, status)
+        made.recorder.record_end(call, status)
     if complete is not None:
         made.sessions.close_session(name, complete=complete)
 
@@ -46,7 +46,7 @@ def test_old_recordings_go_when_the_session_ends_well(store: Path) -> None:
         assert live(store) == ["old", "both"]
         assert live(store, "t@new") == ["both", "new"]
         made.sessions.close_session("t", complete=True)
-        assert made.questions.count_unused() == 0
+        assert made.count_unused() == 0
     assert (live(store), live(store, "t@new")) == (["both", "new"], [])
     with FileStore.open(store, writable=False, now=lambda: NOW) as reading:
         assert reading.last_session_ended_cleanly("t", 1)
