@@ -85,7 +85,7 @@ BEFORE = [
 AFTER = [
     ("writer", "store_answer"),
     *(("outcomes", name) for name in ("record_end", "record_sessionless_refusal")),
-    ("answering", "serve_recorded"),
+    *(("answering", name) for name in ("serve_recorded", "plan_playback_head")),
     ("misses", "record_miss"),
     *(
         ("forwarding", name)
@@ -95,7 +95,7 @@ AFTER = [
         )
     ),
     *(("sender", name) for name in ("send_recorded", "continue_sending", "drop_answer")),
-    *(("incoming", name) for name in ("plan_recorded_answer", "plan_interactive_answer")),
+    ("incoming", "plan_recorded_answer"),
     *(
         ("layer", name)
         for name in (

@@ -278,8 +278,8 @@ class Front(asyncio.StreamReaderProtocol):
             return False
         if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.answer.held:
             return False  # what waits, or leads on, is the layer's
-        laid = incoming.plan_recorded_answer()
-        if incoming.plan_interactive_answer() is not None or (data := get_undelayed_answer(laid)) is None:
+        laid, opened = incoming.plan_recorded_answer()
+        if opened is not None or (data := get_undelayed_answer(laid)) is None:
             return False  # so is what waits
         self._incoming = None
         self._out.write(data)

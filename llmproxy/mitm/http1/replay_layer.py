@@ -404,9 +404,9 @@ class ReplayLayer(layer.Layer):
 
     def _replay_answer(self, exchange: Exchange) -> Commands:
         incoming = self._here.incoming
-        laid = incoming.plan_recorded_answer()
+        laid, opened = incoming.plan_recorded_answer()
         incoming.answering = True
-        if (opened := incoming.plan_interactive_answer()) is not None:
+        if opened is not None:
             yield from self._send_due(self._sender.begin_interactive_answer(*opened))
         elif not exchange.answer.held and (data := get_undelayed_answer(laid)) is not None:
             self._here.close_after = laid.close

@@ -137,26 +137,16 @@ class IncomingRequest:
 
     # --- decided REPLAY --------------------------------------------------------------------------------------------
 
-    def plan_recorded_answer(self) -> SendingPlan:
-        """Plan the recorded answer for its client; from here on it counts as served."""
+    def plan_recorded_answer(self) -> tuple[SendingPlan, tuple[Playback, HeadPlan] | None]:
+        """Plan the recorded answer, which counts as served from here on; and the beginning of one that waits for its
+        client.
+        """
         if self.exchange is None:
             raise AssertionError("no request has arrived")
+        answering, extra = self.proxy.engine.answering, ((KEY_HEADER, self.exchange.key or ""), *self.grants)
         if self.laid is None:
-            self.laid = self.proxy.engine.answering.plan_recorded(
-                self.exchange, self.client, extra=self._extra_headers(self.exchange)
-            )
-        return self.laid
-
-    def plan_interactive_answer(self) -> tuple[Playback, HeadPlan] | None:
-        """Plan the beginning of an answer that waits for its client; None for others. After `plan_recorded_answer`."""
-        if self.exchange is None:
-            return None
-        return self.proxy.engine.answering.plan_playback_head(
-            self.exchange, self.client, extra=self._extra_headers(self.exchange)
-        )
-
-    def _extra_headers(self, exchange: Exchange) -> Headers:
-        return ((KEY_HEADER, exchange.key or ""), *self.grants)
+            self.laid = answering.plan_recorded(self.exchange, self.client, extra=extra)
+        return self.laid, answering.plan_playback_head(self.exchange, self.client, extra=extra)
 
 
 def get_undelayed_answer(laid: SendingPlan) -> bytes | None:

@@ -17,7 +17,7 @@ from tests.mitm.wire import body_of, chat, chunked
 from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import ROOT
 
-STEPS = {"begin", "identify", "plan", "plan_playback"}
+STEPS = {"begin_exchange", "identify_and_decide", "plan_recorded", "plan_playback_head"}
 """What an engine is asked on the way of a request, each in one place of the proxy."""
 
 
@@ -39,7 +39,7 @@ def test_each_step_of_a_request_stands_in_one_place() -> None:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in STEPS):
                 continue
             owner = node.func.value
-            if getattr(owner, "attr", getattr(owner, "id", "")) == "engine":
+            if getattr(owner, "attr", getattr(owner, "id", "")) in ("stages", "answering"):
                 asked.setdefault(node.func.attr, set()).add(path.relative_to(ROOT / "llmproxy/mitm").as_posix())
     assert asked == {step: {"http1/request_handling.py"} for step in STEPS}
 
