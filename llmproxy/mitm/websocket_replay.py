@@ -24,6 +24,7 @@ from wsproto.utilities import RemoteProtocolError
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.request_stages import build_miss_context
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_plan import NOT_REPLAYED
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, decode_frames
@@ -268,7 +269,8 @@ class ReplayedWebSocket:
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
             session.mark_recorded(exchange.party_and_key)  # this conversation has changed: the next one is recorded
-        engine.journal.add_miss({**miss.data, "text": error.message}, at=engine.now())
+        data = {**miss.data, "text": error.message}
+        engine.journal.add_miss(JournaledMiss(engine.now(), error.message, data))
         yield from self._begin_closing_handshake(MISMATCH, engine.redactor.text(miss.reason))
 
     def _begin_closing_handshake(self, code: int, reason: str) -> Commands:

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.amounts import when
 from llmproxy.cli import main
-from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.journal import Journal, JournaledMiss
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from tests.core.traffic.test_frames import descriptor_set
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
@@ -140,7 +140,7 @@ def test_recorded_text_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.
     )
     fill(path, evil, odd)
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
-    journal.add_miss({"text": EVIL}, at=NOW)
+    journal.add_miss(JournaledMiss(NOW, EVIL, {"text": EVIL}))
     journal.close()
     shown = [["ls"], ["show", "1"], ["show", "2"], ["diff", "1", "2"], ["why"]]
     commands = [*shown, *([*typed, "--json"] for typed in shown), ["show", "2", "--request"], ["verify"]]
@@ -189,7 +189,8 @@ def test_why_says_what_the_client_was_told(path: Path, capsys: pytest.CaptureFix
     assert run(capsys, path, "why")[1].startswith("Nothing is known: there is no ")
     journal = Journal.open(Path(f"{path}.state.db"), lambda: NOW)
     for n in range(3):
-        journal.add_miss({"text": f"llmproxy: no recorded response {n}\nnearest: 1", "key": "v1:x"}, at=NOW)
+        text = f"llmproxy: no recorded response {n}\nnearest: 1"
+        journal.add_miss(JournaledMiss(NOW, text, {"text": text, "key": "v1:x"}))
     journal.close()
     code, out = run(capsys, path, "why", "-n", "2")
     assert code == 0

@@ -34,7 +34,7 @@ from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewrite
 from llmproxy.core.providers.provider_table import read_client
 from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestHeadInfo
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
-from llmproxy.core.sessions.journal import ReplayedRequest
+from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
 from llmproxy.core.sessions.session import MissedCall, Question
 from llmproxy.core.store.queries import canonical_of, find_other_places
 from llmproxy.core.store.reader import KeyedRecording
@@ -127,10 +127,8 @@ class MissExplainer:
             error.nearest = first.error.nearest
             return error
         places = miss.nearest.places if miss.nearest else ()
-        self._state.journal.add_miss(
-            miss.to_dict() | {"to_model": to_model}, at=exchange.progress.started_at, places=places, steps=miss.steps
-        )
-        text = miss.text
+        text, data = miss.text, miss.to_dict() | {"to_model": to_model}
+        self._state.journal.add_miss(JournaledMiss(exchange.progress.started_at, text, data, places, miss.steps))
         for each in exchange.interceptors:
             text = each.on_miss_message(exchange, miss, text)
         error = MissError(self._state.redactor.text(text))

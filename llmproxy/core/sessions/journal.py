@@ -162,16 +162,7 @@ class Journal:
             self.asks -= 1
             self._queue.put(asked)
 
-    def add_miss(
-        self,
-        data: Mapping[str, object],
-        *,
-        at: float,
-        places: Sequence[Mapping[str, Any]] = (),
-        steps: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Add a refused request: `ExplainedMiss.to_dict()`, its Unix time, and details that are kept in memory."""
-        miss = JournaledMiss(at, str(data.get("text", "")), data, places, steps)
+    def add_miss(self, miss: JournaledMiss) -> None:
         self._last.append(miss)
         if self._conn is not None:
             self._queue.put(miss)

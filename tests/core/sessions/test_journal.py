@@ -15,6 +15,7 @@ from llmproxy.core.sessions.journal import (
     IN_MEMORY,
     SUFFIX,
     Journal,
+    JournaledMiss,
     read_faulted_calls,
     read_misses,
     read_replayed_requests,
@@ -44,7 +45,7 @@ def test_entries_are_on_disk_before_the_end_of_the_run(tmp_path: Path) -> None:
     path = tmp_path / "llmproxy.db.state.db"
     journal = Journal.open(path, lambda: 5.0)
     journal.record_call(outcome())
-    journal.add_miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
+    journal.add_miss(JournaledMiss(7.0, "no recorded response", {"text": "no recorded response", "key": "v1:1"}))
     until(lambda: rows(path, "misses"))
     assert len(rows(path, "decisions")) == 1
     (missed,) = read_misses(path, 10)
@@ -95,7 +96,7 @@ def test_misses_are_known_at_once(tmp_path: Path) -> None:
     """The control API lists misses of this run before they are on disk, the last so many."""
     journal = Journal.open(tmp_path / "j.db", lambda: 0.0)
     for n in range(IN_MEMORY + 5):
-        journal.add_miss({"text": str(n)}, at=float(n))
+        journal.add_miss(JournaledMiss(float(n), str(n), {"text": str(n)}))
     assert [missed.text for missed in journal.list_misses()] == [str(n) for n in range(5, IN_MEMORY + 5)]
     journal.close()
 
@@ -104,7 +105,7 @@ def test_odd_text_is_kept(tmp_path: Path) -> None:
     """Lone surrogates and control characters in what a client sent do not stop the journal."""
     path = tmp_path / "j.db"
     journal = Journal.open(path, lambda: 0.0)
-    journal.add_miss({"text": "a\udc80\x1b[31m", "list": ("x",)}, at=0.0)
+    journal.add_miss(JournaledMiss(0.0, "a\udc80\x1b[31m", {"text": "a\udc80\x1b[31m", "list": ("x",)}))
     journal.close()
     (missed,) = read_misses(path, 1)
     assert (missed.text, missed.data["list"]) == ("a\udc80\x1b[31m", ["x"])
@@ -115,7 +116,7 @@ def test_a_place_that_takes_no_file_costs_only_the_journal() -> None:
     journal = Journal.open(Path("/proc/nothing.state.db"), lambda: 0.0)
     assert "in memory only" in journal.note
     journal.record_call(outcome())
-    journal.add_miss({"text": "m"}, at=1.0)
+    journal.add_miss(JournaledMiss(1.0, "m", {"text": "m"}))
     assert [missed.text for missed in journal.list_misses()] == ["m"]
     journal.close()
 
