@@ -19,7 +19,6 @@ import asyncio
 import logging
 import re
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import cached_property, partial
 
 from mitmproxy.connection import ConnectionState
