@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic.alias_generators import to_camel
@@ -216,22 +216,11 @@ class Stream:
                 each.on_completed()
 
 
-class RunMessagesAndOutcome(Protocol):
-    """Data of a run that its events lack."""
-
-    @property
-    def messages(self) -> Sequence[Mapping[str, Any]]:
-        """The conversation, without withdrawn messages that events have contained."""
-
-    @property
-    def outcome(self) -> Any:
-        """Outcome of the run, before its end is emitted."""
-
-
 class LangWatchEvents(ImmediateHandler):
     """A handler that passes the events of one run to a stream in LangWatch's form."""
 
-    def __init__(self, stream: Stream, run: RunMessagesAndOutcome, fields: Mapping[str, Any]) -> None:
+    def __init__(self, stream: Stream, run: Any, fields: Mapping[str, Any]) -> None:
+        """`run` has `messages`, without withdrawn ones that events have contained, and the `outcome` at its end."""
         self._stream, self._run, self._fields = stream, run, fields
         self._common: dict[str, Any] = {}
 
@@ -308,37 +297,20 @@ class EventReporter:
         _log.debug("event.posted %s", status)
 
 
-class EventPoster(Protocol):
-    async def post_event(self, event: ScenarioEvent) -> None:
-        """Post an event; an exception causes a retry."""
-
-
-class Subscribable(Protocol):
-    """A source of events: our own stream, or a subject of Rx."""
-
-    def subscribe(
-        self,
-        on_next: Callable[[ScenarioEvent], None],
-        on_error: Callable[[Exception], None],
-        on_completed: Callable[[], None],
-        /,
-    ) -> object: ...
-
-
 class ScenarioEventBus:
     """Posts the events of subscribed streams, in order, each up to `max_retries` times."""
 
-    def __init__(self, event_reporter: EventPoster | None = None, max_retries: int = 3) -> None:
-        """Post by `event_reporter`, or to the endpoint of the environment."""
-        self._reporter = event_reporter or EventReporter()
+    def __init__(self, event_reporter: Any = None, max_retries: int = 3) -> None:
+        """Post by the `post_event` of a reporter, whose exceptions cause retries, or to the environment's endpoint."""
+        self._reporter: Any = event_reporter or EventReporter()
         self._retries = max(1, max_retries)
         self._events: queue.SimpleQueue[ScenarioEvent | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._subscription: object = None
         self._completed = False
 
-    def subscribe_to_events(self, event_stream: Subscribable) -> None:
-        """Subscribe to anything with `subscribe(on_next, on_error, on_completed)`, once, if there is an endpoint."""
+    def subscribe_to_events(self, event_stream: Any) -> None:
+        """Subscribe to a stream of ours, or a subject of Rx, once, if there is an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
             self._subscription = event_stream.subscribe(self._queue_event, self._log_stream_error, self._mark_completed)
 

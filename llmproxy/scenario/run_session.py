@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from llmproxy.client.child_env import find_upstreams
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
@@ -86,19 +86,6 @@ NOT_FOUND = 404
 _CONNECTIONS = ConnectionPool()
 """Connections to proxies, for the control calls of all runs."""
 atexit.register(_CONNECTIONS.close)
-
-
-class SessionSpeaker(Protocol):
-    @property
-    def role(self) -> AgentRole: ...
-
-    @property
-    def in_process(self) -> bool:
-        """Whether its LLM calls leave from this process."""
-
-    @property
-    def uses_session(self) -> bool:
-        """Whether it sends them by `input.llm`."""
 
 
 class RunSession:
@@ -198,8 +185,8 @@ class RunSession:
         return name
 
     @asynccontextmanager
-    async def speaking_turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
-        """Let an adapter speak; yields the seconds waited.
+    async def speaking_turn(self, adapter: Any) -> AsyncIterator[float]:
+        """Let an `AgentAdapter` speak; yields the seconds waited.
 
         An adapter in this process that does not use `input.llm` gets the process's turn, whatever its role; a running
         service the turn at its own session (`session_to_bind`); others do not wait.

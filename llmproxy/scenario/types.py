@@ -163,9 +163,7 @@ class CriterionResult(BaseModel):
         return self.reason
 
     def to_event(self) -> Criterion:
-        return Criterion(
-            id=self.id, text=self.text, status=self.status, evidence=self.evidence, reason=self.reason, votes=self.votes
-        )
+        return Criterion(**self.model_dump(exclude={"requirement"}))
 
 
 class AgentInput(BaseModel):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from llmproxy.amounts import dollars
+from llmproxy.amounts import dollars, name_some
 from llmproxy.did_you_mean import did_you_mean, suggest_name
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
@@ -67,7 +67,7 @@ def advise_recording(
     `selected` is the number of cases to run; `partly` whether the command omits their selection; `some_runs` whether
     other runs of these cases are recorded, which `auto` keeps.
     """
-    names = ", ".join(cases[:_SHOWN]) + (f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else "")
+    names = name_some(cases, shown=_SHOWN)
     only = " ".join(f"--id {shlex.quote(case)}" for case in cases)
     if not partly:
         how = f"{command} --mode {'record' if len(cases) == selected and not some_runs else 'auto'}"

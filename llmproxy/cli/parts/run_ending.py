@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from llmproxy.advice import StartCommand, format_command
+from llmproxy.amounts import name_some
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_from_runs, open_given
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
@@ -328,7 +329,7 @@ def explain_no_use(
 
     option = "--intercept " if any(name in plan.others for name in PROXIES) else ""
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
-    given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    given = name_some(names, " ", NAMED)
     if refused:
         alone = " and ".join(refused).replace("stubs", "sign-ins and the like")
         return [f"llmproxy: THE COMMAND NEVER USED THE PROXY but for {alone}; nothing was replayed or recorded."]

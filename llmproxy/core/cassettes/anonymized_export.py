@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmproxy.amounts import name_some
 from llmproxy.core.bindings import (
     BadVolatileField,
     Bindings,
@@ -141,9 +142,8 @@ def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -
     for name in sorted(called | (homes - _IMPERSONAL)):
         word = re.compile(rf"{_BEGINS}{re.escape(name)}(?![^\W_])", re.IGNORECASE)
         if lines := [number for number, line in enumerate(text.split("\n"), 1) if word.search(line)]:
-            more = f" and {len(lines) - _NAMED_LINES} more" if len(lines) > _NAMED_LINES else ""
-            where = ", ".join(map(str, lines[:_NAMED_LINES]))
-            yield f"{path}: {name} still stands on line {where}{more}: look at it before you commit the file."
+            where = name_some(map(str, lines), shown=_NAMED_LINES)
+            yield f"{path}: {name} still stands on line {where}: look at it before you commit the file."
 
 
 def anonymize_all(

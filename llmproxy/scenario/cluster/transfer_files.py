@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from llmproxy.amounts import name_some
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
@@ -90,12 +91,10 @@ def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
 
 def describe_parcel(parcel: NodeSetup, where: str, how: str) -> str:
     """Describe the sent data by name; `how` adds files."""
-    names = list(parcel.files)
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     said = f"; variables: {', '.join(sorted(parcel.env))}" if parcel.env else "; no variable"
     cassettes = f"{len(parcel.cassettes)} cassette{'' if len(parcel.cassettes) == 1 else 's'}"
     held = f"where the store is ({without_secrets(parcel.server)})" if parcel.server else cassettes
-    return f"to {where}: {', '.join(names[:_LISTED]) or 'no file'}{more}, {held}{said}  ({how} adds files)"
+    return f"to {where}: {name_some(parcel.files, shown=_LISTED) or 'no file'}, {held}{said}  ({how} adds files)"
 
 
 # -- home

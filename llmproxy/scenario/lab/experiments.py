@@ -10,8 +10,9 @@ its events too. Any other mix of recorded and live parties would request an unre
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -190,7 +191,7 @@ async def open_loop(
         raise SettingsError(f"nobody speaks as the user in transcript {transcript.id!r}: there are no lines to play.")
     name = name or f"{transcript.id} open loop"
     options = options or RunOptions()
-    found = _FirstDivergence()
+    found: list[tuple[int, str, str]] = []
     ended = await RunPlan(
         name=name,
         description=transcript.description,
@@ -199,7 +200,8 @@ async def open_loop(
         options=replace(options, cassette=options.cassette or name_cassette(name)),
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
-    return OpenLoopResult(result=ended.result_or_raise(), turn=found.turn, recorded=found.recorded, said=found.said)
+    turn, recorded, said = found[0] if found else (None, "", "")
+    return OpenLoopResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
 
 
 _REFUSED = {
@@ -242,25 +244,15 @@ def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:
     return turns
 
 
-@dataclass(slots=True)
-class _FirstDivergence:
-    turn: int | None = None
-    recorded: str = ""
-    said: str = ""
+def _build_script(turns: Sequence[_RecordedTurn], found: list[tuple[int, str, str]]) -> list[Any]:
+    """Return the script; the first differing turn is put into `found`, with its recorded and its current answer."""
 
-    def make_compare_step(self, number: int, turn: _RecordedTurn) -> Callable[[ScenarioState], None]:
-        """Return a step that compares the agent's answer with the recorded one, and marks the run if it differs."""
+    def compare_answers(number: int, recorded: str, state: ScenarioState) -> None:
+        said = _split_turns(state.messages)[-1].spoken_answer
+        if not found and said != recorded:
+            found.append((number, recorded, said))
+            state.executor.marks.append(f"open-loop from turn {number}")
 
-        def compare_answers(state: ScenarioState) -> None:
-            said = _split_turns(state.messages)[-1].spoken_answer
-            if self.turn is None and said != turn.spoken_answer:
-                self.turn, self.recorded, self.said = number, turn.spoken_answer, said
-                state.executor.marks.append(f"open-loop from turn {number}")
-
-        return compare_answers
-
-
-def _build_script(turns: Sequence[_RecordedTurn], found: _FirstDivergence) -> list[Any]:
     steps: list[Any] = []
     number = 0
     for turn in turns:
@@ -270,5 +262,5 @@ def _build_script(turns: Sequence[_RecordedTurn], found: _FirstDivergence) -> li
         number += 1
         steps += [message(each) for each in turn.user]
         if turn.agent:
-            steps += [agent(), found.make_compare_step(number, turn)]
+            steps += [agent(), partial(compare_answers, number, turn.spoken_answer)]
     return [*steps, judge()]

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
 from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import RunOptions, describe_error, shorten_traceback
+from llmproxy.scenario.values.run_ids_and_options import describe_error, shorten_traceback
 
 _REASON = 200
 """Characters of a run's failure reason in the combined one."""
@@ -50,14 +50,6 @@ class RunEnded:
         if self.error is not None:
             raise shorten_traceback(self.error)
         return self.result
-
-
-class Repeatable(Protocol):
-    """A plan that can be run several times (`run.RunPlan`)."""
-
-    @property
-    def options(self) -> RunOptions: ...
-    async def once(self, sample: int, runs: int) -> RunEnded: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +102,10 @@ class RepeatResult(ScenarioResult):
 
 
 async def run_many(
-    plan: Repeatable,
+    once: Callable[[int, int], Awaitable[RunEnded]],
     runs: int,
     *,
+    max_concurrency: int | None = None,
     early_stop: bool = False,
     allow_environment_errors: bool = False,
     threshold: float = 1.0,
@@ -120,8 +113,9 @@ async def run_many(
     """Run a scenario several times, run i with sample i of its recording, and combine the results.
 
     Args:
-        plan: the scenario (`run.RunPlan`); its `max_concurrency` limits concurrent runs
+        once: runs a sample of so many (`run.RunPlan.once`)
         runs: how often
+        max_concurrency: maximum concurrent runs
         early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never
             while recording
         allow_environment_errors: whether the verdict may be based on fewer runs if the environment failed in some
@@ -137,11 +131,11 @@ async def run_many(
 
     async def run_samples_in_turn() -> None:
         while not (early_stop and _is_rate_decided(done, runs, threshold)) and (sample := next(numbers, 0)):
-            ended = await plan.once(sample, runs)
+            ended = await once(sample, runs)
             error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
             done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
 
-    workers = min(plan.options.max_concurrency or CONCURRENCY, runs)
+    workers = min(max_concurrency or CONCURRENCY, runs)
     await run_parallel([run_samples_in_turn() for _ in range(workers)], workers)
     samples = sorted(done, key=lambda each: each.sample)
     return _sum_runs(

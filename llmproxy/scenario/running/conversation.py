@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
@@ -33,14 +33,6 @@ from llmproxy.scenario.values.run_ids_and_options import (
     describe_error,
 )
 from llmproxy.trace.observing.tool_calls import ToolUse
-
-
-class NextSpeaker(NamedTuple):
-    """An agent that may speak now."""
-
-    place: int
-    """Index in the list of agents."""
-    agent: AgentAdapter
 
 
 class SpeakingOrder:
@@ -70,22 +62,19 @@ class SpeakingOrder:
     def remove_pending(self, agent: AgentAdapter) -> None:
         self.pending = [each for each in self.pending if each is not agent]
 
-    def next_speaker(self) -> NextSpeaker | None:
-        """Return the next speaker in this turn, dropping roles that are over; None when the turn is over."""
+    def next_speaker(self) -> int | None:
+        """Return the index of the next speaker, dropping roles that are over; None when the turn is over."""
         while self.roles:
-            found = self.pending_speaker(self.roles[0])
-            if found:
+            if (found := self.pending_speaker(self.roles[0])) is not None:
                 return found
             self.roles.pop(0)
         return None
 
-    def pending_speaker(self, role: AgentRole) -> NextSpeaker | None:
-        """Return an agent of a role that has not spoken in this turn."""
-        if role not in self.roles:
-            return None
-        for index, agent in enumerate(self.agents):
+    def pending_speaker(self, role: AgentRole) -> int | None:
+        """Return the index of an agent of a role that has not spoken in this turn."""
+        for index, agent in enumerate(self.agents if role in self.roles else ()):
             if agent.role is role and any(agent is each for each in self.pending):
-                return NextSpeaker(index, agent)
+                return index
         return None
 
     def skip_to(self, role: AgentRole) -> None:
@@ -93,16 +82,16 @@ class SpeakingOrder:
         while self.roles and self.roles[0] is not role:
             self.roles.pop(0)
 
-    def claim_turn(self, role: AgentRole) -> NextSpeaker | None:
+    def claim_turn(self, role: AgentRole) -> int | None:
         """Let an agent of this role speak, in a new turn if the role is over in this one; None without one."""
         self.skip_to(role)
         found = self.pending_speaker(role)
-        if not found:
+        if found is None:
             self.begin_turn()
             self.skip_to(role)
             found = self.pending_speaker(role)
-        if found:
-            self.mark_spoken(found.agent)
+        if found is not None:
+            self.mark_spoken(self.agents[found])
         return found
 
     def mark_role_spoken(self, role: AgentRole) -> None:
@@ -256,7 +245,7 @@ class Conversation:
         `may_go_on` is checked before a new turn begins, `would_go_on` by a judge in the last turn: if the script stops
         by itself, no verdict is demanded.
         """
-        while not (speaker := self.turns.next_speaker()):
+        while (place := self.turns.next_speaker()) is None:
             if not may_go_on() or self.farewell is not None:
                 return None
             if on_turn_end:
@@ -266,13 +255,14 @@ class Conversation:
                 await await_value(on_turn(self.state))
             if self.state.current_turn >= self.state.config.turn_limit:
                 return self.build_turns_exhausted()
-        self.turns.mark_spoken(speaker.agent)
+        speaker = self.agents[place]
+        self.turns.mark_spoken(speaker)
         at_limit = self.state.current_turn + 1 >= self.state.config.turn_limit
-        criteria = AdapterAttributes.of_adapter(speaker.agent).criteria
-        can_decide = speaker.agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
+        criteria = AdapterAttributes.of_adapter(speaker).criteria
+        can_decide = speaker.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
         forced = (self.farewell is not None or (at_limit and would_go_on())) and can_decide
         self.unscripted = True
-        return await self.call(speaker.place, JudgmentRequest() if forced else None)
+        return await self.call(place, JudgmentRequest() if forced else None)
 
     async def call(self, index: int, judgment: JudgmentRequest | None = None) -> list[Message] | ScenarioResult:
         """Call an agent and pass its messages to the others."""
@@ -345,10 +335,9 @@ class Conversation:
         said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
-            judge = self.turns.pending_speaker(AgentRole.JUDGE)
-            if judge:
-                self.turns.mark_spoken(judge.agent)
-                return await self.call(judge.place, JudgmentRequest())
+            if (judge := self.turns.pending_speaker(AgentRole.JUDGE)) is not None:
+                self.turns.mark_spoken(self.agents[judge])
+                return await self.call(judge, JudgmentRequest())
             return self.fill_result(ScenarioResult(success=False, messages=[], reasoning="/judge: there is no judge."))
         if said.success is not None:
             reasoning = said.text or f"Ended by hand with /{'pass' if said.success else 'fail'}"
@@ -505,14 +494,14 @@ class ScriptActions:
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call the agents of a role; return only a result."""
-        speaker = self._claim_turn(role, content)
+        place = self._claim_turn(role, content)
         self.conversation.unscripted = False
-        result = await self.conversation.call(speaker.place, judgment)
+        result = await self.conversation.call(place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
-    def _claim_turn(self, role: AgentRole, content: object) -> NextSpeaker:
-        if speaker := self.conversation.turns.claim_turn(role):
-            return speaker
+    def _claim_turn(self, role: AgentRole, content: object) -> int:
+        if (place := self.conversation.turns.claim_turn(role)) is not None:
+            return place
         quoted = "" if content is None else f" with content `{content}`"
         raise ValueError(
             f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "

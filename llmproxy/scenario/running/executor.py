@@ -54,24 +54,9 @@ from llmproxy.scenario.values.run_ids_and_options import (
 )
 from llmproxy.trace.observing.agent_activity import find_first_recorded_time
 
-
-class UsedNames:
-    """Assigned names with their owners; thread-safe."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._given: dict[str, dict[str, int]] = {}
-
-    def name(self, cassette: str, about: str) -> str:
-        """Return the name for `about`: the same for equal ones, and numbered from the second on."""
-        with self._guard:
-            known = self._given.setdefault(cassette, {})
-            number = known.setdefault(about, len(known) + 1)
-        return cassette if number == 1 else f"{cassette}.{number}"
-
-
-_NAMESAKES = UsedNames()
-"""Names used in this process."""
+_NAMESAKES: dict[str, dict[str, int]] = {}
+"""Names used in this process, with the number of each scenario of the name; guarded by the lock."""
+_NAMING = threading.Lock()
 
 
 def choose_cassette_name(
@@ -82,7 +67,7 @@ def choose_cassette_name(
     options: RunOptions,
     *,
     host: ScenarioRunHooks = HOST,
-    namesakes: UsedNames = _NAMESAKES,
+    namesakes: dict[str, dict[str, int]] = _NAMESAKES,
 ) -> str:
     if options.cassette:
         return options.cassette
@@ -93,7 +78,11 @@ def choose_cassette_name(
     steps = [[step.kind, step.said] if isinstance(step, Step) else _get_qualified_name(step) for step in script or ()]
     given = [options.fields, options.parameters, options.history, options.mock]
     text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_get_qualified_name)
-    return namesakes.name(own, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+    about = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    with _NAMING:
+        known = namesakes.setdefault(own, {})
+        number = known.setdefault(about, len(known) + 1)
+    return own if number == 1 else f"{own}.{number}"
 
 
 def _get_qualified_name(thing: object) -> str:
@@ -127,7 +116,7 @@ def _alias(path: str, said: str) -> Any:
     return property(attrgetter(path), doc=said)
 
 
-class ScenarioExecutor:
+class ScenarioExecutor(ScriptActions):
     """Runs one scenario; `scenario.run` creates one for every run. Its verbs also work without `run`, one by one.
 
     It implements `run_lifecycle.Playable` for the run engine, and is the host of its conversation.
@@ -229,14 +218,6 @@ class ScenarioExecutor:
     rollback_messages_to = _alias("conversation.rollback_messages_to", "Take back all messages from a place on.")
     step = _alias("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
 
-    message = _alias("verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
-    user = _alias("verbs.user", "Let the user speak, or say something in his place.")
-    agent = _alias("verbs.agent", "Let the agent under test speak, or say something in its place.")
-    judge = _alias("verbs.judge", "Demand a verdict.")
-    succeed = _alias("verbs.succeed", "Return a result that says passed.")
-    fail = _alias("verbs.fail", "Return a result that says failed.")
-    proceed = _alias("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
-
     def reset(self) -> None:
         """Start again: no messages, turn 0, a new thread id."""
         self.lifecycle.renew_caller()
@@ -248,10 +229,10 @@ class ScenarioExecutor:
             current_turn=0,
             config=self.config,
         ).bind(self)
-        self.conversation = Conversation(
-            state, self.agents, caller=self.lifecycle.caller, emitter=self.emitter, setting=self, name=self.name
+        caller = self.lifecycle.caller
+        super().__init__(
+            Conversation(state, self.agents, caller=caller, emitter=self.emitter, setting=self, name=self.name)
         )
-        self.verbs = ScriptActions(self.conversation)
         self.marks: list[str] = []
         self.from_cache: list[str] = []
 
@@ -332,7 +313,7 @@ class ScenarioExecutor:
         self.emitter.emit_start(criteria=self.conversation.criteria, mode=session.mode if session else "")
 
     async def take_step(self, number: int, step: ScriptStep) -> ScenarioResult | None:
-        self.verbs.steps_left = len(self.steps) - number - 1
+        self.steps_left = len(self.steps) - number - 1
         result = await self._run_step(step)
         if not isinstance(result, ScenarioResult):
             return None
@@ -341,13 +322,13 @@ class ScenarioExecutor:
 
     async def conclude(self) -> ScenarioResult:
         """Return the result of a script without a deciding step."""
-        if self.verbs.checkpoints:
+        if self.checkpoints:
             return self._complete_result(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
         went = self.conversation.farewell is not None
         return self.conversation.build_turns_exhausted(f"{LEFT}{END_OF_SCRIPT}" if went else END_OF_SCRIPT)
 
     def _complete_result(self, result: ScenarioResult) -> ScenarioResult:
-        return self.conversation.fill_result(prepend_checkpoints(self.verbs.checkpoints, result))
+        return self.conversation.fill_result(prepend_checkpoints(self.checkpoints, result))
 
     async def begin(self) -> None:
         if self.options.history:

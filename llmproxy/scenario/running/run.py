@@ -217,4 +217,4 @@ async def _run_plan(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
         return (await plan.once()).result_or_raise()
-    return await run_many(plan, runs, threshold=threshold, **repeats)
+    return await run_many(plan.once, runs, max_concurrency=many_at_once, threshold=threshold, **repeats)

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from llmproxy.amounts import name_some
 from llmproxy.client.session_reports import Report
 from llmproxy.core.forks.mock_parsing import find_unused_mocks
 from llmproxy.errors import Exit, LLMProxyError, MachineError
@@ -228,8 +229,7 @@ def _name_tools_or_requests(calls: Sequence[Call], wire: WireObserver) -> str:
     named += [
         f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
     ]
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return f"{', '.join(named[:_SHOWN])}{more}"
+    return name_some(named, shown=_SHOWN)
 
 
 class CleanupFailed(MachineError):

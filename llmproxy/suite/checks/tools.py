@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from llmproxy.amounts import name_some
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.misspelt_tools import find_near_name
 from llmproxy.suite.matchers.apply import (
@@ -389,8 +390,7 @@ def _format_use(use: ToolUse) -> str:
 
 
 def _format_uses(uses: Sequence[ToolUse]) -> str:
-    more = f" and {len(uses) - _SHOWN} more" if len(uses) > _SHOWN else ""
-    return ", ".join(map(_format_use, uses[:_SHOWN])) + more
+    return name_some(map(_format_use, uses), shown=_SHOWN)
 
 
 def _get_label(uses: Sequence[ToolUse]) -> str:

@@ -19,7 +19,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
-from llmproxy.amounts import format_count, format_seconds
+from llmproxy.amounts import format_count, format_seconds, name_some
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.fault_sweep_judging import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports
@@ -329,11 +329,10 @@ class _CaseBatch:
         for store, known in lanes.counters:
             await asyncio.to_thread(store.rewind, known)
         if self._again:
-            named = list(dict.fromkeys(job.case.id for job in self._again))
-            more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+            named = name_some(dict.fromkeys(job.case.id for job in self._again), shown=_NAMED)
             self.notes.append(
-                f"ran again, one at a time: {', '.join(named[:_NAMED])}{more}. Side by side their rows have other ids, "
-                "and what is recorded of them holds ids that cannot be bound (in a sentence)"
+                f"ran again, one at a time: {named}. Side by side their rows have other ids, and what is recorded of "
+                "them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
             self._record_result(job, await self._run_case(job, self.run_context, alone=True))

@@ -14,7 +14,6 @@ from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_many
-from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Ear
 from tests.support.proxy import near
@@ -27,7 +26,7 @@ class Plan:
 
     def __init__(self, *statuses: Status, limit: int | None = None, seconds: float = 0.0, **result: Any) -> None:
         self.statuses, self.seconds, self.about = statuses, seconds, result
-        self.options = RunOptions(max_concurrency=limit)
+        self.limit = limit
         self.started: list[int] = []
         self.now = self.most = 0
 
@@ -46,7 +45,7 @@ class Plan:
 
 
 def many(plan: Plan, **given: Any) -> RepeatResult:
-    return asyncio.run(run_many(plan, len(plan.statuses), **given))
+    return asyncio.run(run_many(plan.once, len(plan.statuses), max_concurrency=plan.limit, **given))
 
 
 def repeated(name: str, *agents: Any, **given: Any) -> RepeatResult:
@@ -125,13 +124,13 @@ def test_use_is_added_up_and_unknown_stays_unknown() -> None:
 @pytest.mark.parametrize(("runs", "threshold"), [(0, 1.0), (2, 0.0), (2, 1.1)])
 def test_nonsense_is_refused(runs: int, threshold: float) -> None:
     with pytest.raises(ValueError, match=r"runs takes|threshold takes"):
-        asyncio.run(run_many(Plan(P, P), runs, threshold=threshold))
+        asyncio.run(run_many(Plan(P, P).once, runs, threshold=threshold))
 
 
 async def test_cancelling_cancels_all_runs() -> None:
     plan = Plan(*[P] * 4, seconds=30)
 
-    task = asyncio.ensure_future(run_many(plan, 4))
+    task = asyncio.ensure_future(run_many(plan.once, 4))
     await asyncio.sleep(0.05)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

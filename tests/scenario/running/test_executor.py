@@ -16,7 +16,7 @@ from llmproxy import scenario
 from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
 from llmproxy.report.langwatch import ScenarioEventBus
 from llmproxy.scenario import ScenarioExecutor
-from llmproxy.scenario.running.executor import UsedNames, choose_cassette_name
+from llmproxy.scenario.running.executor import choose_cassette_name
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Judge, User, executor, play, said
@@ -25,7 +25,7 @@ from tests.support import near
 
 class Program:
     def __init__(self) -> None:
-        self.namesakes = UsedNames()
+        self.namesakes: dict[str, dict[str, int]] = {}
 
     def named(self, name: str, description: str = "d", script: Any = None, **more: Any) -> str:
         who: dict[str, Any] = {"host": ScenarioRunHooks(), "namesakes": self.namesakes}
