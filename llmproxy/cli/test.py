@@ -413,6 +413,7 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
+        from llmproxy.scenario.cluster.remote_runner import open_cluster
         from llmproxy.scenario.cluster.transfer_files import (
             cassette_folder,
             describe_parcel,
@@ -420,7 +421,7 @@ class TestOptions:
             merge_cassettes,
             renumber_events,
         )
-        from llmproxy.suite.run.run_on_cluster import OrderedEvents, open_suite_cluster, pack_suites
+        from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteSuites, pack_suites
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
 
@@ -442,13 +443,13 @@ class TestOptions:
         )
         notes = check_costs(tests_store(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
-        with closing(run_context), open_suite_cluster(self.on, parcel) as suites:
-            run_context.execute = suites.run_case
-            suites.told = partial(renumber_events, known=make_local_number_lookup(tests_store(settings)))
+        told = partial(renumber_events, known=make_local_number_lookup(tests_store(settings)))
+        with closing(run_context), open_cluster(self.on, parcel.batch, parcel.rates) as runner:
+            run_context.execute = RemoteSuites(runner, parcel, told).run_case
             try:
-                return asyncio.run(run_until_signal(run_cases(run_context, cases, notes, suites.runner.list_notes)))
+                return asyncio.run(run_until_signal(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := merge_cassettes(suites.runner.recorded, cassette_folder(settings)):
+                if home := merge_cassettes(runner.recorded, cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:

@@ -38,7 +38,7 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.proxy_calls import Call, Totals, explain_exit, find_doubts, find_violated_option
-from llmproxy.report.proxy_console import ProxyStarted, Reporter
+from llmproxy.report.proxy_console import Console, ProxyStarted
 from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
 log = logging.getLogger(__name__)
@@ -65,12 +65,12 @@ OPTIONS: dict[str, object] = {
 }
 
 
-def run_proxy(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Exit:
+def run_proxy(loaded: Loaded, report: Console, *, announce: bool = False) -> Exit:
     """Serve until a signal comes; returns the exit code. `announce`: print the address as a line of JSON."""
     return asyncio.run(_serve_until_signal(loaded, report, announce=announce))
 
 
-async def _serve_until_signal(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
+async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool) -> Exit:
     settings = loaded.settings
     check_port_free(settings.host, settings.port)
     totals = Totals()
@@ -149,7 +149,7 @@ def _list_end_signals() -> list[signal.Signals]:
 
 
 async def close_and_report(
-    end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Reporter, totals: Totals
+    end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Console, totals: Totals
 ) -> int | None:
     """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from shlex import quote
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from llmproxy.advice import format_command
 from llmproxy.amounts import dollars, format_count
@@ -60,23 +60,8 @@ class ProxyStarted:
     """The same with all other trusted certificates."""
 
 
-class Reporter(Protocol):
-    """An observer of a proxy: the console, a collector in a test. Never raises; must not block."""
-
-    def on_start(self, info: ProxyStarted) -> None: ...
-
-    def on_call(self, call: Call) -> None:
-        """Handle an ended call."""
-
-    def note(self, text: str) -> None:
-        """Handle a one-line message that belongs to no single request."""
-
-    def on_end(self, totals: Totals, unused: int | None) -> None:
-        """Handle the totals; `unused`: number of unused recordings, None if unknown."""
-
-
 class Console:
-    """A reporter that writes to a terminal or a pipe."""
+    """Writes to a terminal or a pipe what a proxy does. Never raises; does not block."""
 
     def __init__(
         self, stream: TextIO, *, colour: bool = False, quiet: bool = False, verbose: bool = False,
@@ -102,6 +87,7 @@ class Console:
             self._write_lines(*format_start_lines(info))
 
     def on_call(self, call: Call) -> None:
+        """Print an ended call."""
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
             return
         self._waiting.append(call)
@@ -111,6 +97,7 @@ class Console:
             self._later(_TOGETHER, self.flush)
 
     def note(self, text: str) -> None:
+        """Print a one-line message that belongs to no single request."""
         self._write_lines(paint(f"llmproxy: {escape(text, None)}", "note", colour=self._colour))
 
     def on_end(self, totals: Totals, unused: int | None) -> None:

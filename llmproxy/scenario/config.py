@@ -8,8 +8,8 @@ of such a parameter is :class:`UnsetParameter`, which prints as the documented v
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
@@ -100,14 +100,6 @@ class ModelConfig(BaseModel):
         return "temperature" in self.model_fields_set
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DefaultProxyAndHandlers:
-    """Values of `configure` outside the documented fields, which stay as users know them."""
-
-    proxy: str | bool | None = None
-    handlers: tuple[Handler, ...] = ()
-
-
 type _Number = Annotated[int, Field(strict=True, ge=0)]
 
 
@@ -133,7 +125,8 @@ class ScenarioConfig(BaseModel):
 
     default_config: ClassVar[ScenarioConfig | None] = None
     """Current result of `configure`."""
-    defaults: ClassVar[DefaultProxyAndHandlers] = DefaultProxyAndHandlers()
+    defaults: ClassVar[tuple[str | bool | None, tuple[Handler, ...]]] = None, ()
+    """Proxy and handlers of `configure`: outside the documented fields, which stay as users know them."""
 
     @classmethod
     def configure(
@@ -164,11 +157,9 @@ class ScenarioConfig(BaseModel):
             min_turns=min_turns, headless=headless, observability=observability,
         )  # fmt: skip
         ScenarioConfig.default_config = (ScenarioConfig.default_config or ScenarioConfig()).merge(said)
-        known = ScenarioConfig.defaults
-        ScenarioConfig.defaults = DefaultProxyAndHandlers(
-            proxy=known.proxy if proxy is None else proxy,
-            handlers=known.handlers if handlers is None else to_handlers(handlers),
-        )
+        before, heard = ScenarioConfig.defaults
+        told = heard if handlers is None else to_handlers(handlers)
+        ScenarioConfig.defaults = before if proxy is None else proxy, told
 
     def merge(self, other: ScenarioConfig) -> ScenarioConfig:
         """Return a new configuration in which the values of `other` (except None) take precedence."""
@@ -192,11 +183,13 @@ def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in UNSUPPORTED}
 
 
-def refuse_typos(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of ours."""
-    found = refuse_unsupported(where, given)
+def refuse_typos(where: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of this class."""
+    found = refuse_unsupported(where.__name__, given)
+    parameters = signature(where).parameters.values()
+    known = [*(each.name for each in parameters if each.kind is each.KEYWORD_ONLY), "api_base"]
     for name in found:
         near = nearest_word(name, known, _CLOSE)
         if near and name not in known:
-            raise TypeError(f"{where} has no parameter {name!r}; did you mean {near!r}?")
+            raise TypeError(f"{where.__name__} has no parameter {name!r}; did you mean {near!r}?")
     return found

@@ -39,10 +39,6 @@ TOKENS = 8192
 """Estimated tokens of a transcript above which a judge gets an outline; LangWatch Scenario's."""
 STEPS = 10
 """Maximum lookups of a judge; LangWatch Scenario's."""
-_PARAMETERS = (
-    "criteria", "model", "api_key", "temperature", "max_tokens", "system_prompt", "judges", "vote", "min_turns",
-    "token_threshold", "max_discovery_steps", "api_base",
-)  # fmt: skip
 
 
 class JudgeAgent(AgentAdapter):
@@ -91,7 +87,7 @@ class JudgeAgent(AgentAdapter):
         similar to one of these; ValueError: criteria that are no list of texts, or an empty one.
         """
         self.criteria = list(Criteria(() if criteria is None else criteria).texts)
-        extra = refuse_typos("JudgeAgent", more, _PARAMETERS)
+        extra = refuse_typos(JudgeAgent, more)
         self.configs = _build_judge_configs(judges, model, api_key, temperature, max_tokens, extra)
         first = self.configs[0]
         self.model, self.api_key = first.model, first.api_key

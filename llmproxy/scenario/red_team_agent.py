@@ -233,11 +233,6 @@ _REFUSES = re.compile(
 )
 _HEAD = 200
 """Characters of an answer searched for a flat refusal."""
-_PARAMETERS = (
-    "strategy", "target", "total_turns", "model", "metaprompt_model", "metaprompt_template", "attack_plan",
-    "score_responses", "fast_refusal_detection", "success_score", "success_confirm_turns", "injection_probability",
-    "techniques", "max_backtracks", "api_key", "temperature", "metaprompt_temperature", "max_tokens", "api_base",
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -315,7 +310,7 @@ class RedTeamAgent(AgentAdapter):
         self.techniques = tuple(DEFAULT_TECHNIQUES if techniques is None else techniques)
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
-        extra = refuse_typos("RedTeamAgent", more, _PARAMETERS)
+        extra = refuse_typos(RedTeamAgent, more)
         written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
         require = partial(require_model, "RedTeamAgent", more=extra, api_key=api_key, written=written)
         self.config = require(model, temperature=temperature, max_tokens=max_tokens)

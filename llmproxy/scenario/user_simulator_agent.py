@@ -140,10 +140,6 @@ END_TOOL: dict[str, Any] = {
         ),
     },
 }
-_PARAMETERS = (
-    "model", "api_key", "temperature", "max_tokens", "system_prompt", "persona", "lines", "show_tools", "may_end",
-    "api_base",
-)  # fmt: skip
 
 
 class UserSimulatorAgent(AgentAdapter):
@@ -189,7 +185,7 @@ class UserSimulatorAgent(AgentAdapter):
             raise TypeError(f"lines takes a list of texts; write lines=[{lines!r}]")
         self.lines = tuple(lines)
         goes_on = model is not None or not self.lines
-        extra = refuse_typos("UserSimulatorAgent", more, _PARAMETERS)
+        extra = refuse_typos(UserSimulatorAgent, more)
         chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
         self.config = require_model(*chosen) if goes_on else None
         self.model = self.config.model if self.config else None

@@ -17,7 +17,6 @@ from llmproxy.proxy_calls import Call, Totals, Use
 from llmproxy.report.proxy_console import (
     Console,
     ProxyStarted,
-    Reporter,
     format_totals,
     get_terminal_width,
     wants_colour,
@@ -56,7 +55,7 @@ def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse(tmp_path: Path) -> None
 def test_quiet_leaves_misses_and_the_summary() -> None:
     """What somebody must look at is never left out."""
     stream = io.StringIO()
-    console: Reporter = Console(stream, quiet=True, zone=UTC)
+    console = Console(stream, quiet=True, zone=UTC)
     console.on_start(ProxyStarted(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
     console.on_call(HIT)
     console.on_call(MISS)

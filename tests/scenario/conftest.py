@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmproxy.scenario.config import DefaultProxyAndHandlers, ScenarioConfig
+from llmproxy.scenario.config import ScenarioConfig
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,7 +24,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def untouched() -> Iterator[None]:
     """Return a test the defaults of a fresh process, and leave none behind."""
     before = ScenarioConfig.default_config, ScenarioConfig.defaults
-    ScenarioConfig.default_config, ScenarioConfig.defaults = None, DefaultProxyAndHandlers()
+    ScenarioConfig.default_config, ScenarioConfig.defaults = None, (None, ())
     yield
     ScenarioConfig.default_config, ScenarioConfig.defaults = before
 

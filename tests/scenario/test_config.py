@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.config import UNSET, UNSET_ZERO, DefaultProxyAndHandlers, ModelConfig, ScenarioConfig
+from llmproxy.scenario.config import UNSET, UNSET_ZERO, ModelConfig, ScenarioConfig
 from tests.scenario.people import Ear
 
 pytestmark = pytest.mark.usefixtures("untouched")
@@ -61,9 +61,9 @@ def test_proxy_and_handlers_are_kept_beside_the_documented_fields() -> None:
     ear = Ear()
     scenario.configure(proxy="http://127.0.0.1:1", handlers=(ear,))
     scenario.configure(max_turns=3)
-    assert ScenarioConfig.defaults == DefaultProxyAndHandlers(proxy="http://127.0.0.1:1", handlers=(ear,))
+    assert ScenarioConfig.defaults == ("http://127.0.0.1:1", (ear,))
     scenario.configure(handlers=(), proxy=False)
-    assert ScenarioConfig.defaults == DefaultProxyAndHandlers(proxy=False)
+    assert ScenarioConfig.defaults == (False, ())
     documented = {
         "default_model", "max_turns", "verbose", "cache_key", "debug", "min_turns", "headless", "observability",
     }  # fmt: skip

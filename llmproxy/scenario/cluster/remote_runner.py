@@ -64,8 +64,8 @@ def ray_address(where: str, env: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
-    """Open a cluster for a test; yields module and number of tries. Raises MachineError: no Ray, another version."""
+def open_cluster(where: str, batch: str, rates: Mapping[str, str]) -> Iterator[RemoteRunner]:
+    """Open a cluster for a test, and leave it after the block. Raises MachineError: no Ray, another version."""
     os.environ.update(_QUIET)
     address = ray_address(where, os.environ)
     try:
@@ -74,7 +74,11 @@ def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
         raise MachineError(f"{where} needs Ray, which is not installed.", hint=install_command("ray")) from error
     tries = connect_ray(ray, where, address, f"llmproxy-{batch}")
     try:
-        yield ray, tries
+        runner = RemoteRunner(ray, rates, tries)
+        try:
+            yield runner
+        finally:
+            runner.finish_cancelled_runs()
     finally:
         ray.shutdown()
 

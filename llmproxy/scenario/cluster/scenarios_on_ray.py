@@ -75,15 +75,13 @@ def on(
         raise SettingsError("scenario.on(...) inside of another one: end the first.")
     settings = load({}, os.environ, Path.cwd())
     batch = uuid.uuid4().hex[:12]
-    with open_cluster(where, batch) as (ray, _):
-        runner = RemoteRunner(ray, settings.settings.rate)
+    with open_cluster(where, batch, settings.settings.rate) as runner:
         nodes = _ClusterRunner(runner, where, batch, settings, send, send_env, resources)
         running.REMOTE.append(nodes.run_sample)
         try:
             yield
         finally:
             running.REMOTE.remove(nodes.run_sample)
-            runner.finish_cancelled_runs()
             for note in runner.list_notes():
                 sys.stderr.write(f"llmproxy: {note}\n")
             if home := merge_cassettes(runner.recorded, nodes.folder):
@@ -121,7 +119,7 @@ class _ClusterRunner:
         if HOST.listener is None:
             PROGRAM.record_end(back.ended.result)
         else:
-            HOST.emit_run_end(executor, back.ended.result)
+            HOST.listener.on_run_end(executor, back.ended.result)
         return back.ended
 
     def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:

@@ -19,7 +19,7 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner, Transcript
+from llmproxy.scenario.lab.judgements import CONCURRENCY, Transcript, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
 from llmproxy.scenario.run_session import run_parallel
@@ -103,8 +103,8 @@ async def rejudge(
         raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
     if getattr(made, "criteria", True) == []:
         raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
-    bench = JudgeRunner(name="rejudge", proxy=proxy, mode=mode)
-    looks = [bench.judge_transcript(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
+    look = partial(judge_transcript, purpose="rejudge", proxy=proxy, mode=mode)
+    looks = [look(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
     ended: list[RunEnded] = await run_parallel(looks, max_concurrency)
     rows = [_sum_verdicts(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
     whole = [row.passed for row in rows if row.judged == repeats]

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
@@ -22,7 +23,7 @@ from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
-from llmproxy.scenario.lab.judgements import CONCURRENCY, JudgeRunner
+from llmproxy.scenario.lab.judgements import CONCURRENCY, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.run_session import run_parallel
@@ -132,11 +133,11 @@ async def calibrate_judge(
     """Compare a judge with human labels and itself; `name` is the prefix of recordings. Raises SettingsError."""
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
-    bench = JudgeRunner(name=name, proxy=proxy, mode=mode)
+    look = partial(judge_transcript, purpose=name, proxy=proxy, mode=mode)
     seen = [_JudgedConversation(each) for each in labelled]
-    looks = [each.judge_sample(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
+    looks = [each.judge_sample(look, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
     if order:
-        looks += [each.judge_sample(bench, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
+        looks += [each.judge_sample(look, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
     await run_parallel(looks, max_concurrency)
     return _sum_up_calibration(seen, rng, resamples)
 
@@ -156,11 +157,11 @@ class _JudgedConversation:
     missed: bool = False
 
     async def judge_sample(
-        self, bench: JudgeRunner, judge_of: JudgeOf, sample: int, *, backwards: bool = False
+        self, look: Callable[..., Awaitable[RunEnded]], judge_of: JudgeOf, sample: int, *, backwards: bool = False
     ) -> None:
         texts = list(self.of.labels)
         judge = judge_of(texts[::-1] if backwards else texts)
-        ended = await bench.judge_transcript(judge, self.of.transcript, sample, "reversed" if backwards else "")
+        ended = await look(judge, self.of.transcript, sample, "reversed" if backwards else "")
         found = {each.text: each for each in ended.result.criteria}
         if ended.status not in {Status.PASSED, Status.FAILED} or set(found) != set(texts):
             self.error = self.error or _describe_error(ended)

@@ -43,26 +43,21 @@ class Transcript:
             raise SettingsError(f"transcript {self.id!r} has no messages with a role; there is nothing to judge.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeRunner:
-    """A judge with its proxy and options."""
+async def judge_transcript(
+    judge: Any, transcript: Transcript, sample: int = 1, about: str = "", *, purpose: str,
+    proxy: str | bool | None = None, mode: str | None = None,
+) -> RunEnded:  # fmt: skip
+    """Return a judge's verdict. Raises SettingsError: invalid.
 
-    name: str
-    """Its purpose, as prefix of the recordings."""
-    proxy: str | bool | None = None
-    """As in `scenario.run`."""
-    mode: str | None = None
-
-    async def judge_transcript(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> RunEnded:
-        """Return a judge's verdict; `about` separates equal requests in recordings. Raises SettingsError: invalid."""
-        name = " ".join(filter(None, (self.name, transcript.id, about)))
-        history = list(transcript.messages)
-        options = RunOptions(proxy=self.proxy, mode=self.mode, cassette=name_cassette(name), history=history)
-        plan = RunPlan(
-            name=name, description=transcript.description, agents=[judge], verbose=False, cache_key=None,
-            script=[verdict()], options=options, threaded=False,
-        )  # fmt: skip
-        ended = await plan.once(sample, max(sample, 2))  # of several: each has an adapter of its own
-        if isinstance(ended.error, SettingsError):  # every other look would end so, too
-            raise ended.error
-        return ended
+    `purpose` is the prefix of the recordings, `about` separates equal requests in them; `proxy` as in `scenario.run`.
+    """
+    name = " ".join(filter(None, (purpose, transcript.id, about)))
+    options = RunOptions(proxy=proxy, mode=mode, cassette=name_cassette(name), history=list(transcript.messages))
+    plan = RunPlan(
+        name=name, description=transcript.description, agents=[judge], verbose=False, cache_key=None,
+        script=[verdict()], options=options, threaded=False,
+    )  # fmt: skip
+    ended = await plan.once(sample, max(sample, 2))  # of several: each has an adapter of its own
+    if isinstance(ended.error, SettingsError):  # every other look would end so, too
+        raise ended.error
+    return ended

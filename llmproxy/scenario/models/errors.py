@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from enum import Enum
 
 from llmproxy.core.dialects.codecs import ERROR_HEADER
@@ -46,20 +45,11 @@ class DirectCallFailed(Exception):
 
 
 class RefusableParameter(Enum):
-    """Parameters that a model may refuse although litellm has a keyword for them."""
+    """Parameters that a model may refuse although litellm has a keyword for them, with the words of a refusal."""
 
-    TEMPERATURE = "temperature"
-    TOOL_CHOICE = "tool_choice"
-    FORMAT = "response_format"
-
-
-_WORDS: dict[RefusableParameter, Callable[[str], object]] = {
-    RefusableParameter.TEMPERATURE: re.compile("temperature", re.IGNORECASE).search,
-    RefusableParameter.TOOL_CHOICE: re.compile(r"tool|function.?call", re.IGNORECASE).search,
-    RefusableParameter.FORMAT: re.compile(
-        r"response.?format|json.?schema|structured.?output|output_config", re.IGNORECASE
-    ).search,
-}
+    TEMPERATURE = re.compile("temperature", re.IGNORECASE)
+    TOOL_CHOICE = re.compile(r"tool|function.?call", re.IGNORECASE)
+    FORMAT = re.compile(r"response.?format|json.?schema|structured.?output|output_config", re.IGNORECASE)
 
 
 def is_vertex_model(model: str) -> bool:
@@ -80,7 +70,7 @@ def find_refused_parameter(error: BaseException) -> RefusableParameter | None:
     if find_proxy_code(error) or _read_status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
-    return next((each for each, says in _WORDS.items() if says(text)), None)
+    return next((each for each in RefusableParameter if each.value.search(text)), None)
 
 
 def is_transient(error: BaseException) -> bool:

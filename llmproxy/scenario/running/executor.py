@@ -263,7 +263,7 @@ class ScenarioExecutor(ScriptActions):
 
     async def choose_session(self) -> SessionRequest | None:
         """Return its session request. Raises SettingsError for options that need a proxy, without one."""
-        said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
+        said, configured = self.options.proxy, ScenarioConfig.defaults[0]
         starts = True in (said, configured)  # that alone takes time
         found = (said, configured, os.environ)
         proxy = await asyncio.to_thread(choose_proxy, *found) if starts else choose_proxy(*found)
@@ -403,8 +403,8 @@ class ScenarioExecutor(ScriptActions):
         first = self.emitter.emit_result(result)
         if first and HOST.listener is None:
             PROGRAM.record_end(result)
-        elif first:
-            HOST.emit_run_end(self, result)
+        elif first and HOST.listener is not None:
+            HOST.listener.on_run_end(self, result)
         return result
 
     def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
@@ -432,7 +432,7 @@ class ScenarioExecutor(ScriptActions):
     def handlers(self) -> tuple[Handler, ...]:
         """Event handlers of this run."""
         own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
-        handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
+        handlers = (*HOST.handlers, *ScenarioConfig.defaults[1], *own)
         if not self.config.verbose:
             return handlers
         from llmproxy.report.run_console import ScenarioConsole

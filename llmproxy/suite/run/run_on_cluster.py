@@ -2,7 +2,7 @@
 
     pack_suites            what travels: suites and what they include, the files that their agents name, cassettes of
                            the selected scenarios, what `--send` names
-    open_suite_cluster     a cluster for a test; `RemoteSuites.run_case` is `RunContext.execute` on it
+    RemoteSuites           cases on a cluster for a test: `run_case` is `RunContext.execute` there
     OrderedEvents          reports in the order of the suites, whatever ends first
 
 `runner.run_cases` is unaware of it: selection, hooks, the schedule, verdicts and exit codes work as on one machine.
@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
 from llmproxy.scenario.cluster.ray_pacer import Take
-from llmproxy.scenario.cluster.remote_runner import RemoteRunner, open_cluster
+from llmproxy.scenario.cluster.remote_runner import RemoteRunner
 from llmproxy.scenario.cluster.transfer_files import (
     cassette_folder,
     collect_variables,
@@ -116,22 +115,12 @@ def _make_relative(path: str | Path, root: Path) -> str:
     return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
 
 
-@contextmanager
-def open_suite_cluster(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
-    """Open a cluster for a test, and stop it after the block. Raises MachineError."""
-    with open_cluster(where, parcel.batch) as (ray, tries):
-        suites = RemoteSuites(RemoteRunner(ray, parcel.rates, tries), parcel)
-        try:
-            yield suites
-        finally:
-            suites.runner.finish_cancelled_runs()
-
-
 class RemoteSuites:
-    def __init__(self, runner: RemoteRunner, parcel: SuiteParcel) -> None:
-        self.runner, self._parcel, self._sent = runner, parcel, runner.put_parcel(parcel)
-        self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
-        """Converts a remote run's events to local ones."""
+    def __init__(
+        self, runner: RemoteRunner, parcel: SuiteParcel, told: Callable[[Sequence[Event]], Sequence[Event]] = list
+    ) -> None:
+        """Run suites of `parcel` there; `told` converts a remote run's events to local ones."""
+        self._runner, self._parcel, self._sent, self._told = runner, parcel, runner.put_parcel(parcel), told
 
     async def run_case(
         self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool
@@ -139,7 +128,7 @@ class RemoteSuites:
         """Run a case on a node, and emit its events to `run_context`. Raises only on cancellation."""
         resources = case.scenario.resources
         try:
-            back: NodeReply[CaseResult] = await self.runner.run(
+            back: NodeReply[CaseResult] = await self._runner.run(
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:  # no node could execute it
@@ -148,7 +137,7 @@ class RemoteSuites:
             emitter.emit_start(mode=run_context.options.mode or "")
             emitter.emit_end(status=Status.ENVIRONMENT_ERROR, error=describe_error(error))
             return CaseResult(Status.ENVIRONMENT_ERROR, error)
-        for event in self.told(back.events):
+        for event in self._told(back.events):
             run_context.emit_event(event)
         return back.ended
 

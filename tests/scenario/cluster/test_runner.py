@@ -17,6 +17,7 @@ from llmproxy.scenario.cluster.remote_runner import (
     RemoteRunner,
     build_cluster_error,
     connect_ray,
+    open_cluster,
     ray_address,
     ray_options,
 )
@@ -25,7 +26,7 @@ from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel, open_suite_cluster
+from llmproxy.suite.run.run_on_cluster import RemoteSuites, SuiteParcel
 from tests.scenario.people import Ear
 
 
@@ -213,7 +214,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with (
         pytest.raises(MachineError, match=r"ray needs Ray, which is not installed[^$]*(--extra ray|,ray|\[ray)"),
-        open_suite_cluster("ray", parcel()),
+        open_cluster("ray", "b", {}),
     ):
         pass
 

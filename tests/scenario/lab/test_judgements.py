@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.scenario.lab.judgements import JudgeRunner, Transcript
+from llmproxy.scenario.lab.judgements import Transcript, judge_transcript
 from llmproxy.scenario.run_session import run_parallel
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.scenario.people import Judge
@@ -33,9 +34,8 @@ def test_the_judge_sees_the_whole_conversation_and_must_decide() -> None:
 
     judge = Judge(decide)
     transcript = Transcript(id="t", messages=SAID, description="greeting")
-    ended = asyncio.run(
-        JudgeRunner(name="test", proxy=False).judge_transcript(lambda: judge, transcript, 3, "reversed")
-    )
+    look = judge_transcript(lambda: judge, transcript, 3, "reversed", purpose="test", proxy=False)
+    ended = asyncio.run(look)
     (given,) = judge.inputs
     assert (given.messages, bool(given.judgment_request), given.scenario_state.description) == (SAID, True, "greeting")
     assert given.scenario_state.executor.options.sample == 3
@@ -50,9 +50,9 @@ def test_looks_have_recordings_of_their_own() -> None:
         cassettes.append(given.scenario_state.executor.cassette)
         return scenario.ScenarioResult(success=True, messages=[])
 
-    bench = JudgeRunner(name="rejudge", proxy=False)
+    look = partial(judge_transcript, purpose="rejudge", proxy=False)
     for id_, about in (("a", ""), ("a", ""), ("b", ""), ("a", "reversed")):
-        asyncio.run(bench.judge_transcript(Judge(decide), Transcript(id=id_, messages=SAID), 1, about))
+        asyncio.run(look(Judge(decide), Transcript(id=id_, messages=SAID), 1, about))
     assert cassettes[0] == cassettes[1]
     assert len(set(cassettes)) == 3
 
@@ -97,7 +97,7 @@ def test_work_is_done_in_parallel_in_order_and_stops_at_an_error() -> None:
 def test_what_cannot_be_meant_is_no_look() -> None:
     """A mode of the proxy without one would send a replay to the provider: refused, and nobody is asked."""
     judge = Judge(lambda given: scenario.ScenarioResult(success=True, messages=[]))
-    bench = JudgeRunner(name="test", proxy=False, mode="replay")
+    look = judge_transcript(judge, Transcript(id="t", messages=SAID), purpose="test", proxy=False, mode="replay")
     with pytest.raises(SettingsError, match="mode='replay' is a mode of the proxy"):
-        asyncio.run(bench.judge_transcript(judge, Transcript(id="t", messages=SAID)))
+        asyncio.run(look)
     assert judge.inputs == []
