@@ -125,9 +125,8 @@ async def process_turn(
 
     Raises MachineError: the process's session stays bound to another, or the proxy is gone.
     """
-    waited = await _PROCESS.acquire_lock()
     steps = _UndoableSteps(control, session or "", party)
-    try:
+    async with _take_turn(steps, _PROCESS) as waited:
         since = time.monotonic()
         sources = env_sessions(env, control.url) or (pid_session(),)
         for source in sources if session is not None else ():
@@ -137,26 +136,22 @@ async def process_turn(
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy
         steps.point_environment(env, changes)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
-    finally:
-        await _undo_steps(steps, _PROCESS)
 
 
 @asynccontextmanager
 async def bind_service(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
     """Bind calls under `source` to `session`; yields the seconds waited. Raises MachineError."""
-    queue = get_session_lock(control.url, source)
-    waited = await queue.acquire_lock()
     steps = _UndoableSteps(control, session)
-    try:
+    async with _take_turn(steps, get_session_lock(control.url, source)) as waited:
         since = time.monotonic()
         await steps.bind_process(source, patience)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
-    finally:
-        await _undo_steps(steps, queue)
 
 
-async def _undo_steps(steps: _UndoableSteps, queue: FairLock) -> None:
-    """Undo all changes, then release the lock; completed even if the run is cancelled."""
+@asynccontextmanager
+async def _take_turn(steps: _UndoableSteps, queue: FairLock) -> AsyncIterator[float]:
+    """Hold the lock; yields the seconds waited. Then all changes are undone, even if the run is cancelled."""
+    waited = await queue.acquire_lock()
 
     def end() -> None:
         try:
@@ -164,7 +159,10 @@ async def _undo_steps(steps: _UndoableSteps, queue: FairLock) -> None:
         finally:
             queue.release_lock()
 
-    await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, end))
+    try:
+        yield waited
+    finally:
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, end))
 
 
 class _UndoableSteps:

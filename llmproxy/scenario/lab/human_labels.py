@@ -47,10 +47,6 @@ class LabelledTranscript:
     """By criterion, in the order of the file."""
 
 
-class _WrongLabelLine(ValueError):
-    """A line is invalid."""
-
-
 def read_labels(path: Path) -> list[LabelledTranscript]:
     """Read a file of labels. Raises SettingsError: it is unreadable or empty, or a line is invalid."""
     try:
@@ -65,7 +61,7 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
             continue
         try:
             labelled = _parse_line(line, f"line-{number}", found)
-        except (_WrongLabelLine, SettingsError) as error:
+        except SettingsError as error:
             raise SettingsError(
                 f"{path}:{number}: {error}.".replace("..", "."),
                 hint='A line is {"id": "...", "messages": [...], "criteria": [{"text": "...", "label": "passed"}]}.',
@@ -82,18 +78,18 @@ def _parse_line(line: str, default_id: str, taken: Container[str]) -> LabelledTr
     try:
         said = json.loads(line, object_pairs_hook=unique_members)
     except (ValueError, RecursionError) as error:
-        raise _WrongLabelLine(f"this is not JSON ({error})") from error
+        raise SettingsError(f"this is not JSON ({error})") from error
     if not isinstance(said, dict):
-        raise _WrongLabelLine("this is no JSON object")
+        raise SettingsError("this is no JSON object")
     if unknown := sorted(set(said) - _MEMBERS):
-        raise _WrongLabelLine(f"unknown member {', '.join(unknown)}; there are {', '.join(sorted(_MEMBERS))}")
+        raise SettingsError(f"unknown member {', '.join(unknown)}; there are {', '.join(sorted(_MEMBERS))}")
     if ("messages" in said) == ("transcript" in said):
-        raise _WrongLabelLine("it needs 'messages' or 'transcript', one of them")
+        raise SettingsError("it needs 'messages' or 'transcript', one of them")
     given = said.get("messages", said.get("transcript"))
     if not isinstance(given, str) and not (
         isinstance(given, list) and all(isinstance(each, dict) and isinstance(each.get("role"), str) for each in given)
     ):
-        raise _WrongLabelLine("'messages' takes a list of messages, each with a role")
+        raise SettingsError("'messages' takes a list of messages, each with a role")
     transcript = Transcript(
         id=str(said.get("id", default_id)),
         messages=_parse_text_transcript(given) if isinstance(given, str) else given,
@@ -101,7 +97,7 @@ def _parse_line(line: str, default_id: str, taken: Container[str]) -> LabelledTr
     )
     labels = _read_criterion_labels(said.get("criteria"))
     if transcript.id in taken:
-        raise _WrongLabelLine(f"the id {transcript.id!r} is taken by an earlier line")
+        raise SettingsError(f"the id {transcript.id!r} is taken by an earlier line")
     return LabelledTranscript(transcript, labels)
 
 
@@ -116,7 +112,7 @@ def _parse_text_transcript(text: str) -> list[Message]:
         elif messages:
             messages[-1]["content"] += "\n" + line
         else:
-            raise _WrongLabelLine("a 'transcript' that is a text begins its lines with 'user:' or 'assistant:'")
+            raise SettingsError("a 'transcript' that is a text begins its lines with 'user:' or 'assistant:'")
     return messages
 
 
@@ -127,21 +123,21 @@ def _read_criterion_labels(given: object) -> dict[str, str | None]:
     elif isinstance(given, list) and all(isinstance(each, dict) for each in given):
         pairs = [(each.get("text"), each.get("label")) for each in given]
         if unknown := sorted({name for each in given for name in each} - {"text", "label", "comment"}):
-            raise _WrongLabelLine(f"a criterion has no {', '.join(unknown)}; it has 'text' and 'label'")
+            raise SettingsError(f"a criterion has no {', '.join(unknown)}; it has 'text' and 'label'")
     else:
-        raise _WrongLabelLine('\'criteria\' takes a list of {"text": ..., "label": ...}')
+        raise SettingsError('\'criteria\' takes a list of {"text": ..., "label": ...}')
     found: dict[str, str | None] = {}
     for text, label in pairs:
         if not isinstance(text, str) or not text.strip():
-            raise _WrongLabelLine(f"a criterion takes a text, not {text!r}")
+            raise SettingsError(f"a criterion takes a text, not {text!r}")
         if text in found:
-            raise _WrongLabelLine(f"the criterion {text!r} is there twice")
+            raise SettingsError(f"the criterion {text!r} is there twice")
         plain = str(label).strip().lower() if isinstance(label, (str, bool)) else ""
         if label is not None and plain not in _LABELS:
-            raise _WrongLabelLine(f"{label!r} is no label; there are passed, failed, inconclusive")
+            raise SettingsError(f"{label!r} is no label; there are passed, failed, inconclusive")
         found[text] = None if label is None else _LABELS[plain]
     if not found:
-        raise _WrongLabelLine("it has no criteria")
+        raise SettingsError("it has no criteria")
     return found
 
 
