@@ -417,8 +417,8 @@ class TestOptions:
         from llmproxy.scenario.cluster.transfer_files import (
             cassette_folder,
             describe_parcel,
-            make_local_number_lookup,
             merge_cassettes,
+            read_local_numbers,
             renumber_events,
         )
         from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteSuites, pack_suites
@@ -443,7 +443,7 @@ class TestOptions:
         )
         notes = check_costs(tests_store(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
-        told = partial(renumber_events, known=make_local_number_lookup(tests_store(settings)))
+        told = partial(renumber_events, known=partial(read_local_numbers, tests_store(settings)))
         with closing(run_context), open_cluster(self.on, parcel.batch, parcel.rates) as runner:
             run_context.execute = RemoteSuites(runner, parcel, told).run_case
             try:

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -32,9 +33,9 @@ from llmproxy.scenario.cluster.transfer_files import (
     describe_parcel,
     glob_files,
     load_cassettes,
-    make_local_number_lookup,
     merge_cassettes,
     pack_files,
+    read_local_numbers,
     renumber_events,
 )
 from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_picklable
@@ -102,7 +103,7 @@ class _ClusterRunner:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
         self.folder = cassette_folder(self.settings)
-        self._known = make_local_number_lookup(self.settings.settings.store)
+        self._known = partial(read_local_numbers, self.settings.settings.store)
 
     async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
         """Run a sample on a node, and emit its events here. Raises on cancellation, or if it cannot be sent."""

@@ -31,8 +31,6 @@ from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 _LISTED = 6
 _NO_KEY = "none"
 """Placeholder key in replay, where no provider is called: SDKs require one."""
-Known = Callable[[str, int], Mapping[str, int]]
-"""Cassette, sample -> a recording's name in every store, and its id in this one."""
 
 
 def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
@@ -115,21 +113,19 @@ def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> st
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def make_local_number_lookup(store: Path) -> Known:
-    def look_up_numbers(cassette: str, sample: int) -> Mapping[str, int]:
-        if find_store_server(store) is None and not store.is_file():
-            return {}
-        try:
-            found = read_interactions_as_json(store, cassette=cassette, sample=sample)
-            return {make_recording_fingerprint(line): int(line["recorded"]["id"]) for line in found}
-        except LLMProxyError:
-            return {}
-
-    return look_up_numbers
+def read_local_numbers(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
+    """Return the names of recordings in every store, with their ids in this one, which may not exist."""
+    if find_store_server(store) is None and not store.is_file():
+        return {}
+    try:
+        found = read_interactions_as_json(store, cassette=cassette, sample=sample)
+        return {make_recording_fingerprint(line): int(line["recorded"]["id"]) for line in found}
+    except LLMProxyError:
+        return {}
 
 
-def renumber_events(events: Sequence[Event], known: Known) -> list[Event]:
-    """Return the events of one run with the ids of this machine's store."""
+def renumber_events(events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]) -> list[Event]:
+    """Return the events of one run with the ids of this machine's store; `known`: those of a cassette and sample."""
     begun = next((event for event in events if isinstance(event, Started)), None)
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):
         return list(events)

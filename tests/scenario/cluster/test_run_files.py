@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.scenario.cluster.transfer_files import glob_files, make_local_number_lookup, pack_files, renumber_events
+from llmproxy.scenario.cluster.transfer_files import glob_files, pack_files, read_local_numbers, renumber_events
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from tests.support.recordings import interaction, key, reopened
 
@@ -37,17 +38,19 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
     with reopened(tmp_path / "x.db", writable=True) as store:
         for n in (1, 2):
             store.add_interaction(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)
-    found = make_local_number_lookup(tmp_path / "x.db")("t/a", 1)
+    found = read_local_numbers(tmp_path / "x.db", "t/a", 1)
     assert [(name.partition("#")[0], number) for name, number in found.items()] == [(key(2), 2)]
 
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = renumber_events(run((14,), ("x",), InteractionLabel(14)), make_local_number_lookup(tmp_path / "none.db"))[1]
+    made = renumber_events(run((14,), ("x",), InteractionLabel(14)), partial(read_local_numbers, tmp_path / "none.db"))[
+        1
+    ]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert renumber_events(plain, make_local_number_lookup(tmp_path / "none.db")) == plain
+    assert renumber_events(plain, partial(read_local_numbers, tmp_path / "none.db")) == plain
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:
