@@ -61,9 +61,9 @@ def test_proxy_and_handlers_are_kept_beside_the_documented_fields() -> None:
     ear = Ear()
     scenario.configure(proxy="http://127.0.0.1:1", handlers=(ear,))
     scenario.configure(max_turns=3)
-    assert ScenarioConfig.defaults == ("http://127.0.0.1:1", (ear,))
+    assert list(ScenarioConfig.defaults) == ["http://127.0.0.1:1", (ear,)]
     scenario.configure(handlers=(), proxy=False)
-    assert ScenarioConfig.defaults == (False, ())
+    assert list(ScenarioConfig.defaults) == [False, ()]
     documented = {
         "default_model", "max_turns", "verbose", "cache_key", "debug", "min_turns", "headless", "observability",
     }  # fmt: skip

@@ -282,8 +282,8 @@ async def test_verbs_return_results_by_hand() -> None:
     """Without run, judge and agent hand back the result."""
     unsure = ScenarioResult(success=False, messages=[], reasoning="unsure", inconclusive_criteria=["polite"])
     made = executor(Agent(ScenarioResult(success=False, messages=[])), Judge(unsure))
-    assert (await made.agent()).success is False
-    assert (await made.judge()).reasoning == "unsure"
+    assert getattr(await made.agent(), "success", None) is False
+    assert getattr(await made.judge(), "reasoning", None) == "unsure"
     assert await made.user("x") is None
     assert (await made.succeed("s")).success is True
 
