@@ -322,7 +322,7 @@ class Recorder(WebSocketHooks):
         else:
             self._proxy.report_abandoned(exchange)
 
-    async def awaited(self, job: Callable[[], Awaitable[object]]) -> None:
+    async def run_job(self, job: Callable[[], Awaitable[object]]) -> None:
         """Run the job for which a layer waits."""
         await job()
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,10 +27,8 @@ from llmproxy.client.gather_run_variables import build_path_variable
 from llmproxy.client.proxy_process import read_proxy_url
 from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.errors import LLMProxyError, add_prefix
-from llmproxy.protocol import OFFLINE, Mode, Update
-from llmproxy.pytest.late_requests import LateRequestGuard
+from llmproxy.protocol import OFFLINE, Update
 from llmproxy.pytest.options import (
-    CASSETTE_DIR,
     DEBUG,
     MODE,
     REJUDGE,
@@ -58,17 +56,13 @@ from llmproxy.pytest.run_summary import (
 )
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
 from llmproxy.pytest.shared_proxy import (
-    CASSETTES,
-    LIVE_MEMBERS,
+    FAULTS,
+    FIXTURE,
+    PluginRun,
     SessionOptions,
-    SharedProxy,
     SharedSession,
-    SuiteResources,
-    choose_live_channels,
     choose_mode,
-    make_cassette_name,
 )
-from llmproxy.settings import load
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -150,98 +144,14 @@ def is_suite_file(path: Path) -> bool:
 
 __all__ = ["SharedSession", "choose_mode", "llmproxy", "scenario_reporter"]
 
-FIXTURE = "llmproxy"
 MARKER = (
     "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None, live=None): "
     "replay or record this test's LLM calls; the cassette is named from the test unless it is given"
 )
-FAULTS = "faults"
 FAULTS_MARKER = (
     "faults(*rules, seed=0): let this test's LLM calls meet injected faults: a preset, http-429@2, {'kind': "
     "'reset', 'call': 2}"
 )
-_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_MEMBERS)
-
-
-@dataclass(slots=True)
-class PluginRun:
-    """The plugin in one run of pytest."""
-
-    config: pytest.Config
-    taken: set[str] = field(default_factory=set)
-    """Options that another plugin has defined first."""
-    shared: SharedProxy | None = None
-    notes: list[str] = field(default_factory=list)
-    found: list[str] = field(default_factory=list)
-    """Messages found at collection."""
-    asked: ControllerProxy | None = None
-    """Proxy of this worker's controller."""
-    proxies: WorkerProxyServer | None = None
-    """Proxies of the controller of xdist."""
-    late: LateRequestGuard = field(default_factory=LateRequestGuard)
-    bench: SuiteResources | None = None
-    """Resources of YAML suites, once there are some."""
-
-    def option(self, flag: str) -> str:
-        """Return the value of the flag, else of the ini file; empty without either."""
-        name = flag.removeprefix("--").replace("-", "_")
-        typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
-        return str(typed or self.config.getini(name) or "")
-
-    def make_resources(self) -> SuiteResources:
-        config = self.config
-        mode, update = _choose_run_mode(config), read_update_option(config)
-        return SuiteResources(config.rootpath, mode, self.option(CASSETTE_DIR), update=update)
-
-    def find_store(self, *, suites: bool) -> Path | None:
-        """Return the store of suites or of tests; None if a running proxy has another one."""
-        # The proxy that we named is ours.
-        with nullcontext(os.environ) if self.shared is None else self.shared.restored_env() as env:
-            if read_proxy_url(env):
-                return None
-            return (
-                self.make_resources().find_store(env) if suites else load({}, env, self.config.rootpath).settings.store
-            )
-
-    def list_stores(self) -> dict[Path, Path | None]:
-        """Return the stores of this run's tests and suites with their cassette folders; none of a running proxy."""
-        said, usual = self.option(CASSETTE_DIR), self.config.rootpath / CASSETTES
-        found = {
-            self.find_store(suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
-            for suites in (True, False)
-        }
-        return {store: folder for store, folder in found.items() if store is not None and store.exists()}
-
-    def has_recording_options(self) -> bool:
-        """Return whether a mode or update of recordings is set."""
-        return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
-
-    def read_options(self, item: pytest.Item) -> SessionOptions:
-        """Return the options of marker and command line. Raises ValueError."""
-        marker = item.get_closest_marker(FIXTURE)
-        given: dict[str, Any] = dict(marker.kwargs) if marker else {}
-        if marker and marker.args:
-            raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
-        if unknown := sorted(set(given) - set(_ARGUMENTS)):
-            raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
-        typed = _choose_run_mode(self.config, str(given.pop("mode", None) or ""))
-        mode = self.config.stash[LISTENER].choose_retry_mode(item.nodeid, typed)
-        cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
-        live = choose_live_channels(
-            {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
-            str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or ""),
-            ci=in_ci(os.environ),
-        )
-        return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
-
-    def prepare_proxy(self, mode: str) -> None:
-        folder, update, root = self.option(CASSETTE_DIR), read_update_option(self.config), self.config.rootpath
-        self.shared = SharedProxy(
-            os.environ, root, replay=mode in OFFLINE and update != Update.CHANGED,
-            cassette_dir=str(root / folder) if folder else "", typed=build_rerun_command(self.config), update=update,
-            asked=self.asked,
-        )  # fmt: skip
-        self.notes += self.shared.prepare().notes
 
 
 _RUN = pytest.StashKey[PluginRun]()
@@ -251,16 +161,6 @@ _PASSED = pytest.StashKey[bool]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
-
-
-def _choose_run_mode(config: pytest.Config, marker: str = "") -> str:
-    option = (
-        "" if MODE in config.stash[_RUN].taken else getattr(config.known_args_namespace, "llmproxy_mode", None) or ""
-    )
-    modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
-    option = {update.value: mode.value for update, mode in modes.items()}.get(read_update_option(config), option)
-    variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(config.getini("llmproxy_mode") or "")
-    return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -307,7 +207,7 @@ def _set_up_run(config: pytest.Config) -> None:
         f"the option {flag} belongs to another plugin; use the ini setting or LLMPROXY_*" for flag in sorted(TAKEN)
     ]
     try:
-        mode = _choose_run_mode(config)
+        mode = run.choose_mode()
     except ValueError as error:
         raise pytest.UsageError(add_prefix(error)) from error
     run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
@@ -409,18 +309,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
         return
     if run.shared is None:
-        run.prepare_proxy(_choose_run_mode(config))
+        run.prepare_proxy(run.choose_mode())
         run.found.append(
             "the environment was set late: set llmproxy_mode in the ini file, so that clients made at import find us"
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            asked = [run.read_options(item) for item in users]
+            asked = [_read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
             run.shared.start(live=live or read_update_option(config) == Update.CHANGED)
             HOST.ready = run.shared.wait_ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
+
+
+def _read_options(item: pytest.Item) -> SessionOptions:
+    """Return the options of a test, which may be run again. Raises ValueError."""
+    asked = item.config.stash[_RUN].read_options(item)
+    return replace(asked, mode=item.config.stash[LISTENER].choose_retry_mode(item.nodeid, asked.mode))
 
 
 @pytest.fixture
@@ -433,7 +339,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        asked = run.read_options(request.node)
+        asked = _read_options(request.node)
         if "tmp_path" in request.fixturenames:
             asked = replace(asked, run_variables=(build_path_variable("tmp", request.getfixturevalue("tmp_path")),))
         walk = shared.begin_test(asked)
@@ -468,36 +374,6 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     """Results of this process's scenarios so far: `results`, `get_summary()`, `print_report()`."""
     reporter: ScenarioReporter = request.config.stash[LISTENER].get_reporter()
     return reporter
-
-
-def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return injected faults of the nearest markers: test, class or module. Raises ValueError."""
-    placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
-    if not placed:
-        return None
-    markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
-    from llmproxy.core.faults import BadFaults, parse_session_faults
-    from llmproxy.core.faults.parsing import parse_seed
-
-    rules: list[Mapping[str, Any]] = []
-    seeds: dict[int, None] = {}
-    try:
-        for marker in markers:
-            given = dict(marker.kwargs)
-            seeds |= {parse_seed(given.pop("seed")): None} if "seed" in given else {}
-            asked: list[Any] = [*marker.args, *([given] if given else [])]
-            if not asked:
-                raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")
-            found = [parse_session_faults(each, item.config.rootpath) for each in asked]
-            rules += [rule.to_json() for each in found for rule in each.rules]
-    except BadFaults as error:
-        said = f"{error.inner}\n{error.hint}".rstrip()
-        raise ValueError(f"the marker faults: {said}") from error
-    if len(seeds) > 1:
-        raise ValueError(
-            f"the markers faults say different seeds ({', '.join(map(str, seeds))}): one draws for all rules"
-        )
-    return {"faults": rules, "seed": next(iter(seeds), 0)}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,8 +31,7 @@ from llmproxy.settings import load
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.plugin import PluginRun
-    from llmproxy.pytest.shared_proxy import SharedSession
+    from llmproxy.pytest.shared_proxy import PluginRun, SharedSession
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with the report of the test's session."""

@@ -25,8 +25,8 @@ from llmproxy.report.events import Event, ImmediateHandler, Started
 from llmproxy.report.run_tree import Run, RunTree, to_plain
 
 if TYPE_CHECKING:
-    from llmproxy.pytest.plugin import PluginRun
     from llmproxy.pytest.scenario_report import ScenarioReporter
+    from llmproxy.pytest.shared_proxy import PluginRun
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
@@ -165,7 +165,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         HOST.listener, HOST.place = self, self.choose_cassette
         try:
             asked = self._run.read_options(item)
-            HOST.mode = asked.mode if self._run.shared is not None else ""
+            HOST.mode = self.choose_retry_mode(item.nodeid, asked.mode) if self._run.shared is not None else ""
             self._place, HOST.faults = asked.cassette, asked.faults
         except ValueError:  # the fixture says what is wrong with the marker
             HOST.mode, self._place = "", make_cassette_name(item.nodeid)

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from llmproxy.client.child_env import EnvironmentPlan, plan_env
+import pytest
+
+from llmproxy.client.child_env import EnvironmentPlan, in_ci, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.gather_run_variables import gather_run_variables
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
@@ -29,7 +31,9 @@ from llmproxy.files import make_ignored
 from llmproxy.parsers import read_channels, read_name_patterns, read_unknown_tool
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.proxy_calls import Call
-from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy
+from llmproxy.pytest.late_requests import LateRequestGuard
+from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
+from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, WorkerProxyServer
 from llmproxy.server_store_path import find_store_server
 from llmproxy.settings import load
 
@@ -418,3 +422,126 @@ class SuiteResources:
         with (self.state_folder() / LOCK).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+FIXTURE = "llmproxy"
+FAULTS = "faults"
+_ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_MEMBERS)
+
+
+@dataclass(slots=True)
+class PluginRun:
+    """The plugin in one run of pytest."""
+
+    config: pytest.Config
+    taken: set[str] = field(default_factory=set)
+    """Options that another plugin has defined first."""
+    shared: SharedProxy | None = None
+    notes: list[str] = field(default_factory=list)
+    found: list[str] = field(default_factory=list)
+    """Messages found at collection."""
+    asked: ControllerProxy | None = None
+    """Proxy of this worker's controller."""
+    proxies: WorkerProxyServer | None = None
+    """Proxies of the controller of xdist."""
+    late: LateRequestGuard = field(default_factory=LateRequestGuard)
+    bench: SuiteResources | None = None
+    """Resources of YAML suites, once there are some."""
+
+    def option(self, flag: str) -> str:
+        """Return the value of the flag, else of the ini file; empty without either."""
+        name = flag.removeprefix("--").replace("-", "_")
+        typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
+        return str(typed or self.config.getini(name) or "")
+
+    def make_resources(self) -> SuiteResources:
+        folder, update = self.option(CASSETTE_DIR), read_update_option(self.config)
+        return SuiteResources(self.config.rootpath, self.choose_mode(), folder, update=update)
+
+    def choose_mode(self, marker: str = "") -> str:
+        """Return the mode of a run, or of a test whose marker names one."""
+        typed = None if MODE in self.taken else getattr(self.config.known_args_namespace, "llmproxy_mode", None)
+        modes = {Update.ALL: Mode.RECORD, Update.CHANGED: Mode.REPLAY, Update.TRIAL: Mode.REPLAY}
+        updates = {update.value: mode.value for update, mode in modes.items()}
+        option = updates.get(read_update_option(self.config), typed or "")
+        variable, ini = os.environ.get("LLMPROXY_MODE", ""), str(self.config.getini("llmproxy_mode") or "")
+        return choose_mode(option=option, marker=marker, variable=variable, ini=ini, ci=in_ci(os.environ))
+
+    def find_store(self, *, suites: bool) -> Path | None:
+        """Return the store of suites or of tests; None if a running proxy has another one."""
+        # The proxy that we named is ours.
+        with nullcontext(os.environ) if self.shared is None else self.shared.restored_env() as env:
+            if read_proxy_url(env):
+                return None
+            return (
+                self.make_resources().find_store(env) if suites else load({}, env, self.config.rootpath).settings.store
+            )
+
+    def list_stores(self) -> dict[Path, Path | None]:
+        """Return the stores of this run's tests and suites with their cassette folders; none of a running proxy."""
+        said, usual = self.option(CASSETTE_DIR), self.config.rootpath / CASSETTES
+        found = {
+            self.find_store(suites=suites): Path(said) if said else usual if suites and usual.is_dir() else None
+            for suites in (True, False)
+        }
+        return {store: folder for store, folder in found.items() if store is not None and store.exists()}
+
+    def has_recording_options(self) -> bool:
+        """Return whether a mode or update of recordings is set."""
+        return bool(self.option(MODE) or read_update_option(self.config) or os.environ.get("LLMPROXY_MODE"))
+
+    def read_options(self, item: pytest.Item) -> SessionOptions:
+        """Return the options of marker and command line. Raises ValueError."""
+        marker = item.get_closest_marker(FIXTURE)
+        given: dict[str, Any] = dict(marker.kwargs) if marker else {}
+        if marker and marker.args:
+            raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
+        if unknown := sorted(set(given) - set(_ARGUMENTS)):
+            raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
+        mode = self.choose_mode(str(given.pop("mode", None) or ""))
+        cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
+        live = choose_live_channels(
+            {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
+            str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or ""),
+            ci=in_ci(os.environ),
+        )
+        return SessionOptions(cassette, mode, faults=_read_fault_markers(item), live=live, **given)
+
+    def prepare_proxy(self, mode: str) -> None:
+        folder, update, root = self.option(CASSETTE_DIR), read_update_option(self.config), self.config.rootpath
+        self.shared = SharedProxy(
+            os.environ, root, replay=mode in OFFLINE and update != Update.CHANGED,
+            cassette_dir=str(root / folder) if folder else "", typed=build_rerun_command(self.config), update=update,
+            asked=self.asked,
+        )  # fmt: skip
+        self.notes += self.shared.prepare().notes
+
+
+def _read_fault_markers(item: pytest.Item) -> Mapping[str, Any] | None:
+    """Return injected faults of the nearest markers: test, class or module. Raises ValueError."""
+    placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
+    if not placed:
+        return None
+    markers = [marker for marker, node in placed if node is placed[0][1]][::-1]  # as written: the first is on top
+    from llmproxy.core.faults import BadFaults, parse_session_faults
+    from llmproxy.core.faults.parsing import parse_seed
+
+    rules: list[Mapping[str, Any]] = []
+    seeds: dict[int, None] = {}
+    try:
+        for marker in markers:
+            given = dict(marker.kwargs)
+            seeds |= {parse_seed(given.pop("seed")): None} if "seed" in given else {}
+            asked: list[Any] = [*marker.args, *([given] if given else [])]
+            if not asked:
+                raise ValueError("the marker faults says none: @pytest.mark.faults('http-429@2')")
+            found = [parse_session_faults(each, item.config.rootpath) for each in asked]
+            rules += [rule.to_json() for each in found for rule in each.rules]
+    except BadFaults as error:
+        said = f"{error.inner}\n{error.hint}".rstrip()
+        raise ValueError(f"the marker faults: {said}") from error
+    if len(seeds) > 1:
+        raise ValueError(
+            f"the markers faults say different seeds ({', '.join(map(str, seeds))}): one draws for all rules"
+        )
+    return {"faults": rules, "seed": next(iter(seeds), 0)}

@@ -11,8 +11,8 @@ import pytest
 from llmproxy.client.session_reports import Report, UnusedRecording
 from llmproxy.errors import Exit
 from llmproxy.proxy_calls import Use
-from llmproxy.pytest.plugin import PluginRun
 from llmproxy.pytest.run_summary import RunSummaryPlugin
+from llmproxy.pytest.shared_proxy import PluginRun
 
 RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my dir' a --llmproxy-mode auto"
 

@@ -1,4 +1,4 @@
-"""What a feature of one engine is: an interceptor for some sessions, and the state that they share.
+"""Contract of a feature of one engine: an interceptor for some sessions, and the state that they share.
 
 `core.sessions.interceptor` describes how to write an interceptor. The rows are in `engine.interceptor_order`.
 """

@@ -36,7 +36,7 @@ from llmproxy.mitm.client_sockets import is_peer_gone
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import (
     LOOK,
-    AwaitedHook,
+    RunJobHook,
     ClientConnectionState,
     Commands,
     Ending,
@@ -106,7 +106,7 @@ class OwnRequestAnswerer:
                 return
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
         if (stored := proxy.take_latest_store()) is not None:
-            yield AwaitedHook(partial(asyncio.wait, [stored]))
+            yield RunJobHook(partial(asyncio.wait, [stored]))
             if why := stored.result():
                 status, data, kind = format_error(RecordingError(why))
         yield from self._send_answer(head, status, (("content-type", kind),), data)

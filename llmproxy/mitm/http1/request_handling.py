@@ -188,8 +188,8 @@ Commands = layer.CommandGenerator[None]
 
 
 @dataclass
-class AwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
-    """A layer waits for a job, while other connections are served (`Recorder.awaited`)."""
+class RunJobHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """A layer waits for a job, while other connections are served (`Recorder.run_job`)."""
 
     job: Callable[[], Awaitable[object]]
 
@@ -271,17 +271,17 @@ class ClientConnectionState:
         exchange = self.incoming.exchange
         if exchange is not None and self.proxy.engine.keying.is_slow_to_prepare(exchange, body):
             # A large body is redacted on a thread; `decide_request` follows.
-            yield AwaitedHook(partial(asyncio.to_thread, self.proxy.engine.keying.redact_in_advance, exchange, body))
+            yield RunJobHook(partial(asyncio.to_thread, self.proxy.engine.keying.redact_in_advance, exchange, body))
         try:
             exchange = self.incoming.decide_request(body)
         except MachineError:  # for a while, as writing does; nothing was counted yet
             if self.incoming.exchange is None:
                 raise
             self.incoming.exchange.request.body = None
-            yield AwaitedHook(partial(_wait_for_store_server, self.proxy, self.incoming.exchange))
+            yield RunJobHook(partial(_wait_for_store_server, self.proxy, self.incoming.exchange))
             exchange = self.incoming.decide_request(body)
         if exchange.answer.awaited:
-            yield AwaitedHook(partial(_wait_for_shared_answer, exchange))
+            yield RunJobHook(partial(_wait_for_shared_answer, exchange))
         return exchange
 
     def start_time_limit(self, seconds: float) -> Commands:

@@ -43,7 +43,7 @@ def only_mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 class ScenarioNameChecker:
-    """Knows the names of a scenario at the current place in its file."""
+    """Names of a scenario at the current place in its file."""
 
     def __init__(self, problems: Problems, doubts: Problems) -> None:
         """Start empty; findings go to `problems` and `doubts`."""

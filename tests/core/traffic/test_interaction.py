@@ -169,7 +169,6 @@ def test_equal_trees_have_none(tree: object) -> None:
 
 @given(JSON_DIFFERENCES, JSON_DIFFERENCES)
 def test_unequal_trees_have_some(old: object, new: object) -> None:
-    """Whatever is unequal is reported."""
     assert list_differences(old, new, 100) or old == new
 
 
