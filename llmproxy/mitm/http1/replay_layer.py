@@ -36,13 +36,13 @@ from llmproxy.mitm.client_sockets import is_peer_gone
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import (
     LOOK,
-    RunJobHook,
     ClientConnectionState,
     Commands,
     Ending,
     IncomingRequest,
     LayerState,
     Origin,
+    RunJobHook,
     get_undelayed_answer,
     is_page_request,
 )
