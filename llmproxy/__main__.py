@@ -12,7 +12,7 @@ def run() -> int:
     # nothing imported is garbage: to look for some took a tenth of `--help`, and 25 ms of the shim's start
     gc.disable()
     try:
-        if sys.argv[1:2] == ["mcp"] and (code := _serve_mcp_shim(sys.argv[2:])) is not None:
+        if sys.argv[1:2] == ["mcp"] and (code := _try_mcp_shim(sys.argv[2:])) is not None:
             return code
         from llmproxy.cli import main
 
@@ -23,7 +23,7 @@ def run() -> int:
         return 130
 
 
-def _serve_mcp_shim(words: list[str]) -> int | None:
+def _try_mcp_shim(words: list[str]) -> int | None:
     """Run the MCP shim if the arguments ask for it, without further imports; None: parse the command line instead."""
     from llmproxy.client.tools.mcp_shim.command import parse_shim_words, run_shim
     from llmproxy.errors import print_final_error

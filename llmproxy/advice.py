@@ -54,7 +54,7 @@ class StartCommand:
     """Address of the viewer of a proxy that keeps running after its client; empty if there is none."""
 
     @property
-    def is_run(self) -> bool:
+    def is_for_one_command(self) -> bool:
         """Whether the proxy was started for one command, and not by hand."""
         return bool(self.rest)
 
@@ -84,7 +84,7 @@ class StartCommand:
             return StartCommand(start, rest)
         return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
 
-    def without_tools(self) -> StartCommand | None:
+    def without_mcp_servers(self) -> StartCommand | None:
         """Return the command without MCP servers; None if `run` did not start it, or the option was given."""
         if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
             return None
@@ -124,7 +124,7 @@ def quote_word(text: str) -> str:
 
 def requirement(*extras: str) -> str:
     """Return this package with extras as installers take it, `llmproxy-replay[proxy]`; the caller quotes it."""
-    return build_url_requirement(_read_direct_url_json(), *extras)
+    return build_url_requirement(_read_direct_url_text(), *extras)
 
 
 EXTRAS = {
@@ -149,7 +149,7 @@ def install_command(extra: str) -> str:
     with suppress(metadata.PackageNotFoundError):
         installer = (metadata.distribution(NAME).read_text("INSTALLER") or "").strip()
         return choose_install_command(
-            requirement(*sorted({*there, extra})), Path(sys.prefix), installer, _read_direct_url_json()
+            requirement(*sorted({*there, extra})), Path(sys.prefix), installer, _read_direct_url_text()
         )
     return f"pip install '{requirement(extra)}'"
 
@@ -167,7 +167,7 @@ def choose_install_command(package: str, prefix: Path, installer: str, noted: st
     return f"{'uv ' if installer == 'uv' else ''}pip install '{package}'"
 
 
-def explain_missing(error: BaseException) -> MachineError | None:
+def build_missing_extra_error(error: BaseException) -> MachineError | None:
     """Return the message for a missing module of one of our extras; None for any other error."""
     module = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if (extra := EXTRAS.get(module)) is None:
@@ -178,13 +178,13 @@ def explain_missing(error: BaseException) -> MachineError | None:
 def build_url_requirement(noted: str, *extras: str) -> str:
     """Return the requirement that the installer recorded in `direct_url.json`; empty for an index."""
     named = f"{NAME}[{','.join(extras)}]" if extras else NAME
-    return f"{named} @ {where}" if (where := parse_install_url(noted)) else named
+    return f"{named} @ {where}" if (where := find_reinstall_url(noted)) else named
 
 
 def describe_upgrade(noted: str | None = None) -> str:
     """Describe how to install a version newer than the installed one; `noted`: its `direct_url.json`."""
-    noted = _read_direct_url_json() if noted is None else noted
-    if not parse_install_url(noted):
+    noted = _read_direct_url_text() if noted is None else noted
+    if not find_reinstall_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
     typed = (
         f"uv tool install --force '{build_url_requirement(noted)}'   (or the same with pip install --force-reinstall)"
@@ -192,7 +192,7 @@ def describe_upgrade(noted: str | None = None) -> str:
     return f"Bring what it was installed from up to date, then:  {typed}"
 
 
-def parse_install_url(noted: str) -> str:
+def find_reinstall_url(noted: str) -> str:
     """Return the URL that reinstalls the package; empty without one, for a missing file or with a password."""
     try:
         told = json.loads(noted or "{}")
@@ -211,7 +211,7 @@ def parse_install_url(noted: str) -> str:
 
 
 @cache
-def _read_direct_url_json() -> str:
+def _read_direct_url_text() -> str:
     from importlib import metadata
 
     try:

@@ -31,7 +31,7 @@ def name_some(names: Iterable[str], between: str = ", ", shown: int = SHOWN) -> 
     return f"{between.join(all_[:shown])}{more}"
 
 
-def sum_known[Number: (int, float, Decimal)](values: Iterable[Number | None]) -> Number | None:
+def sum_if_all_known[Number: (int, float, Decimal)](values: Iterable[Number | None]) -> Number | None:
     """Return the sum; None if one of them is unknown, or there is none."""
     total: Number | None = None
     for value in values:
@@ -41,8 +41,8 @@ def sum_known[Number: (int, float, Decimal)](values: Iterable[Number | None]) ->
     return total
 
 
-def mean_known[Number: (float, Decimal)](values: Sequence[Number | None]) -> Number | None:
-    total = sum_known(values)
+def mean_if_all_known[Number: (float, Decimal)](values: Sequence[Number | None]) -> Number | None:
+    total = sum_if_all_known(values)
     return None if total is None else total / len(values)
 
 

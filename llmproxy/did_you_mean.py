@@ -26,7 +26,7 @@ def suggest_name(word: str, known: Iterable[str], *, listing: bool = True) -> st
     folded = {_fold_word(name): name for name in names}
     near = nearest_word(_fold_word(word), folded, 0.7)
     if near is not None:
-        return f"did you mean `{folded[near]}`?{_name_lookalikes(word) if folded[near].isascii() else ''}"
+        return f"did you mean `{folded[near]}`?{_describe_non_ascii_characters(word) if folded[near].isascii() else ''}"
     if not names or not listing:
         return ""
     return "known here: " + ", ".join(sorted(set(names))[:30])
@@ -36,7 +36,7 @@ def _fold_word(word: str) -> str:
     return word.casefold().replace("_", "").replace("-", "")
 
 
-def _name_lookalikes(word: str) -> str:
+def _describe_non_ascii_characters(word: str) -> str:
     """Name the first three characters that are not ASCII."""
     odd = [
         f"{unicodedata.name(each, '').lower() or 'a character'} (U+{ord(each):04X})"

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownTool, Update
+from llmproxy.protocol import VCR_MODES, BindScope, Channel, Exhausted, Mode, UnknownToolPolicy, Update
 
 ANY_PROVIDER = "*"
 """Stands for each provider of models separately."""
@@ -111,7 +111,7 @@ def _split_words(value: object) -> list[str]:
 read_mode = member_of(Mode, **VCR_MODES)
 read_exhausted = member_of(Exhausted)
 read_scope = member_of(BindScope)
-read_unknown_tool = member_of(UnknownTool)
+read_unknown_tool = member_of(UnknownToolPolicy)
 read_update = member_of(Update)
 read_cost = optional_of(
     text_matching(r"\$?(\d{1,9}(?:\.\d{1,6})?)", "US dollars, such as 0.50", lambda found: Decimal(found[1]))
@@ -158,7 +158,7 @@ read_wait = number_up_to(LONGEST_WAIT, f"a time to wait: seconds, from 0 to {LON
 _AGES = {"h": 3_600, "d": 86_400, "w": 604_800}
 
 
-def read_age(value: object) -> str:
+def validate_age(value: object) -> str:
     """Read an age: ``12h``, ``30d``, ``8w``."""
     if value not in ("", None):
         parse_age_seconds(str(value))
@@ -285,18 +285,18 @@ def _read_url(value: object) -> str:
     return text.rstrip("/")
 
 
-def _split_call_rate(word: str) -> tuple[str, str]:
+def _split_provider_rate(word: str) -> tuple[str, str]:
     name, equals, rate = word.partition("=")
     return (name, rate) if equals else (ANY_PROVIDER, word)
 
 
-def _read_call_rate(value: object) -> str:
+def _validate_call_rate(value: object) -> str:
     text = str(value).strip().lower()
-    parse_call_rate(text)
+    parse_calls_and_period(text)
     return text
 
 
-def parse_call_rate(rate: str) -> tuple[int, float]:
+def parse_calls_and_period(rate: str) -> tuple[int, float]:
     """Return calls and seconds of a rate: ``60/min`` -> (60, 60.0). Raises ValueError."""
     calls, _, unit = rate.partition("/")
     if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:
@@ -307,7 +307,7 @@ def parse_call_rate(rate: str) -> tuple[int, float]:
 _read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
 
 
-def read_stub_table(value: object) -> dict[str, str]:
+def read_stub_kinds(value: object) -> dict[str, str]:
     """Read host and path -> kind of stub; typed as ``HOST/PATH=KIND``."""
     made = _read_stubs(value)
     if wild := [place for place, kind in made.items() if kind == "issuer" and "*" in place]:
@@ -317,5 +317,5 @@ def read_stub_table(value: object) -> dict[str, str]:
 
 read_upstreams = table_of(_upstream_name, _read_url, _split_upstream)
 """Read name -> base URL; typed as ``NAME=URL``."""
-read_rates = table_of(_rate_name, _read_call_rate, _split_call_rate)
+read_rates = table_of(_rate_name, _validate_call_rate, _split_provider_rate)
 """Read provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""

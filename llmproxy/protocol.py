@@ -16,7 +16,7 @@ class Decision(StrEnum):
     """An injected fault replaces the answer: nothing is sent upstream, and no recording is counted as used."""
 
 
-class PlayScope(Enum):
+class ReplayScope(Enum):
     """The recordings that a mode may replay."""
 
     NOTHING = auto()
@@ -26,7 +26,7 @@ class PlayScope(Enum):
     """All recordings in their order, including failures and cut answers; after the last one `Exhausted` applies."""
 
 
-class ToolLineOutcome(NamedTuple):
+class ToolLineReply(NamedTuple):
     """The outcome of a line that a client sends to an MCP server over stdio."""
 
     out: bytes = b""
@@ -49,7 +49,7 @@ class ModePolicy:
     """Description in `--help`, after the mode's name."""
     on_miss: Decision
     """Decision for a request without a recording that may be replayed."""
-    plays: PlayScope = PlayScope.NOTHING
+    plays: ReplayScope = ReplayScope.NOTHING
     writes: bool = False
     """Whether it writes to the store."""
     alone: bool = False
@@ -66,7 +66,7 @@ class ModePolicy:
     @property
     def uses_store(self) -> bool:
         """Whether it looks up or adds recordings."""
-        return self.plays is not PlayScope.NOTHING or self.writes
+        return self.plays is not ReplayScope.NOTHING or self.writes
 
 
 class Mode(StrEnum):
@@ -82,11 +82,11 @@ class Mode(StrEnum):
 
     REPLAY = (
         "replay",
-        ModePolicy("serves recordings only", Decision.REFUSE, plays=PlayScope.ALL, reaches_network=False, vcr="none"),
+        ModePolicy("serves recordings only", Decision.REFUSE, plays=ReplayScope.ALL, reaches_network=False, vcr="none"),
     )
     AUTO = (
         "auto",
-        ModePolicy("records what is missing", Decision.RECORD, plays=PlayScope.GOOD, writes=True, vcr="new_episodes"),
+        ModePolicy("records what is missing", Decision.RECORD, plays=ReplayScope.GOOD, writes=True, vcr="new_episodes"),
     )
     RECORD = (
         "record",
@@ -97,11 +97,11 @@ class Mode(StrEnum):
         ModePolicy(
             "records a new cassette and replays it afterwards",
             Decision.RECORD,
-            plays=PlayScope.GOOD,
+            plays=ReplayScope.GOOD,
             writes=True,
             alone=True,
             vcr="once",
-            complete=ModePolicy("replays", Decision.REFUSE, plays=PlayScope.ALL),
+            complete=ModePolicy("replays", Decision.REFUSE, plays=ReplayScope.ALL),
         ),
     )
     PASSTHROUGH = "passthrough", ModePolicy("forwards without recording", Decision.PASS)
@@ -151,7 +151,7 @@ class Channel(StrEnum):
     """Any other service named by ``--record-host``."""
 
 
-class UnknownTool(StrEnum):
+class UnknownToolPolicy(StrEnum):
     """Treatment of a tool call without a recording while the model is live (``--unknown-tool``)."""
 
     ERROR = "error"
@@ -168,7 +168,7 @@ AGENT = "agent"
 DEFAULT_SESSION = "default"
 
 
-def join_name(cassette: str, sample: int) -> str:
+def format_sample_name(cassette: str, sample: int) -> str:
     """Return the name of a cassette's sample: ``weather``, ``weather~2``."""
     return cassette if sample == 1 else f"{cassette}~{sample}"
 

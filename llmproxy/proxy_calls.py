@@ -247,7 +247,7 @@ class Totals:
         self.failed += call.lost
         if call.stub:
             self.stubs += 1
-            self.stub_names = _union(self.stub_names, (call.stub,))
+            self.stub_names = _sorted_union(self.stub_names, (call.stub,))
             return
         if call.decision is Decision.REFUSE:
             self.misses += call.miss
@@ -264,10 +264,10 @@ class Totals:
             self.dealt += call.dealt
             if call.bound:
                 self.bound += 1
-                self.bound_names = _union(self.bound_names, call.bound)
+                self.bound_names = _sorted_union(self.bound_names, call.bound)
             if call.carried:
                 self.carried += 1
-                self.carried_names = _union(self.carried_names, call.carried)
+                self.carried_names = _sorted_union(self.carried_names, call.carried)
             self.stale += call.stale
             self.saved.add(call)
         else:
@@ -281,7 +281,7 @@ class Totals:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in _NAMES:
-            setattr(self, name, _union(getattr(self, name), getattr(other, name)))
+            setattr(self, name, _sorted_union(getattr(self, name), getattr(other, name)))
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():
@@ -340,7 +340,7 @@ class Totals:
         }
 
 
-def _union(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+def _sorted_union(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*names, *more}))
 
 
@@ -358,7 +358,9 @@ def describe_stubs(totals: Totals) -> str:
     return f"{totals.stubs:,} without a recording ({', '.join(totals.stub_names)})" if totals.stubs else ""
 
 
-def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool) -> tuple[str, ...]:
+def find_strict_violations(
+    totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool
+) -> tuple[str, ...]:
     """Return the reasons why a run does not prove what its options require; empty if there are none.
 
     `fail_on_miss`: nothing was refused as unrecorded, and the proxy was `used`. `strict`: in addition, every recording
@@ -378,7 +380,7 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
     return tuple(filter(None, doubts))
 
 
-def find_violated_option(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
+def find_carried_or_stale_exit(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
     """Return exit code and reason of an option that a run violated; `carried`, `stale`: options set."""
     if carried and totals.carried:
         return Exit.CARRIED, explain_exit(Exit.CARRIED, "--fail-on-carried", describe_hits(totals))

@@ -1,7 +1,7 @@
 """A store on a server, represented everywhere outside the store itself by the path of its local copy.
 
     path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path, registered here
-    find_store_server(path)                                                -> Server, None for a file
+    find_server_of_copy(path)                                                -> Server, None for a file
     show_store(path)                                               text to print: the URL without a password, or the
                                                                    path
 
@@ -23,11 +23,11 @@ from llmproxy.errors import SettingsError
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
 """Members of a URL's query that may be shown; others may be passwords or file names."""
-_known: dict[Path, StoreServer] = {}
+_known: dict[Path, RemoteStore] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class StoreServer:
+class RemoteStore:
     url: str = field(repr=False)
     """URL in libpq's format; may contain a password."""
     shown: str
@@ -69,33 +69,33 @@ def register_server(url: str, env: Mapping[str, str]) -> Path:
     said = without_secrets(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
     copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
-    _known[copy] = StoreServer(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
+    _known[copy] = RemoteStore(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
     return copy
 
 
-def find_store_server(path: Path | str) -> StoreServer | None:
+def find_server_of_copy(path: Path | str) -> RemoteStore | None:
     """Return the server whose copy is at a path; None for a file or a server that is not registered."""
     return _known.get(Path(path))
 
 
 def show_store(path: Path | str) -> str:
-    server = find_store_server(path)
+    server = find_server_of_copy(path)
     return str(path) if server is None else server.shown
 
 
-def make_copy_folder(path: Path) -> None:
+def ensure_copy_folder(path: Path) -> None:
     """Create the folder of a server's copy and journal; no folder is created for a file. Raises OSError."""
-    if find_store_server(path) is not None:
+    if find_server_of_copy(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def refuse_server(option: str, path: Path) -> None:
     """Raise SettingsError if an operation that needs a store in a file gets a server's store."""
-    if find_store_server(path) is not None:
+    if find_server_of_copy(path) is not None:
         msg = f"{option} needs a store in a file; this one is {show_store(path)}."
         raise SettingsError(msg, hint="llmproxy pull NAME brings a cassette of it into a file.")
 
 
 def store_exists(path: Path) -> bool:
     """Return whether there is a store to open; always true for a server's, which is not contacted."""
-    return find_store_server(path) is not None or path.exists()
+    return find_server_of_copy(path) is not None or path.exists()

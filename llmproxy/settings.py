@@ -40,10 +40,10 @@ from llmproxy.protocol import (
     Channel,
     Exhausted,
     Mode,
-    UnknownTool,
+    UnknownToolPolicy,
     Update,
 )
-from llmproxy.server_store_path import find_store_server, is_server, register_server
+from llmproxy.server_store_path import find_server_of_copy, is_server, register_server
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -58,7 +58,7 @@ SCRUBBED = "<scrubbed>"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyScrubRule:
+class KeyScrubPattern:
     """Replacement of a pattern's matches in the texts of a request before its key is derived."""
 
     pattern: str
@@ -72,7 +72,7 @@ class Normalize:
 
     ignore: tuple[str, ...] = ()
     """JSON paths left out of the key."""
-    scrub: tuple[KeyScrubRule, ...] = ()
+    scrub: tuple[KeyScrubPattern, ...] = ()
     packs: tuple[str, ...] = ()
     """Names of rule sets that llmproxy brings along; `core.keys.user_rules` knows them."""
 
@@ -94,10 +94,10 @@ def read_normalize(value: object) -> Normalize:
     )
 
 
-def _read_key_scrub_rule(value: object, where: str) -> KeyScrubRule:
-    if isinstance(value, KeyScrubRule):
+def _read_key_scrub_rule(value: object, where: str) -> KeyScrubPattern:
+    if isinstance(value, KeyScrubPattern):
         return value
-    given = _check_members(value, KeyScrubRule, f"{where}.")
+    given = _check_members(value, KeyScrubPattern, f"{where}.")
     if "pattern" not in given:
         raise ValueError(f"{where}: a pattern is missing (got {value!r})")
     texts = {name: _check_text(each, f"{where}.{name}") for name, each in given.items()}
@@ -105,16 +105,16 @@ def _read_key_scrub_rule(value: object, where: str) -> KeyScrubRule:
         re.compile(texts["pattern"])
     except re.error as error:
         raise ValueError(f"{where}: {texts['pattern']!r} is not a regular expression: {error}") from error
-    return KeyScrubRule(**texts)
+    return KeyScrubPattern(**texts)
 
 
-def _check_members(value: object, kind: type[Normalize | KeyScrubRule], where: str) -> Mapping[str, object]:
+def _check_members(value: object, kind: type[Normalize | KeyScrubPattern], where: str) -> Mapping[str, object]:
     """Return a table after checking its names."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{where.rstrip('.')}{': ' if where else ''}{value!r} is not a table")
     for name in value:
         if name not in {each.name for each in fields(kind)}:
-            known = [each.name for table in (Normalize, KeyScrubRule) for each in fields(table)]
+            known = [each.name for table in (Normalize, KeyScrubPattern) for each in fields(table)]
             raise ValueError(f"unknown name {where}{name}{did_you_mean(str(name), known)}")
     return value
 
@@ -238,7 +238,7 @@ class Settings:
         "What may differ between the recorded run and this one: all (run variables and the cassette's "
         "volatile fields), paths (cwd, home, tmp), or none (only equal requests are hits)."
     )
-    max_age: str = Option(parsers.read_age, "", "AGE").explain(
+    max_age: str = Option(parsers.validate_age, "", "AGE").explain(
         "Maximum age of recordings, such as 12h, 30d, 8w. Modes auto and once record older ones again; "
         "replay reports them."
     )
@@ -293,8 +293,13 @@ class Settings:
         "llm tries another model or prompt on recorded tools. Live calls are recorded in their own cassette, "
         "CASSETTE@live-N."
     )
-    unknown_tool: UnknownTool = Option(
-        parsers.read_unknown_tool, UnknownTool.ERROR, "error|fail|live", again=False, of_session=True, of_live=True
+    unknown_tool: UnknownToolPolicy = Option(
+        parsers.read_unknown_tool,
+        UnknownToolPolicy.ERROR,
+        "error|fail|live",
+        again=False,
+        of_session=True,
+        of_live=True,
     ).explain(
         "With --live, for a tool call without a recording, or with other state-changing calls before it "
         "than recorded: the model reads an error, the run fails, or the real tool is called."
@@ -305,7 +310,7 @@ class Settings:
         "With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
         "so its calls may come in any order; * stands for any characters."
     )
-    stub: Mapping[str, str] = Option(parsers.read_stub_table, {}, "HOST/PATH=KIND").explain(
+    stub: Mapping[str, str] = Option(parsers.read_stub_kinds, {}, "HOST/PATH=KIND").explain(
         "Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
         "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters."
     )
@@ -409,7 +414,7 @@ def find_reachable_host(host: str) -> str:
 
 def shown_path(path: Path) -> str:
     """Return a path as typed in the current folder."""
-    if (server := find_store_server(path)) is not None:
+    if (server := find_server_of_copy(path)) is not None:
         return server.shown
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
@@ -542,7 +547,7 @@ def _validate_one(name: str, given: _GivenValue, below: Any, env: Mapping[str, s
     return {**(below or {}), **value} if name in ("upstream", "rate", "stub") else value
 
 
-def _check_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
+def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
     """Return the option's name. Raises SettingsError with the nearest name."""
     if name in FORMS:
         return name
@@ -554,7 +559,9 @@ def _read_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue
     names = {option.name: option.flag or option.name for option in list_options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     return {
-        _check_name(name, name, "the flags", names): _GivenValue(value, Source(Origin.FLAG, names.get(name, name)), cwd)
+        _check_option_name(name, name, "the flags", names): _GivenValue(
+            value, Source(Origin.FLAG, names.get(name, name)), cwd
+        )
         for name, value in given.items()
     }
 
@@ -564,7 +571,7 @@ def _read_env(env: Mapping[str, str], cwd: Path) -> dict[str, _GivenValue]:
     for variable in sorted(env):
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
             spellings = [option.env for option in list_options()]
-            name = _check_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
+            name = _check_option_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
             found[name] = _GivenValue(env[variable], Source(Origin.ENVIRONMENT, variable), cwd)
     return found
 
@@ -583,7 +590,9 @@ def _read_table(table: Mapping[str, object], folder: Path) -> dict[str, _GivenVa
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        name = _check_name(spelt.replace("-", "_"), spelt, str(source), [option.key for option in list_options()])
+        name = _check_option_name(
+            spelt.replace("-", "_"), spelt, str(source), [option.key for option in list_options()]
+        )
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
         found[name] = _GivenValue(value, source, folder)

@@ -221,7 +221,7 @@ def read_file(
         problems.add(None, f"cannot read {shown}: {error.strerror or error}")
         return []
     if size > MAX_BYTES:
-        _refuse_size(size, shown, MAX_BYTES, problems)
+        _add_size_problem(size, shown, MAX_BYTES, problems)
         return []
     return read_documents(content, shown, problems, doubts, empty_hint=empty_hint)
 
@@ -244,7 +244,7 @@ def read_documents(
     if text is None:
         return []
     if len(text) > limits.size:
-        _refuse_size(len(text), name, limits.size, problems)
+        _add_size_problem(len(text), name, limits.size, problems)
         return []
     documents: list[tuple[object, YamlPlace]] = []
     maker = _ValueBuilder(text, name, problems, Problems() if doubts is None else doubts, limits)
@@ -258,7 +258,7 @@ def read_documents(
     except _HaltReading:
         pass
     except yaml.MarkedYAMLError as error:
-        _explain_error(error, text, name, problems)
+        _add_syntax_problem(error, text, name, problems)
     except yaml.YAMLError as error:
         at = text[: getattr(error, "position", 0) or 0]
         place = YamlPlace(name, at.count("\n") + 1, len(at) - at.rfind("\n"))
@@ -290,7 +290,7 @@ def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:
     return made
 
 
-def _refuse_size(size: int, name: str, limit: int, problems: Problems) -> None:
+def _add_size_problem(size: int, name: str, limit: int, problems: Problems) -> None:
     problems.add(
         YamlPlace(name, 1, 1),
         f"the file has {size / 1e6:.1f} MB, and at most {limit / 1e6:.1f} MB are read",
@@ -312,7 +312,7 @@ def _decode_file(content: bytes | str, name: str, problems: Problems) -> str | N
         return None
 
 
-def _explain_error(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
+def _add_syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
     """Explain a syntax error with its place in plain words."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)

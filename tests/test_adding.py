@@ -103,7 +103,7 @@ def is_shout(operand: object, seen: SeenValue) -> Match:
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
 MODE = """\
-    PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=PlayScope.GOOD, on_miss=Decision.PASS)
+    PEEK = "peek", ModePolicy(does="plays what is good and forwards the rest unrecorded", plays=ReplayScope.GOOD, on_miss=Decision.PASS)
 """
 
 
@@ -313,11 +313,11 @@ def test_a_provider_is_a_row(grown: Grown, tmp_path: Path) -> None:
     assert re.search(r"^ACME_BASE_URL=http://127.0.0.1:[0-9]+/s/default/acme/v1$", made, re.MULTILINE), made
     asked = """
 import json
-from llmproxy.core.providers.routing import route, route_host
+from llmproxy.core.providers.routing import route, route_by_host
 from llmproxy.scenario.models.route_via_proxy import route_model as models
 from llmproxy.trace.reading.decoded_exchange import get_otel_provider
 by_prefix = route("/acme/v1/chat/completions", (), {})
-by_host = route_host("https", "api.acme.example", 443, "/v1/chat/completions", {})
+by_host = route_by_host("https", "api.acme.example", 443, "/v1/chat/completions", {})
 print(json.dumps([by_prefix.operation, by_host.provider.name, models("acme_ai/x", "http://p")["api_base"], get_otel_provider("acme")]))
 """
     told = json.loads(grown.python(asked))
@@ -431,9 +431,7 @@ def test_an_option_of_run_is_a_row(grown: Grown) -> None:
     said = {name: grown.run("llmproxy", *name.split(), "--help").stdout for name in ("run", "replay", "mcp serve")}
     found = {name: "--label TEXT" in text for name, text in said.items()}
     assert found == {"run": True, "replay": True, "mcp serve": False}
-    typed = (
-        "from llmproxy.cli.parts.run_options import *; print(RunArguments({}, (), RunOptions(label='a b')).run_line)"
-    )
+    typed = "from llmproxy.cli.parts.run_options import *; print(RunArguments({}, (), RunOptions(label='a b')).run_command_prefix)"
     assert grown.python(typed) == "llmproxy run --label 'a b'\n"
 
 

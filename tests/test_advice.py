@@ -25,13 +25,13 @@ from llmproxy.advice import (
     LONGEST,
     NAME,
     StartCommand,
+    build_missing_extra_error,
     build_url_requirement,
     choose_install_command,
     describe_upgrade,
-    explain_missing,
+    find_reinstall_url,
     format_command,
     format_store_option,
-    parse_install_url,
 )
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.providers.hosts import add_env_upstreams
@@ -351,9 +351,9 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
 
 def test_a_repository_is_named_with_its_revision() -> None:
     """The tag or branch that was asked for, else the commit."""
-    assert parse_install_url(json.dumps(GIT)) == "git+https://example.com/llmproxy.git@abc"
+    assert find_reinstall_url(json.dumps(GIT)) == "git+https://example.com/llmproxy.git@abc"
     asked = {"vcs": "git", "commit_id": "abc", "requested_revision": "v1"}
-    assert parse_install_url(json.dumps(GIT | {"vcs_info": asked})) == "git+https://example.com/llmproxy.git@v1"
+    assert find_reinstall_url(json.dumps(GIT | {"vcs_info": asked})) == "git+https://example.com/llmproxy.git@v1"
 
 
 @pytest.mark.parametrize(
@@ -383,11 +383,11 @@ def test_what_is_missing_is_told_with_the_extra_that_brings_it(extra: str) -> No
     """Each extra of the table is one of the package's; what is none of theirs stays an internal error."""
     assert extra in tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (module, *_) = [name for name, its in EXTRAS.items() if its == extra]
-    said = explain_missing(ModuleNotFoundError("No module", name=f"{module}.sub"))
+    said = build_missing_extra_error(ModuleNotFoundError("No module", name=f"{module}.sub"))
     assert said is not None
     assert f"package {module}," in str(said)
     assert extra in said.hint
-    assert explain_missing(ModuleNotFoundError("No module", name="llmproxy.nothing")) is None
+    assert build_missing_extra_error(ModuleNotFoundError("No module", name="llmproxy.nothing")) is None
 
 
 def test_what_a_command_says_to_type_again_takes_a_mode() -> None:

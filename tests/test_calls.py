@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import KEPT_MISSES, Call, Totals, find_doubts
+from llmproxy.proxy_calls import KEPT_MISSES, Call, Totals, find_strict_violations
 
 ASKED = Call(decision=Decision.REPLAY, method="POST", target="/v1/chat/completions", status=200, interaction=1)
 HIT = ASKED._replace(model="gpt-4o", input=10, output=2, cost=Decimal("0.10"))
@@ -139,11 +139,11 @@ def test_each_doubt_is_named(
 ) -> None:
     """--fail-on-miss wants use and no miss; --strict also every recording used, and exact hits only."""
     used = totals.calls > totals.refused
-    assert find_doubts(totals, unused, used=used, fail_on_miss=True, strict=False) == fail_on_miss
-    assert find_doubts(totals, unused, used=used, fail_on_miss=False, strict=True) == strict
-    assert find_doubts(totals, unused, used=used, fail_on_miss=True, strict=True) == strict
+    assert find_strict_violations(totals, unused, used=used, fail_on_miss=True, strict=False) == fail_on_miss
+    assert find_strict_violations(totals, unused, used=used, fail_on_miss=False, strict=True) == strict
+    assert find_strict_violations(totals, unused, used=used, fail_on_miss=True, strict=True) == strict
 
 
 def test_without_either_nothing_is_doubted() -> None:
     """Who has not asked for a proof gets none."""
-    assert find_doubts(Totals(misses=9, bound=9), 9, used=False, fail_on_miss=False, strict=False) == ()
+    assert find_strict_violations(Totals(misses=9, bound=9), 9, used=False, fail_on_miss=False, strict=False) == ()

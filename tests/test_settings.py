@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import KeyScrubRule, Normalize, Origin, Settings, Source, format_value, list_options, load
+from llmproxy.settings import KeyScrubPattern, Normalize, Origin, Settings, Source, format_value, list_options, load
 from tests.support.doc_tables import options_table
 
 
@@ -190,9 +190,9 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     table = '[tool.llmproxy.normalize]\nignore = ["$.user"]\nscrub = [{pattern = "\\\\d+", placeholder = "N"}]'
     rules = load({}, {}, project(tmp_path, table)).settings.normalize
     assert rules.ignore == ("$.user",)
-    assert rules.scrub == (KeyScrubRule(pattern=r"\d+", placeholder="N"),)
+    assert rules.scrub == (KeyScrubPattern(pattern=r"\d+", placeholder="N"),)
     assert format_value(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
-    assert format_value(Normalize(scrub=(KeyScrubRule("a"),))) == '{"scrub": [{"pattern": "a"}]}'
+    assert format_value(Normalize(scrub=(KeyScrubPattern("a"),))) == '{"scrub": [{"pattern": "a"}]}'
     assert format_value(Normalize()) == ""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.proxy_process import ProxyCommand, spawn_proxy
-from llmproxy.server_store_path import find_store_server, is_server, register_server, show_store, without_secrets
+from llmproxy.server_store_path import find_server_of_copy, is_server, register_server, show_store, without_secrets
 from llmproxy.settings import load, shown_path
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"
@@ -31,9 +31,9 @@ def test_settings_take_a_server_for_a_path(tmp_path: Path) -> None:
     assert store.is_relative_to(tmp_path)
     assert store == register_server(URL.replace("s3cret%21", "other"), env)
     assert show_store(store) == shown_path(store) == without_secrets(URL)
-    assert find_store_server(tmp_path / "llmproxy.db") is None
+    assert find_server_of_copy(tmp_path / "llmproxy.db") is None
     register_server(URL, env)
-    server = find_store_server(store)
+    server = find_server_of_copy(store)
     assert server is not None
     assert set(server.secrets) == {"s3cret%21", "s3cret!"}
     assert "s3cret" not in repr(server)

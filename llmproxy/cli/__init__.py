@@ -20,7 +20,7 @@ import typer
 from typer.main import get_command
 
 import llmproxy
-from llmproxy.cli.commands import CommandGroup, make_typer_app
+from llmproxy.cli.commands import CommandGroup, make_default_typer
 from llmproxy.cli.parts.completion import adapt_to_bash
 from llmproxy.errors import Exit, print_final_error, without_passwords
 
@@ -29,7 +29,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def build_app() -> typer.Typer:
-    app = make_typer_app(
+    app = make_default_typer(
         name="llmproxy",
         help="Record any agent's LLM traffic once, replay it for ever: byte for byte, offline, free.",
         cls=CommandGroup,
@@ -108,9 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except Exception as error:  # noqa: BLE001 (the last place where it can become a message)
-        from llmproxy.advice import explain_missing
+        from llmproxy.advice import build_missing_extra_error
 
-        return print_final_error(explain_missing(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
+        return print_final_error(
+            build_missing_extra_error(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG"))
+        )
 
 
 def _print_usage_error(error: Any) -> Exit:

@@ -16,9 +16,9 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_replayed_requests
 from llmproxy.core.store.integrity_checks import (
     SameKeyPair,
-    compare_served,
+    compare_journal_with_recordings,
     find_merged,
-    list_fields_ignored_by_key,
+    list_ignored_fields_by_service,
 )
 from llmproxy.errors import Exit
 from llmproxy.server_store_path import show_store
@@ -38,9 +38,11 @@ def audit(
         path, total = database.path, len(database.list_summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
         merges = list_volatile_merges(database, rules, settings.upstream)
-        services = list_fields_ignored_by_key(database, rules, settings.upstream)
+        services = list_ignored_fields_by_service(database, rules, settings.upstream)
         answers = list(
-            compare_served(database, read_replayed_requests(Path(f"{path}.state.db")), rules, settings.upstream)
+            compare_journal_with_recordings(
+                database, read_replayed_requests(Path(f"{path}.state.db")), rules, settings.upstream
+            )
         )
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained_differences]
     if as_json:
@@ -50,13 +52,13 @@ def audit(
     else:
         print_line(f"{show_store(path)}: {total} live recordings.")
         print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
-        _print_ignored_differences(pairs)
+        _print_ignore_reason_counts(pairs)
         differed = [pair for pair in answers if pair.differences]
         print_line(
             f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
             f"recorded."
         )
-        _print_ignored_differences(differed)
+        _print_ignore_reason_counts(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
             print_line(f"  unexplained: recording {pair.recording} ({to_line(pair.operation)}) and {other}:")
@@ -79,7 +81,7 @@ def audit(
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _print_ignored_differences(pairs: list[SameKeyPair]) -> None:
+def _print_ignore_reason_counts(pairs: list[SameKeyPair]) -> None:
     """Print each reason once, with its count and an example."""
     count: Counter[tuple[str, str]] = Counter()
     for pair in pairs:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.commands import make_typer_app
-from llmproxy.cli.parts.printing import fit_columns, format_size, get_width, print_json, print_line, to_line
+from llmproxy.cli.commands import make_default_typer
+from llmproxy.cli.parts.printing import format_size, format_table_lines, get_width, print_json, print_line, to_line
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cache_store import CacheStore
 
@@ -24,7 +24,7 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    group = make_typer_app(help="List or clear the cache of @scenario.cache.", no_args_is_help=True)
+    group = make_default_typer(help="List or clear the cache of @scenario.cache.", no_args_is_help=True)
     group.command("stats")(stats)
     group.command("list")(entries)
     group.command("clear")(clear)
@@ -77,7 +77,7 @@ def entries(
         ]
         for each in found
     ]
-    for text in fit_columns(["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows, get_width()):
+    for text in format_table_lines(["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"], rows, get_width()):
         print_line(text)
     for each in found if values else ():
         shown = each.value

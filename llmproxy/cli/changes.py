@@ -20,9 +20,9 @@ from llmproxy.amounts import name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
     LivelessCommand,
-    advise_record,
-    get_flags,
-    get_run_options,
+    format_record_command,
+    get_given_flag_values,
+    get_given_run_options,
     load_settings,
 )
 from llmproxy.cli.parts.printing import print_line, to_line
@@ -32,14 +32,14 @@ from llmproxy.client.proxy_process import read_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.change_trials import mark_trials_interrupted
+from llmproxy.core.sessions.trial_results import discard_interrupted_trials_served
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
 from llmproxy.report.json_report import read_report_runs
 from llmproxy.report.request_changes import ChangeSummary, summarize_trials_since
-from llmproxy.server_store_path import find_store_server, store_exists
+from llmproxy.server_store_path import find_server_of_copy, store_exists
 from llmproxy.settings import Loaded
 
 
@@ -67,7 +67,7 @@ def changes(
     """List, offline, what has changed since a command was recorded, what it affects and what new recordings cost; or
     list accepted changes, and drop them.
     """
-    flags = {**get_flags(ctx), "mode": "replay"}
+    flags = {**get_given_flag_values(ctx), "mode": "replay"}
     loaded = load_settings(flags)
     if words[0] in ("list", "drop"):
         _import_cassette_files(loaded)
@@ -76,21 +76,23 @@ def changes(
     elif words[0] == "drop" and len(words) > 1:
         _drop_accepted_changes(loaded, words[1:])
     else:
-        raise typer.Exit(_run_trial(loaded, RunArguments(flags, tuple(words), get_run_options(ctx)), markdown))
+        raise typer.Exit(
+            _run_and_print_changes(loaded, RunArguments(flags, tuple(words), get_given_run_options(ctx)), markdown)
+        )
 
 
-def _run_trial(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
+def _run_and_print_changes(loaded: Loaded, asked: RunArguments, markdown: Path | None) -> int:
     since, file, store = time.time(), asked.options.json, loaded.settings.store
     typer.echo("llmproxy: changes: offline, with recorded answers; the command's own tools run", err=True)
     plain = replace(asked, options=replace(asked.options, json=None))
-    code = run_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
+    code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
-        mark_trials_interrupted(store, since)
+        discard_interrupted_trials_served(store, since)
     folder, found = loaded.settings.cassette_dir, summarize_trials_since(store, since)
-    return print_changes(store, found, code, folder=folder, json_file=file, markdown=markdown)
+    return print_changes_for_exit_code(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 
-def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
+def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
     """Run a command in replay with `more` variables for its proxy. Raises LLMProxyError: nothing was run."""
     from llmproxy.cli.run import run_command
 
@@ -99,11 +101,11 @@ def run_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) 
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     if not store_exists(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."
-        raise CassetteNotFound(msg, hint=f"Record first: {advise_record(loaded)}")
+        raise CassetteNotFound(msg, hint=f"Record first: {format_record_command(loaded)}")
     return run_command(asked, {**os.environ, **more})
 
 
-def count_run_ends(since: float) -> dict[str, int]:
+def count_last_report_outcomes(since: float) -> dict[str, int]:
     """Return the outcomes of the last report's runs; their sessions do not know the results of later assertions."""
     counts = dict.fromkeys(("as_before", "carried", "failed"), 0)
     written = LAST_REPORT.exists() and LAST_REPORT.stat().st_mtime >= since
@@ -113,7 +115,7 @@ def count_run_ends(since: float) -> dict[str, int]:
     return counts
 
 
-def print_changes(
+def print_changes_for_exit_code(
     store: Path, found: ChangeSummary, code: int, *, folder: Path | None = None, json_file: Path | None = None,
     markdown: Path | None = None,
 ) -> int:  # fmt: skip
@@ -142,10 +144,10 @@ def list_accepted_changes(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...
     return {name: each for name, each in found.items() if each}
 
 
-def require_cassette_dir(loaded: Loaded, cassettes: Iterable[str]) -> None:
+def require_dir_for_filed_cassettes(loaded: Loaded, cassettes: Iterable[str]) -> None:
     """Raise SettingsError if a cassette has a file in an unknown folder: a fresh clone would lack the change."""
     settings = loaded.settings
-    if settings.cassette_dir is None and find_store_server(settings.store) is None:
+    if settings.cassette_dir is None and find_server_of_copy(settings.store) is None:
         with open_given(settings.store) as store:
             filed = next(filter(store.read_synced_file, cassettes), "")
         if filed:
@@ -205,6 +207,6 @@ def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
         for cassette, accepted in found.items()
         if any(each.name in names for each in accepted)
     }
-    require_cassette_dir(loaded, left)
+    require_dir_for_filed_cassettes(loaded, left)
     write_accepted_changes(loaded, left)
     print_line(f"dropped: {', '.join(names)}, in {to_line(name_some(left, ' '))}; what it covered is a miss again.")

@@ -174,7 +174,7 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(widest), each.help) for name, each in commands.items()])
 
 
-def make_typer_app(**more: Any) -> typer.Typer:
+def make_default_typer(**more: Any) -> typer.Typer:
     """Return an application with the settings common to all of ours."""
     return typer.Typer(
         rich_markup_mode=None,  # rich's help and tracebacks double the start-up time
@@ -184,7 +184,7 @@ def make_typer_app(**more: Any) -> typer.Typer:
 
 
 def load_command(name: str) -> Any:
-    app = make_typer_app()
+    app = make_default_typer()
     app.callback()(lambda: None)  # with one, an application of a single command stays a group
     module = importlib.import_module(f"{__package__}.{COMMANDS[name].module}")
     if hasattr(module, "register"):

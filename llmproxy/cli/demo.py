@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import typer
 
-from llmproxy.amounts import dollars, format_seconds, sum_known
-from llmproxy.cli.parts.demo_agent import DemoClient, run_conversation
+from llmproxy.amounts import dollars, format_seconds, sum_if_all_known
+from llmproxy.cli.parts.demo_agent import DemoClient, run_narrated_conversation
 from llmproxy.cli.parts.tools_demo import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
@@ -31,7 +31,7 @@ from llmproxy.core.cassettes.formats import Source, vcr
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.providers.provider_table import format_example_urls
+from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
@@ -64,10 +64,10 @@ def demo(
     with _start_replay_proxies(found, store, "1", "0") as (slow, fast):
         asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
         started = time.perf_counter()
-        run_conversation(asked_slowly, _print_flushed)
+        run_narrated_conversation(asked_slowly, _print_flushed)
         paced = time.perf_counter() - started
         started = time.perf_counter()
-        run_conversation(asked_quickly, lambda _text: None)
+        run_narrated_conversation(asked_quickly, lambda _text: None)
         quick = time.perf_counter() - started
         typer.echo(
             f"\n{recorded.calls} calls replayed in {format_seconds(paced)}, as recorded; the same run at full speed "
@@ -77,7 +77,7 @@ def demo(
         )
         typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
         try:
-            run_conversation(asked_quickly, lambda _text: None, plain=CHANGED)
+            run_narrated_conversation(asked_quickly, lambda _text: None, plain=CHANGED)
         except asker.refused as error:
             typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
         if ui:
@@ -93,7 +93,7 @@ def demo(
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
         "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
-        f"  {format_example_urls('http://127.0.0.1:8080')} <your agent>\n"
+        f"  {format_base_url_assignments('http://127.0.0.1:8080')} <your agent>\n"
         "  llmproxy start --mode replay        # from now on: the same agent, offline, without a key"
     )
 
@@ -122,7 +122,7 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
         for interaction in found:
             database.add_interaction(interaction, supersede=False)
     tokens = sum((each.usage.input or 0) + (each.usage.output or 0) for each in found)
-    cost = sum_known(compute_cost(each.provider, each.model, each.usage) for each in found)
+    cost = sum_if_all_known(compute_cost(each.provider, each.model, each.usage) for each in found)
     return _RecordedTotals(len(found), tokens, cost)
 
 

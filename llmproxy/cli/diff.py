@@ -20,10 +20,10 @@ import typer
 
 from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
-    describe_run_variables,
-    format_run_variables,
+    format_run_variables_line,
     format_volatile_fields,
-    parse_run_variables_json,
+    iter_run_variable_lines,
+    parse_run_variable_dicts,
 )
 from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
@@ -31,8 +31,8 @@ from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.dialects.conversation import compare_requests, read_interaction_answer
-from llmproxy.core.engine.volatile_field_learning import fit_recorded_requests, restate_run
+from llmproxy.core.dialects.conversation import compare_requests, read_interaction_message
+from llmproxy.core.engine.volatile_field_learning import compare_recorded_requests, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample
@@ -43,7 +43,7 @@ from llmproxy.core.traffic.json_diff import Difference, build_difference, list_d
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
 from llmproxy.trace.comparing.recording_diff import RunAndRequestDiff, list_changes_beyond_run_diff
-from llmproxy.trace.comparing.render import diff_to_json, render
+from llmproxy.trace.comparing.render import diff_to_dict, render
 
 _PLACES = 100
 """Maximum differences listed."""
@@ -70,7 +70,7 @@ def diff(
     if is_id(old) and is_id(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _print_interaction_diff(*pair, _would_answer(database, *pair), as_json=form == "json")
+            changed = _print_interaction_diff(*pair, _check_replay_fit(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
@@ -81,7 +81,7 @@ def diff(
             elif form == "markdown":
                 print_line("\n".join(_format_markdown(found)))
             else:
-                for text in _format_lines(found):
+                for text in _format_for_terminal(found):
                     typer.echo(text)
         failed = found.diff.fails(cast("FailOn | None", fail_on))
     if failed:
@@ -112,7 +112,7 @@ class ComparedCassettes:
         lines = [
             text
             for name, (said, fields) in told
-            for text in (*describe_run_variables(name, said), *format_volatile_fields(name, fields))
+            for text in (*iter_run_variable_lines(name, said), *format_volatile_fields(name, fields))
         ]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
@@ -150,10 +150,10 @@ def _to_json(found: ComparedCassettes) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
     bound = [bindings_to_json(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
-    return {**plain, "trace": diff_to_json(found.diff.trace), **told}
+    return {**plain, "trace": diff_to_dict(found.diff.trace), **told}
 
 
-def _format_lines(found: ComparedCassettes) -> Iterator[str]:
+def _format_for_terminal(found: ComparedCassettes) -> Iterator[str]:
     """Yield lines for a terminal. Recorded text is escaped; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
@@ -183,14 +183,14 @@ def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _check_replay_fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second in its run; None without run variables or volatile fields."""
     own = {field: None for one in (a, b) for field in read_volatile_fields(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     settings = load_settings({}).settings
     rules = Rules.from_settings(settings.normalize)
-    return fit_recorded_requests(a, b, (*own, *list_builtin()), rules, settings.upstream)
+    return compare_recorded_requests(a, b, (*own, *list_builtin()), rules, settings.upstream)
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
@@ -198,14 +198,14 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [parse_run_variables_json(each.run_variables) for each in (a, b)]
+        said = [parse_run_variable_dicts(each.run_variables) for each in (a, b)]
         told = {"run_variables": said, "bound": None if fit is None else _describe_replay_check(fit)}
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed
     print_line(f"keys: {'the same' if a.key == b.key else 'different'}")
     for mark, one in (("-", a), ("+", b)):
         if one.run_variables:
-            print_line(f"declared {mark} {format_run_variables(one.run_variables)}")
+            print_line(f"declared {mark} {format_run_variables_line(one.run_variables)}")
     if fit is not None:
         print_line(f"bound: {to_line(_describe_replay_check(fit))}")
     for part, places in found.items():
@@ -243,7 +243,7 @@ def _parse_answer_pair(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return both answers as JSON trees; if one is a stream, the decoded content of both."""
     bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
-        said = [read_interaction_answer(one) for one in (a, b)]
+        said = [read_interaction_message(one) for one in (a, b)]
         if None not in said:
             bodies = [asdict(message) for message in said if message is not None]
     statuses = [{"status": one.response.status, "ending": one.response.ending.value} for one in (a, b)]

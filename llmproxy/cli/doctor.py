@@ -12,8 +12,8 @@ from pathlib import Path
 import typer
 
 from llmproxy.advice import StartCommand
-from llmproxy.cli.env import find_proxy_url, open_control
-from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_run_options, load_settings
+from llmproxy.cli.env import find_configured_proxy_url, open_control
+from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
@@ -32,7 +32,7 @@ from llmproxy.client.doctor import (
     OK,
     Diagnosis,
     check_certificates,
-    check_no_proxy,
+    check_own_address_exempt,
     check_processes,
     check_variables,
     diagnose_traffic,
@@ -58,7 +58,7 @@ def doctor(
     """Find out why an agent does not use the proxy, and what to do about it."""
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunArguments(get_flags(ctx), tuple(command or ()), get_run_options(ctx))
+    asked = RunArguments(get_given_flag_values(ctx), tuple(command or ()), get_given_run_options(ctx))
     findings = _run_and_watch_command(asked, os.environ) if command else _examine_environment(os.environ, pid)
     for each in findings:
         print_line(f"{each.verdict:<4}  {to_line(each.text)}")
@@ -70,9 +70,9 @@ def doctor(
 def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     monitor = ProcessMonitor()
-    seen = _read_process_env(monitor, pid) if pid else {}
+    seen = _watch_process(monitor, pid) if pid else {}
     env = seen if pid else env
-    control = open_control(find_proxy_url(env))
+    control = open_control(find_configured_proxy_url(env))
     found, url, arrived = [], control.url, False
     try:
         health = control.health()
@@ -87,7 +87,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         start = StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
         advice = (start, "or say where it is: export LLMPROXY_URL=http://...")
         found.append(Diagnosis(BAD, error.message, advice))
-    found += [*check_variables(env, url), *check_no_proxy(env, url)]
+    found += [*check_variables(env, url), *check_own_address_exempt(env, url)]
     if pid:
         found += check_processes(
             monitor.seen, monitor.find_bypasses(parse_url_address(url)), url, intercepted=False, arrived=arrived
@@ -95,7 +95,7 @@ def _examine_environment(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     return found
 
 
-def _read_process_env(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
+def _watch_process(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     if not monitor.is_supported:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
@@ -118,13 +118,13 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
     options = start_options(asked.flags, forward=asked.options.intercept)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        ensure_proxy(options, env, started_by=asked.run_line) as proxy,
+        ensure_proxy(options, env, started_by=asked.run_command_prefix) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_environment(proxy, opened, env, asked, Path(folder)).apply_to(env)
         found.append(Diagnosis(OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"))
         found += check_variables(given, proxy.url, intercepted=asked.options.intercept)
-        found += check_no_proxy(given, proxy.url)
+        found += check_own_address_exempt(given, proxy.url)
         if asked.options.intercept:
             found += check_certificates(given, proxy.control.health().ca, time.time())
         given |= make_lookup_env(given, Path(folder))

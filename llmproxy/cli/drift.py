@@ -26,14 +26,14 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amounts import dollars
-from llmproxy.cli.parts.options import advise_record, load_settings
+from llmproxy.cli.parts.options import format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.cli.rerecord import LiveRequest, build_live_request, start_recorder
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_usage
-from llmproxy.core.providers.routing import family_of
-from llmproxy.core.secrets.redact import has_redaction_placeholder
+from llmproxy.core.providers.routing import get_dialect_family
+from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.rows import RowSummary, read_answer_time
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
@@ -51,8 +51,8 @@ from llmproxy.trace.comparing.drift import (
     correct_p_values,
     describe_behavior,
     estimate_power,
-    list_provider_refusals,
-    measure_answer_distance,
+    list_refusal_reasons,
+    measure_behavior_distance,
     read_contract,
 )
 
@@ -104,7 +104,7 @@ def drift(
     if store_exists(loaded.settings.store):
         with open_given(store) as database:
             plan = _sample_calls(database, loaded, cassettes, calls, runs, limit)
-    old = _read_baseline_answers(kept, plan)
+    old = _read_earlier_night_answers(kept, plan)
     sizes = [(len(old.get(_request_key(each.recorded), ())) or 1, runs) for each in plan.chosen]
     if not as_json:
         for text in plan.describe(sizes, limit):
@@ -113,12 +113,12 @@ def drift(
         if as_json:
             print_json({"verdict": "could not tell", "left_out": dict(plan.left_out)})
         elif not plan.recorded:
-            print_line(f"Record first: {advise_record(loaded)}")
+            print_line(f"Record first: {format_record_command(loaded)}")
         raise typer.Exit(int(Exit.UNTOLD))
     night = f"{_ASKED}{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
     spending = _CostLimit(limit)
     try:
-        _send_all_calls(plan, spending, kept, night, quiet=as_json)
+        _send_and_record_calls(plan, spending, kept, night, quiet=as_json)
     except KeyboardInterrupt:
         print_line(f"Interrupted: {spending.asked} answers came and are kept in {kept}; at most {spending.format()}.")
         raise
@@ -248,7 +248,7 @@ def _interleave_groups(groups: Mapping[tuple[Any, ...], list[RowSummary]]) -> It
 
 def _prepare_call(recorded: Interaction, loaded: Loaded, limit: Decimal | None) -> LiveRequest:
     """Return a call to send. Raises SettingsError with the reason for leaving it out."""
-    if has_redaction_placeholder(recorded.request):
+    if is_redacted_request(recorded.request):
         raise SettingsError("a secret was taken out of the request, and nobody knows it any more")
     body = parse_json(recorded.request.body)
     if not isinstance(body, dict):
@@ -320,7 +320,7 @@ class _CostLimit:
         return f"{dollars(self.spent)} spent{more}"
 
 
-def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
+def _send_and_record_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: str, *, quiet: bool) -> None:
     """Send every call as often as planned, through a proxy that records the answers."""
     import httpx
 
@@ -332,14 +332,14 @@ def _send_all_calls(plan: _DriftPlan, spending: _CostLimit, kept: Path, night: s
         httpx.Client(base_url=proxy.url, trust_env=False, timeout=_PATIENCE) as client,
     ):
         try:
-            for done, _ in enumerate(pool.map(lambda each: _send_call(client, each, spending), work), 1):
+            for done, _ in enumerate(pool.map(lambda each: _send_call_and_settle(client, each, spending), work), 1):
                 if not quiet and (done % 10 == 0 or done == len(work)):
                     typer.echo(f"{done} of {len(work)}, {spending.format()}", err=True)
         finally:
             spending.ended = True
 
 
-def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit) -> None:
+def _send_call_and_settle(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit) -> None:
     import httpx
 
     recorded = sampled.recorded
@@ -349,7 +349,7 @@ def _send_call(client: httpx.Client, sampled: LiveRequest, spending: _CostLimit)
     lost = ""
     try:
         answer = client.post(url, content=recorded.request.body, headers=list(sampled.headers))
-        family, kind = family_of(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
+        family, kind = get_dialect_family(recorded.provider, recorded.operation), answer.headers.get("content-type", "")
         refused = not answer.is_success
         if "x-llmproxy-error" in answer.headers:
             lost = _read_proxy_error(answer.content) or answer.reason_phrase
@@ -390,7 +390,7 @@ def _read_nightly_answers(
     return found
 
 
-def _read_baseline_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
+def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str, str, bytes], list[AnswerContract]]:
     """Return the earlier answers; a newer recording of the request replaces older answers."""
     asked = (each.recorded for each in plan.chosen)
     since = {_request_key(each): read_answer_time(each.started_at, each.response.headers) for each in asked}
@@ -415,7 +415,7 @@ class _Comparison:
 
     @cached_property
     def refusals(self) -> list[str]:
-        return list_provider_refusals(self.new)
+        return list_refusal_reasons(self.new)
 
     @cached_property
     def shape(self) -> list[str]:
@@ -432,7 +432,7 @@ class _Comparison:
         return bool(self.good_answers) and before.isdisjoint((each.tools, each.finish) for each in self.good_answers)
 
     @property
-    def is_reworded(self) -> bool:
+    def has_only_new_texts(self) -> bool:
         return bool(self.good_answers) and {each.text for each in self.baseline}.isdisjoint(
             each.text for each in self.good_answers
         )
@@ -446,7 +446,7 @@ class _ModelVerdict:
     """Corrected for the number of models; None if there are too few answers for any small p."""
 
     @property
-    def answered_calls(self) -> list[_Comparison]:
+    def comparisons_with_answers(self) -> list[_Comparison]:
         return [each for each in self.calls if each.good_answers]
 
     @property
@@ -462,7 +462,7 @@ def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
     for calls in models.values():
         told = [each for each in calls if len(each.good_answers) > 1]
         least = compute_least_p_value([(len(each.baseline), len(each.good_answers)) for each in told])
-        statistics = [compute_statistic(each.baseline, each.good_answers, measure_answer_distance) for each in told]
+        statistics = [compute_statistic(each.baseline, each.good_answers, measure_behavior_distance) for each in told]
         both = all(each.earlier for each in told)
         ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
@@ -499,8 +499,8 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
                 yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + (
                     to_line(f" (before: {describe_behavior(call.baseline[0])})")
                 )
-        words = sum(call.is_reworded for call in each.calls)
-        yield f"  words     {words} of {len(each.answered_calls)} calls answered in other words"
+        words = sum(call.has_only_new_texts for call in each.calls)
+        yield f"  words     {words} of {len(each.comparisons_with_answers)} calls answered in other words"
         unusable = (new for call in each.calls for new in call.new if not (new.is_success or new.refusal))
         for text, count in Counter(f"status {new.status}" for new in unusable).items():
             yield f"  no answer {count} times: {to_line(text)}"
@@ -530,7 +530,7 @@ def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
 def _describe_verdict(verdict: _ModelVerdict) -> str:
     if verdict.p is None:
         return "could not tell: too few answers"
-    test = f"p {verdict.p:.3f}, permutation test within {len(verdict.answered_calls)} calls"
+    test = f"p {verdict.p:.3f}, permutation test within {len(verdict.comparisons_with_answers)} calls"
     return f"drift ({test})" if verdict.p <= ALPHA else f"no drift seen ({test})"
 
 
@@ -547,7 +547,7 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
                         "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": call.refusals,
-                        "shape": call.shape, "otherwise": call.behaves_differently, "reworded": call.is_reworded,
+                        "shape": call.shape, "otherwise": call.behaves_differently, "reworded": call.has_only_new_texts,
                     }
                     for call in each.calls
                 ],

@@ -49,7 +49,7 @@ def env(
     if unset:
         if form == "dotenv":
             raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
-        typer.echo(render_unset_commands(find_variables_to_unset(os.environ), form))
+        typer.echo(render_unset_commands(find_set_proxy_variables(os.environ), form))
         return
     control = open_control(url)
     url, health = control.url, control.health()
@@ -70,11 +70,11 @@ def env(
 
 
 def open_control(url: str) -> Control:
-    """Return a client of the proxy at `url`; if empty, at :func:`find_proxy_url`. Raises SettingsError."""
-    return Control(url.rstrip("/") or find_proxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
+    """Return a client of the proxy at `url`; if empty, at :func:`find_configured_proxy_url`. Raises SettingsError."""
+    return Control(url.rstrip("/") or find_configured_proxy_url(os.environ), token=os.environ.get(TOKEN_VARIABLE, ""))
 
 
-def find_proxy_url(environ: Mapping[str, str]) -> str:
+def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
     """Return the URL of a running proxy: LLMPROXY_URL, else from the settings. Raises SettingsError for port 0."""
     if found := read_proxy_url(environ):
         return found
@@ -88,10 +88,10 @@ def find_proxy_url(environ: Mapping[str, str]) -> str:
     return f"http://{find_reachable_host(settings.host)}:{settings.port}"
 
 
-def find_variables_to_unset(environ: Mapping[str, str]) -> list[str]:
+def find_set_proxy_variables(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and placeholder keys."""
     try:
-        url = find_proxy_url(environ)
+        url = find_configured_proxy_url(environ)
     except SettingsError:  # our address is not known any more: what is marked as ours is taken back all the same
         url = ""
     names = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from llmproxy.cli.parts.printing import print_json, print_line
-from llmproxy.core.faults import KINDS, PRESETS, FaultKind, read_preset
+from llmproxy.core.faults import KINDS, PRESETS, FaultKind, read_preset_text
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 
@@ -16,7 +16,7 @@ def faults(
 ) -> None:
     """List the kinds of injected faults and the presets, with an example each; or print one."""
     if name in PRESETS:
-        print_line(read_preset(name).rstrip("\n"))
+        print_line(read_preset_text(name).rstrip("\n"))
         return
     if name and name not in KINDS:
         near = did_you_mean(name, [*PRESETS, *KINDS])

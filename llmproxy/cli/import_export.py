@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import ProgressLine, format_size
 from llmproxy.cli.parts.store_arguments import STORE, build_no_cassette_error, refuse_url
 from llmproxy.core.bindings import load_run_variables
-from llmproxy.core.cassettes.anonymized_export import anonymize_all, describe_remaining_names
+from llmproxy.core.cassettes.anonymized_export import describe_remaining_names, to_anonymized_records
 from llmproxy.core.cassettes.folder import CassetteDir, build_slug
 from llmproxy.core.cassettes.formats import FORMATS, Format, get_format, review_yaml, write_text
 from llmproxy.core.forks.fork_rows import Fork, find_fork
@@ -25,7 +25,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import Note, list_run_variables, read_notes, read_volatile_fields
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
-from llmproxy.protocol import join_name
+from llmproxy.protocol import format_sample_name
 from llmproxy.settings import shareable_path
 from llmproxy.trace.export import write_otlp, write_trace
 from llmproxy.ui.html_file import choose_cassettes, page_data
@@ -91,9 +91,11 @@ def import_(
             importer.import_cassette(database, name, pieces)
     if importer.cassettes:
         typer.echo(importer.format_report(path, " ".join(quote_word(str(file)) for file in files)))
-    if new and (importer.imported_nothing or not importer.cassettes):  # an empty store would hide that there is none
+    if new and (
+        importer.skipped_every_exchange or not importer.cassettes
+    ):  # an empty store would hide that there is none
         path.unlink(missing_ok=True)
-    if importer.imported_nothing and not importer.failed:
+    if importer.skipped_every_exchange and not importer.failed:
         raise typer.Exit(int(Exit.USAGE))
     if importer.failed:
         for error in importer.failed:
@@ -147,7 +149,7 @@ def export(
     with open_store(settings.store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         found = list(database.iter_interactions(settings.cassette, sample))
         if not found:
-            raise build_no_cassette_error(database, join_name(settings.cassette, sample or 1))
+            raise build_no_cassette_error(database, format_sample_name(settings.cassette, sample or 1))
         fork = _find_fork_if_exportable(database, settings.cassette, written)
         fields = read_notes(database, settings.cassette)
     if file == "-":
@@ -196,7 +198,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     with open_store(store, writable=False, now=time.time) as database, ProgressLine(f"exporting to {file}"):
         wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
-            raise build_no_cassette_error(database, join_name(cassette or "any name", sample or 1))
+            raise build_no_cassette_error(database, format_sample_name(cassette or "any name", sample or 1))
         made = page_data(database, wanted, cassette or store.name) | {
             "store_words": format_store_option(shareable_path(store))
         }
@@ -219,7 +221,7 @@ def textconv(
     refuse_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = anonymize_all(database.iter_interactions(name), read_notes(database, name))
+            recorded = to_anonymized_records(database.iter_interactions(name), read_notes(database, name))
             sys.stdout.write(review_yaml.dumps(recorded, name, find_fork(database, name, 1)) + "\n")
 
 
@@ -267,7 +269,7 @@ def _find_fork_if_exportable(database: Store, cassette: str, written: Format) ->
 
 
 def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
-    recorded = anonymize_all(*found, whole=written.name != "review")
+    recorded = to_anonymized_records(*found, whole=written.name != "review")
     return review_yaml.dumps(recorded, cassette, fork) if fork else written.loaded.dumps(recorded, cassette)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.commands import make_typer_app
+from llmproxy.cli.commands import make_default_typer
 from llmproxy.cli.parts.completion import complete_models
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.errors import Exit, SettingsError
@@ -26,7 +26,7 @@ _SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
-    group = make_typer_app(help="Compare a judge's verdicts with human labels.", no_args_is_help=True)
+    group = make_default_typer(help="Compare a judge's verdicts with human labels.", no_args_is_help=True)
     group.callback()(lambda: None)  # keeps `calibrate` a command of its own while it is the only one
     group.command("calibrate")(calibrate)
     app.add_typer(group, name="judge")

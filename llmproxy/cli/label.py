@@ -10,7 +10,7 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import escape_lines, print_line
-from llmproxy.scenario.lab.human_labels import KEYS, ConversationToLabel, list_labelled_ids, list_runs_to_label
+from llmproxy.scenario.lab.human_labels import KEYS, ConversationToLabel, list_judged_runs, list_labelled_ids
 from llmproxy.scenario.prompts import format_transcript
 
 QUIT = "q"
@@ -37,7 +37,7 @@ def label(
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
     known = list_labelled_ids(out)
-    runs = list_runs_to_label(report, run, criterion)
+    runs = list_judged_runs(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     print_line(
         f"{format_count(len(left), 'conversation')} to label"

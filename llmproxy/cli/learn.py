@@ -18,18 +18,23 @@ import typer
 
 from llmproxy.amounts import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.options import LivelessCommand, get_flags, load_settings, refuse_live
+from llmproxy.cli.parts.options import LivelessCommand, get_given_flag_values, load_settings, refuse_live
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import open_session, plan_environment, start_options
-from llmproxy.cli.parts.store_arguments import TrialResult, build_not_recorded_error, learn_from_runs, open_given
+from llmproxy.cli.parts.store_arguments import (
+    LearningTrialResult,
+    build_not_recorded_error,
+    learn_from_recorded_runs,
+    open_given,
+)
 from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
 from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.volatile_field_learning import MergedPair, find_equated_pairs
+from llmproxy.core.engine.volatile_field_learning import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
@@ -73,7 +78,7 @@ def learn(
             f"learn asks a person what may vary, and this is CI ({found} is set).",
             hint="Learn on your machine; the volatile fields are part of the cassette.",
         )
-    flags = {**get_flags(ctx), "cassette": recording, "mode": "replay"}
+    flags = {**get_given_flag_values(ctx), "cassette": recording, "mode": "replay"}
     loaded = load_settings(flags)
     refuse_live(loaded, "llmproxy learn")
     if not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
@@ -84,16 +89,20 @@ def learn(
             had = ", ".join(field.name for field in before) or "none"
             msg = f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field."
             raise SettingsError(msg, hint=f"It has: {had}.")
-        _save_volatile_fields(loaded, [field for field in before if field.name not in drop])
+        _save_cassette_fields(loaded, [field for field in before if field.name not in drop])
         write_stderr_lines(f"llmproxy: dropped: {', '.join(drop)}.")
     words = tuple(command or ())
-    tried = _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone) if words else learn_from_runs(loaded)
+    tried = (
+        _run_learn_trial(loaded, flags, words, keep_timezone=keep_timezone)
+        if words
+        else learn_from_recorded_runs(loaded)
+    )
     raise typer.Exit(_ask_and_save_fields(loaded, tried, accept=accept, take=take))
 
 
 def _run_learn_trial(
     loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
-) -> TrialResult:
+) -> LearningTrialResult:
     """Run the agent on its recording and learn volatile fields during the run."""
     if read_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
@@ -124,7 +133,7 @@ def _run_learn_trial(
 
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
     write_stderr_lines(f"llmproxy: trial: {ended}; the command ended with {code}")
-    return TrialResult(lessons, code, misses)
+    return LearningTrialResult(lessons, code, misses)
 
 
 def _choose_time_zone(loaded: Loaded) -> str:
@@ -144,7 +153,7 @@ def _choose_time_zone(loaded: Loaded) -> str:
     return zone
 
 
-def _ask_and_save_fields(loaded: Loaded, tried: TrialResult, *, accept: bool, take: Sequence[str]) -> int:
+def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show varying values, ask, and save the accepted ones."""
     name = loaded.settings.cassette
     lessons = generalize_fields(tried.lessons)
@@ -214,14 +223,14 @@ def _choose_fields(lessons: Sequence[LearnedField], *, accept: bool, take: Seque
 
 def _format_field_rows(lessons: Sequence[LearnedField]) -> list[str]:
     rows: list[tuple[str, ...]] = [("name", "kind", "where", "recorded", "now")]
-    for lesson in sorted(lessons, key=lambda each: (each.is_from_other_machine, not each.is_bulk_acceptable)):
+    for lesson in sorted(lessons, key=lambda each: (each.has_external_source, not each.is_bulk_acceptable)):
         field = lesson.field
         where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.is_bulk_acceptable else " (by name)"
         texts = map(_shorten_text, (where, lesson.recorded, lesson.present))
         rows.append((f"{field.name}{mark}", field.kind, *texts))
     lines = [f"  {text}" for text in align_rows(rows)]
-    if foreign := sum(lesson.is_from_other_machine for lesson in lessons):
+    if foreign := sum(lesson.has_external_source for lesson in lessons):
         lines.insert(len(lines) - foreign, _FOREIGN)
     return lines
 
@@ -231,13 +240,13 @@ def _shorten_text(text: str, most: int = _WIDEST) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[MergedPair]:
+def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[InterchangeablePair]:
     if not lessons:
         return []
     settings = loaded.settings
     rules = Rules.from_settings(settings.normalize)
     with open_given(settings.store) as store:
-        merges = find_equated_pairs(
+        merges = find_interchangeable_recordings(
             store, settings.cassette, [each.field for each in lessons], rules, settings.upstream
         )
     new = {each.field.name for each in lessons}
@@ -255,7 +264,7 @@ def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> 
             name = f"{field.name}_{n}"
         names.add(name)
         kept.append(replace(field, name=name))
-    _save_volatile_fields(loaded, kept)
+    _save_cassette_fields(loaded, kept)
 
 
 def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
@@ -263,7 +272,7 @@ def _read_cassette_fields(loaded: Loaded) -> tuple[VolatileField, ...]:
         return read_volatile_fields(store, loaded.settings.cassette)
 
 
-def _save_volatile_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
+def _save_cassette_fields(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
         write_volatile_fields(store, settings.cassette, fields)

@@ -12,7 +12,7 @@ import typer
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.binding_texts import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
-from llmproxy.cli.parts.printing import escape_lines, fit_columns, get_width, print_json, print_line, to_line
+from llmproxy.cli.parts.printing import escape_lines, format_table_lines, get_width, print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, describe_cassettes, open_given, resolve_store_path
 from llmproxy.core.forks.fork_rows import Fork, list_forks
 from llmproxy.core.sessions.journal import read_faulted_calls, read_misses
@@ -22,7 +22,7 @@ from llmproxy.core.store.reader import CassetteInfo
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import Channel, join_name
+from llmproxy.protocol import Channel, format_sample_name
 
 _FAILED = 400
 """Lowest status of a failed answer."""
@@ -118,7 +118,7 @@ class Column[T]:
 
 def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
     shown = [each for each in columns if not rows or any(map(each.if_any, rows))]
-    lines = fit_columns(
+    lines = format_table_lines(
         [each.head for each in shown],
         [[each.cell(row) for each in shown] for row in rows],
         get_width(),
@@ -145,7 +145,7 @@ def _print_cassettes(
 
 
 CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
-    Column("cassette", lambda info: join_name(info.name, info.sample)),
+    Column("cassette", lambda info: format_sample_name(info.name, info.sample)),
     Column("live", lambda info: number(info.live)),
     Column("replaced", lambda info: number(info.stored - info.live), measure=True),
     Column("tokens in", lambda info: number(info.tokens_in), measure=True),
@@ -172,7 +172,7 @@ def _format_optional(value: int | None) -> str:
 INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("id", lambda row: str(row.id)),
     Column("recorded", lambda row: when(row.recorded_at), narrowest=len("2027-01-15 ")),
-    Column("cassette", lambda row: join_name(row.cassette, row.sample)),
+    Column("cassette", lambda row: format_sample_name(row.cassette, row.sample)),
     Column("party", lambda row: row.party, alike=True),
     Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
     Column("model", lambda row: row.model or "", alike=True),

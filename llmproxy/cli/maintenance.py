@@ -23,13 +23,13 @@ from llmproxy.cli.parts.store_arguments import (
     list_recording_files,
     open_given,
     resolve_store_path,
-    suggest_by_name,
+    suggest_cassette_named_by_number,
 )
 from llmproxy.cli.parts.verify_store import Verifier
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_served_ids
-from llmproxy.core.store.integrity_checks import count_freeable_bytes
+from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
@@ -56,7 +56,7 @@ def verify(
         looked = True
         try:
             with copy_server_store(path) as here:
-                wrong += verifier.verify_store(here) if is_store else verifier.verify_file(here)
+                wrong += verifier.verify_store(here) if is_store else verifier.count_file_errors(here)
         except CassetteError as error:
             if len(paths or ()) <= 1:
                 raise
@@ -101,7 +101,7 @@ def prune(
                 until = time.time() - older_than * _DAY
                 rows = [row for row in rows if row.started_at < until]
             if not whole:
-                rows = _pick_rows(database, rows, superseded=superseded or not unused, unused=unused)
+                rows = _select_superseded_or_unused(database, rows, superseded=superseded or not unused, unused=unused)
             done.append(_confirm_and_delete(database, rows, yes=yes))
     if not all(done):
         raise typer.Exit(int(Exit.FAILED))
@@ -133,7 +133,7 @@ def _confirm_and_delete(database: Store, chosen: Collection[RowSummary], *, yes:
     live = sum(not row.superseded for row in chosen)
     what = f"{format_count(len(ids), 'interaction')} of {_format_cassette_names(chosen)}"
     print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    print_line(f"about {format_size(count_freeable_bytes(database, ids))} of {show_store(database.path)}.")
+    print_line(f"about {format_size(count_bytes_freed_by_deletion(database, ids))} of {show_store(database.path)}.")
     if not yes and not _ask_confirmation():
         print_line("Nothing was deleted.")
         return False
@@ -161,7 +161,7 @@ def rm(
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
             raise CassetteNotFound(
                 f"There is no interaction {lacking} in {show_store(database.path)}.",
-                hint=suggest_by_name(database, lacking, "rm")
+                hint=suggest_cassette_named_by_number(database, lacking, "rm")
                 or f"Their numbers: {format_command('ls', database.path)}",
             )
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
@@ -215,7 +215,9 @@ def _ask_confirmation() -> bool:
         return False
 
 
-def _pick_rows(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
+def _select_superseded_or_unused(
+    database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool
+) -> list[RowSummary]:
     """Return the selected recordings. Raises MachineError if their use is unknown."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:

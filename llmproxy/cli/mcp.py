@@ -14,7 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_run_options, load_settings
+from llmproxy.cli.parts.options import STORE as SUITES, SettingsCommand, get_given_run_options, load_settings
 from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
 from llmproxy.errors import LLMProxyError, SettingsError
@@ -40,7 +40,7 @@ class McpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class McpServeOptionsCommand(SettingsCommand):
+class AgentOptionsOnlyCommand(SettingsCommand):
     """Has the options of the agent that it may replay, and no proxy options."""
 
     with_settings = False
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
         cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
     )
     group.callback()(mcp)
-    group.command("serve", cls=McpServeOptionsCommand)(serve)
+    group.command("serve", cls=AgentOptionsOnlyCommand)(serve)
     app.add_typer(group, name="mcp")
 
 
@@ -99,7 +99,7 @@ def serve(
     if not named:
         named, other = find_served_store(Path.cwd())
     behind = ctx.meta[_BEHIND]
-    options = tuple(get_run_options(ctx).list_flags())
+    options = tuple(get_given_run_options(ctx).list_flags_to_repeat())
     if options and not behind:
         flag, value = options[0]
         raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")

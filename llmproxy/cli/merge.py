@@ -15,8 +15,8 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.store_arguments import JOURNAL, is_database, refuse_url
 from llmproxy.cli.parts.suite_run_helpers import advise_recording
-from llmproxy.core.cassettes.formats import open_source, review_yaml
-from llmproxy.core.cassettes.merging import merge_folders, merge_stores
+from llmproxy.core.cassettes.formats import read_source_file, review_yaml
+from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.merge_reports import detect_report_kind, merge_shard_reports, read_shard_report
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
@@ -78,11 +78,11 @@ def classify_inputs(given: Sequence[Path]) -> MergeInputs:
                 raise SettingsError(f"There is no file or folder {path}.")
             if path.is_dir():
                 for each in (each for each in sorted(path.rglob("*")) if each.is_file() and ".git" not in each.parts):
-                    _classify_file(each, found)
+                    _add_file_if_mergeable(each, found)
                 kept = (each for each in path.rglob("*") if each.suffix in _YAML and each.is_file())
-                if path not in found.folders and any(review_yaml.recognises(open_source(each)) for each in kept):
+                if path not in found.folders and any(review_yaml.recognises(read_source_file(each)) for each in kept):
                     found.folders.append(path)
-            elif not _classify_file(path, found):
+            elif not _add_file_if_mergeable(path, found):
                 raise SettingsError(
                     f"{path} is nothing that can be merged.",
                     hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
@@ -92,7 +92,7 @@ def classify_inputs(given: Sequence[Path]) -> MergeInputs:
     return found
 
 
-def _classify_file(path: Path, found: MergeInputs) -> bool:
+def _add_file_if_mergeable(path: Path, found: MergeInputs) -> bool:
     """Add a file to its kind; returns whether it has one."""
     if path.name.endswith(JOURNAL):
         return False
@@ -127,7 +127,7 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
     if not stores:
         raise SettingsError(f"--store {target}: no store was given.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    done = merge_stores(stores, target, time.time)
+    done = merge_into_new_store(stores, target, time.time)
     aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
     held = f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')}"
     typer.echo(f"{held} of {format_count(len(set(stores)), 'store')} in {target}{aside}.")

@@ -16,7 +16,7 @@ from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.server_store_path import find_store_server, show_store
+from llmproxy.server_store_path import find_server_of_copy, show_store
 
 _NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")
@@ -40,7 +40,7 @@ def _add_command(app: typer.Typer, name: str, text: str) -> None:
     ) -> None:
         refuse_url(file)
         path = resolve_store_path(store)
-        if find_store_server(path) is None:
+        if find_server_of_copy(path) is None:
             raise SettingsError(
                 f"{show_store(path)} is a file; this command brings cassettes to a server, or from one.",
                 hint="--store postgresql://USER@HOST/DATABASE, or LLMPROXY_STORE",

@@ -27,14 +27,14 @@ from llmproxy.amounts import duration, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import (
     LivelessCommand,
-    advise_record,
-    get_flags,
-    get_run_options,
+    format_record_command,
+    get_given_flag_values,
+    get_given_run_options,
     load_settings,
     refuse_live,
 )
 from llmproxy.cli.parts.printing import print_line, to_line, write_stderr_lines
-from llmproxy.cli.parts.run_ending import explain_no_use
+from llmproxy.cli.parts.run_ending import explain_unused_proxy
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
@@ -89,14 +89,14 @@ def replay(
         raise SettingsError(
             f"{'--from' if from_ is not None else '--as'} needs --live: without it nothing new is recorded."
         )
-    flags = dict(get_flags(ctx))
+    flags = dict(get_given_flag_values(ctx))
     mode = flags.get("mode")
     if mode is not None and VCR_MODES.get(str(mode), mode) != Mode.REPLAY:
         raise SettingsError(
             f"--mode {mode}: `llmproxy replay` replays.",
-            hint=f"Record with {advise_record(load_settings({**flags, 'mode': None}))}",
+            hint=f"Record with {format_record_command(load_settings({**flags, 'mode': None}))}",
         )
-    run = RunArguments({**flags, "mode": str(Mode.REPLAY)}, tuple(command), get_run_options(ctx))
+    run = RunArguments({**flags, "mode": str(Mode.REPLAY)}, tuple(command), get_given_run_options(ctx))
     asked = ReplayOptions(run, parse_overrides(override_tool, override_llm), live, from_, as_)
     raise typer.Exit(run_replay(asked, os.environ))
 
@@ -126,7 +126,9 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(run.flags, forward=run.options.intercept, tools=tools)
-        with ensure_proxy(options, env, log=log, started_by=run.run_line) as proxy:  # `replay` itself records nothing
+        with ensure_proxy(
+            options, env, log=log, started_by=run.run_command_prefix
+        ) as proxy:  # `replay` itself records nothing
             session = _open_session(
                 proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {}
             )
@@ -136,13 +138,13 @@ def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             write_stderr_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = run_child(run.command, plan.apply_to(env))
-            start = run.format_with_flags("llmproxy replay")
+            start = run.append_flags_to_command("llmproxy replay")
             end = ReplayEnding(proxy, session.name, loaded, asked.run.command, live=asked.live, start=start)
             end.close_session()
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
         if end.report is not None and not end.report.calls:
-            write_stderr_lines(*explain_no_use(plan, proxy.url))
+            write_stderr_lines(*explain_unused_proxy(plan, proxy.url))
         return end.print_end(code, time.time() - began)
 
 

@@ -28,15 +28,21 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amounts import dollars
-from llmproxy.cli.changes import run_in_replay
-from llmproxy.cli.parts.options import LivelessCommand, advise_record, get_flags, get_run_options, load_settings
+from llmproxy.cli.changes import run_command_in_replay
+from llmproxy.cli.parts.options import (
+    LivelessCommand,
+    format_record_command,
+    get_given_flag_values,
+    get_given_run_options,
+    load_settings,
+)
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import is_id, open_given, require_id
 from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_cost, compute_maximum_cost
 from llmproxy.core.providers.provider_table import PROVIDERS, KeyVariable
-from llmproxy.core.secrets.redact import has_redaction_placeholder
+from llmproxy.core.secrets.redact import is_redacted_request
 from llmproxy.core.store.rows import extract_texts_and_cost
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -75,17 +81,19 @@ def rerecord(
     if changed and numbers:
         raise SettingsError("either interactions or --changed.")
     if changed:
-        raise typer.Exit(_rerecord_changed(get_flags(ctx), get_run_options(ctx), tuple(words), change))
+        raise typer.Exit(
+            _rerecord_changed(get_given_flag_values(ctx), get_given_run_options(ctx), tuple(words), change)
+        )
     if change:
         raise SettingsError("--change goes with --changed.")
-    flags = get_flags(ctx)
+    flags = get_given_flag_values(ctx)
     loaded, store = load_settings(flags), Path(str(flags["store"])) if flags.get("store") else None
-    found = [_load_live_recording(require_id(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
+    found = [_load_current_recording(require_id(word, "rerecord"), store) for word in dict.fromkeys(numbers or words)]
     if command:
         names = [f"{CHOSEN_RECORDING}{each.id}" for each in found]
-        raise typer.Exit(_rerecord_changed(flags, get_run_options(ctx), command, names))
+        raise typer.Exit(_rerecord_changed(flags, get_given_run_options(ctx), command, names))
     asked = [build_live_request(each, loaded) for each in found]
-    if not _rerecord_all(asked, store, loaded.settings.max_cost):
+    if not _rerecord_one_by_one(asked, store, loaded.settings.max_cost):
         raise typer.Exit(int(Exit.FAILED))
 
 
@@ -95,7 +103,7 @@ def _rerecord_changed(
     """Run a command in replay, send changed requests live, and replace recordings once all answers are complete."""
     flags = {**flags, "mode": "replay", "allow_live": True}
     more = {UPDATE_VARIABLE: Update.CHANGED.value, "LLMPROXY_CHANGE": ",".join(change)}
-    return run_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
+    return run_command_in_replay(RunArguments(flags, command, options), load_settings(flags), more)
 
 
 class LiveRequest(NamedTuple):
@@ -113,7 +121,7 @@ class LiveRequest(NamedTuple):
         return f"#{self.recorded.id} {self.recorded.cassette}"
 
 
-def _load_live_recording(id_: int, store: Path | None) -> Interaction:
+def _load_current_recording(id_: int, store: Path | None) -> Interaction:
     """Return a live recording. Raises CassetteBusy, CassetteNotFound, SettingsError."""
     with open_given(store) as database:
         found = database.load(id_)
@@ -130,7 +138,7 @@ def _load_live_recording(id_: int, store: Path | None) -> Interaction:
 
 def build_live_request(found: Interaction, loaded: Loaded) -> LiveRequest:
     """Return a request to send. Raises SettingsError."""
-    headers = _build_live_headers(found, os.environ, advise_record(loaded, found.cassette))
+    headers = _build_live_headers(found, os.environ, format_record_command(loaded, found.cassette))
     target = _find_live_upstream(found, dict(loaded.settings.upstream))
     tokens, body = found.usage.input, parse_json(found.request.body)
     most = None
@@ -149,7 +157,7 @@ def start_recorder(
     return ensure_proxy(options, env, log=log, started_by="llmproxy run")
 
 
-def _rerecord_all(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
+def _rerecord_one_by_one(questions: Sequence[LiveRequest], store: Path | None, limit: Decimal | None) -> bool:
     """Send requests one after the other through a temporary proxy; return whether all succeeded."""
     spent, good = Decimal(0), True
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
@@ -193,7 +201,7 @@ def _build_live_headers(found: Interaction, env: Mapping[str, str], record: str)
     request = found.request
     if is_websocket_body(found.response.headers):
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
-    if has_redaction_placeholder(request):
+    if is_redacted_request(request):
         raise SettingsError(
             f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked "
             f"again.",

@@ -1,6 +1,6 @@
 """``llmproxy review`` and ``llmproxy accept``: decide on the changes found by `llmproxy changes`.
 
-Pending changes are in the journal (`core.sessions.change_trials`). An accepted change is written into the cassettes in
+Pending changes are in the journal (`core.sessions.trial_results`). An accepted change is written into the cassettes in
 which it was seen, and covers only the segments that were seen: nothing unseen is accepted.
 """
 
@@ -17,7 +17,7 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amounts import format_count, name_some
-from llmproxy.cli.changes import list_accepted_changes, require_cassette_dir, write_accepted_changes
+from llmproxy.cli.changes import list_accepted_changes, require_dir_for_filed_cassettes, write_accepted_changes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE
@@ -86,9 +86,9 @@ def accept(
         raise SettingsError(
             f"no change {to_line(unknown[0])} is pending.", hint=f"Pending: {', '.join(known)}. Nothing was written."
         )
-    chosen = [known[name] for name in names or ()] or _select_client_changes(pending, client)
+    chosen = [known[name] for name in names or ()] or _select_changes_by_client(pending, client)
     if client:
-        for text in _count_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
+        for text in _format_counts_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
             print_line(f"  {to_line(text)}")
     _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_client_condition(when))
 
@@ -105,7 +105,7 @@ def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tupl
     if not pending:
         typed = format_command("changes -- COMMAND", loaded.settings.store)
         raise SettingsError("nothing is pending: no trial saw a change that is not decided.", hint=f"First: {typed}")
-    require_cassette_dir(loaded, (name for group in pending for name in group.cassettes))
+    require_dir_for_filed_cassettes(loaded, (name for group in pending for name in group.cassettes))
     return loaded, pending
 
 
@@ -120,7 +120,7 @@ def _ask_decision(group: ChangeGroup) -> str:
             return typed
 
 
-def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
+def _select_changes_by_client(pending: Sequence[ChangeGroup], client: str) -> list[ChangeGroup]:
     """Return the changes made by the client itself. Raises SettingsError."""
     ours = [group for group in pending if group.change.origin.source is Author.CLIENT]
     found = [group for group in ours if client_slug(group.change.origin.name) == client_slug(client)]
@@ -130,7 +130,7 @@ def _select_client_changes(pending: Sequence[ChangeGroup], client: str) -> list[
     return found
 
 
-def _count_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
+def _format_counts_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
     """Return the number of changes by kind: ``tool: 16 gone, 3 new, 7 reworded``."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for change in (group.change for group in groups):

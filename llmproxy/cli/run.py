@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.live_comparison import LiveRuns, require_recordings
-from llmproxy.cli.parts.options import FreePortCommand, get_flags, get_run_options, load_settings
+from llmproxy.cli.parts.live_comparison import RepeatedLiveRuns, require_recordings
+from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_json_result
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
@@ -31,7 +31,7 @@ from llmproxy.cli.parts.session_setup import (
     refuse_start_only_flags,
     start_options,
 )
-from llmproxy.client.known_clients import warn_of_bypass
+from llmproxy.client.known_clients import list_bypass_warnings
 from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
@@ -45,10 +45,10 @@ def run(
     command: list[str] = typer.Argument(..., metavar="-- COMMAND", help="The command to run, with its options."),
 ) -> None:
     """Run a command with the proxy: its LLM calls are replayed, or recorded."""
-    options = get_run_options(ctx)
+    options = get_given_run_options(ctx)
     if not options.base_urls and not options.intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    raise typer.Exit(run_command(RunArguments(get_flags(ctx), tuple(command), options), os.environ))
+    raise typer.Exit(run_command(RunArguments(get_given_flag_values(ctx), tuple(command), options), os.environ))
 
 
 def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
@@ -83,20 +83,21 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=how.intercept, tools=tools)
-        with ensure_proxy(options, env, log=log, started_by=asked.run_line) as proxy:
+        with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             asked, told = redirect_tools(asked, tools, proxy.url, opened.name, Path(folder))
             write_stderr_lines(*told)
             plan = plan_environment(proxy, opened, env, asked, Path(folder))
             write_stderr_lines(
-                *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn_of_bypass(asked.command))
+                *(f"llmproxy: {note}" for note in plan.notes),
+                *(() if how.intercept else list_bypass_warnings(asked.command)),
             )
-            end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
+            end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), RepeatedLiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
             code = _run_repeats(asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools))
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
-        final = end.print_bypassed(end.print_end(code, plan), only=how.only)
+        final = end.print_blocked_for_exit_code(end.print_end(code, plan), only=how.only)
         write_stderr_lines(*runs.describe())
         if how.json is not None:
             write_json_result(how.json, end.to_json(code, final) | runs.to_json())
@@ -107,7 +108,7 @@ def _run_repeats(
     asked: RunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunEnding,
-    runs: LiveRuns,
+    runs: RepeatedLiveRuns,
     again: Callable[[], object],
 ) -> int:
     """Run the command as often as requested; `again` opens the next session. Returns the last nonzero exit code."""

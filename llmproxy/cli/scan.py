@@ -14,7 +14,7 @@ from llmproxy.advice import format_store_option
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store_file, refuse_url, resolve_store_path
-from llmproxy.core.bindings.shell_listings import list_git_users
+from llmproxy.core.bindings.shell_listings import find_git_user_positions
 from llmproxy.core.secrets.redact import SHAPED, Redactor, count_secrets_by_part, list_secret_lines
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import Exit, LLMProxyError, MachineError
@@ -131,7 +131,7 @@ def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], l
                     told = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())
                     secrets.append((f"{place}, {part}", told))
                 text = b"\n".join((one.request.body, one.response.body)).decode("utf-8", "replace")
-                people += [(place, who) for who in list_git_users(text)]
+                people += [(place, who) for who in find_git_user_positions(text)]
         if secrets:
             return secrets, people
     text = _read_file_or_store_copy(path).decode("utf-8", "surrogateescape")
@@ -141,7 +141,7 @@ def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], l
     for name, lines in lines_by_name.items():
         more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
         secrets.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", name))
-    for who, places in {} if is_store else list_git_users(text).items():
+    for who, places in {} if is_store else find_git_user_positions(text).items():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         more = " and more" if len(lines) > _LINES else ""
         people.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", who))

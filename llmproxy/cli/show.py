@@ -14,22 +14,22 @@ import typer
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.binding_texts import (
-    describe_run_variables,
     extract_volatile_values,
-    format_run_variables,
-    parse_run_variables_json,
+    format_run_variables_line,
+    iter_run_variable_lines,
+    parse_run_variable_dicts,
 )
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, escape_lines, get_width, print_json, print_line, to_line, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_by_name
-from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
+from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_cassette_named_by_number
+from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
 from llmproxy.core.dialects.messages import Message
-from llmproxy.core.dialects.usage_and_cost import compute_cost, read_answer_model
+from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_messages import read_call
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel, read_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, read_client
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import read_answer_time
@@ -37,11 +37,11 @@ from llmproxy.core.traffic.grpc import Descriptors, format_messages
 from llmproxy.core.traffic.interaction import TRAILER, Interaction, is_grpc
 from llmproxy.core.traffic.websocket_frames import format_transcript, is_websocket_body
 from llmproxy.errors import CassetteNotFound, SettingsError, printable
-from llmproxy.protocol import join_name
+from llmproxy.protocol import format_sample_name
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
 from llmproxy.ui.call_list import CallFilter, sum_calls
 from llmproxy.ui.calls import body_to_json
-from llmproxy.ui.step_summaries import read_steps
+from llmproxy.ui.step_summaries import build_step_summaries
 
 _HEAD = 12
 """Width of the label column of the head."""
@@ -76,7 +76,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given(store) as database:
-        other = suggest_by_name(database, typed, "show")
+        other = suggest_cassette_named_by_number(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -93,14 +93,14 @@ def _show_interaction(
     if other:
         typer.echo(f"({other})", err=True)
 
-    asked, answer = read_conversation(found.request.body), read_interaction_answer(found)
+    asked, answer = read_conversation(found.request.body), read_interaction_message(found)
     if as_json:
         print_json(_to_json(found, asked, answer) | {"volatile": values})
         return
     volatile = dict.fromkeys(f"{each['name']} {each['value']}" for each in values)
     for text in [
         *_format_head(found),
-        *([f"declared    {format_run_variables(found.run_variables)}"] if found.run_variables else []),
+        *([f"declared    {format_run_variables_line(found.run_variables)}"] if found.run_variables else []),
         *([f"volatile fields       {', '.join(volatile)}"] if volatile else []),
         *([f"cassette    {fork.describe_origin()}"] if fork else []),
     ]:
@@ -160,17 +160,17 @@ def _format_head(found: Interaction) -> list[str]:
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
-    client, model = read_client(found.request.headers), read_answer_model(answer)
+    client, model = read_client(found.request.headers), read_model_and_fingerprint(answer)
     again = read_answer_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
         (
-            f"interaction {found.id}  cassette {join_name(found.cassette, found.sample)}  party {found.party}"
+            f"interaction {found.id}  cassette {format_sample_name(found.cassette, found.sample)}  party {found.party}"
             f"  occurrence {found.occurrence}"
         ),
         f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
         f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
-        f"channel     {get_channel(found.provider, found.operation)}",
+        f"channel     {get_service_kind(found.provider, found.operation)}",
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
@@ -212,14 +212,17 @@ def _body_to_json(body: bytes) -> object:
 
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; binary bodies as base64."""
-    plain: dict[str, Any] = asdict(found) | {"channel": get_channel(found.provider, found.operation)}
-    plain["run_variables"] = parse_run_variables_json(found.run_variables)
+    plain: dict[str, Any] = asdict(found) | {"channel": get_service_kind(found.provider, found.operation)}
+    plain["run_variables"] = parse_run_variable_dicts(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
-    plain |= {"client": str(read_client(found.request.headers) or ""), "answered_by": read_answer_model(found.response)}
+    plain |= {
+        "client": str(read_client(found.request.headers) or ""),
+        "answered_by": read_model_and_fingerprint(found.response),
+    }
     plain["recorded_at"] = read_answer_time(found.started_at, found.response.headers)
     return plain
 
@@ -251,8 +254,9 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
             print_line(("\n" if n else "") + "\n".join(wrap_text(_format_totals(told), cells)))
             if (fork := find_fork(database, named.cassette, sample)) is not None:
                 print_line(to_line(fork.describe_origin()))
-            for text in describe_run_variables(
-                join_name(to_line(named.cassette), sample), list_run_variables(database, named.cassette, sample)
+            for text in iter_run_variable_lines(
+                format_sample_name(to_line(named.cassette), sample),
+                list_run_variables(database, named.cassette, sample),
             ):
                 print_line("\n".join(wrap_text(text, cells)))
             for text in format_conversation(told["steps"], cells):
@@ -274,12 +278,12 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
             yield each
 
     sums = sum_calls(store, CallFilter(cassette, sample))
-    told = {"cassette": cassette, "sample": sample, **sums, "steps": read_steps(read_interactions())}
+    told = {"cassette": cassette, "sample": sample, **sums, "steps": build_step_summaries(read_interactions())}
     return told | {"differences": find_tool_mismatches(read_interactions()) if of_tools else []}
 
 
 def _format_totals(told: Mapping[str, Any]) -> str:
-    name = join_name(told["cassette"], told["sample"])
+    name = format_sample_name(told["cassette"], told["sample"])
     unpriced = f" ({format_count(told['unpriced'], 'call')} without price or tokens)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [

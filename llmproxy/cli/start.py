@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import typer
 
-from llmproxy.cli.parts.options import SettingsCommand, get_flags, load_settings
+from llmproxy.cli.parts.options import SettingsCommand, get_given_flag_values, load_settings
 from llmproxy.report.proxy_console import Console, get_terminal_width, wants_colour
 
 
@@ -25,7 +25,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
     """Start the proxy; then point your agent's base URL at it."""
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
-        loaded = load_settings(get_flags(ctx))
+        loaded = load_settings(get_given_flag_values(ctx))
         if not find_spec("mitmproxy"):
             raise typer.Exit(_delegate_to_other_install())
         from llmproxy.mitm import serve

@@ -12,9 +12,9 @@ from pathlib import Path
 import typer
 
 from llmproxy.amounts import align_rows, format_count
-from llmproxy.cli.commands import make_typer_app
-from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstCommand, get_flags, load_settings
-from llmproxy.core.cassettes.anonymized_export import anonymize_all
+from llmproxy.cli.commands import make_default_typer
+from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstCommand, get_given_flag_values, load_settings
+from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
 from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
 from llmproxy.core.forks.fork_rows import find_fork
@@ -22,10 +22,10 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_notes
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.scenario.agents.config import build_agent
-from llmproxy.suite.project_settings import parse_agent_or_store
+from llmproxy.suite.project_settings import parse_agent_or_store_flag
 from llmproxy.suite.reading.json_schema import schema_text, write_schema_beside
 from llmproxy.suite.reading.load import load_suites
-from llmproxy.suite.run.run_context import add_error_place
+from llmproxy.suite.run.run_context import reraise_with_place
 from llmproxy.suite.scaffold import rebase_agent_paths, scaffold_suite, starter_suite
 from llmproxy.suite.selection import SelectionOptions, cassette_name, select_cases
 
@@ -33,7 +33,9 @@ _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Defa
 
 
 def register(app: typer.Typer) -> None:
-    group = make_typer_app(no_args_is_help=True, help="Check and list YAML suites without running them, or make one.")
+    group = make_default_typer(
+        no_args_is_help=True, help="Check and list YAML suites without running them, or make one."
+    )
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
@@ -48,7 +50,7 @@ def validate(paths: list[str] = _PATHS) -> None:
     for case in {id(case.suite): case for case in loaded.scenarios}.values():
         agent = case.suite.agent
         if agent is not None and "${env:" not in str(agent):  # what another machine has in its environment
-            with add_error_place(case.suite.at("agent")):
+            with reraise_with_place(case.suite.at("agent")):
                 build_agent(agent, case.folder)
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
@@ -107,12 +109,12 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Overwrite an existing file."),
 ) -> None:
     """Make a suite from a recorded conversation. It passes in replay at once."""
-    loaded = load_settings(get_flags(ctx))
+    loaded = load_settings(get_given_flag_values(ctx))
     store = loaded.settings.store
     if loaded.is_default("store") and not store.exists() and (Path.cwd() / STORE).exists():
         store = Path.cwd() / STORE  # only tests ran here
     folder = Path(output).parent if output else Path("tests")
-    reached = rebase_agent_paths(parse_agent_or_store(agent, "--agent"), Path.cwd(), folder) if agent else None
+    reached = rebase_agent_paths(parse_agent_or_store_flag(agent, "--agent"), Path.cwd(), folder) if agent else None
     made = scaffold_suite(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write_suite(target, made.text, force=force, hint="--force writes over it, --output names another file.")
@@ -132,7 +134,7 @@ def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, fol
     """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]
-        recorded = anonymize_all(found, read_notes(opened, name))
+        recorded = to_anonymized_records(found, read_notes(opened, name))
         fork = find_fork(opened, name, sample)
     target = folder / f"{build_slug(cassette)}.yaml"
     write_text(target, review_yaml.dumps(recorded, cassette, fork and replace(fork, sample=1)))
@@ -167,7 +169,7 @@ def write_starter_suite(paths: Sequence[str], agent: str) -> Exit:
             " module:function."
         )
         agent = typer.prompt("agent")
-    found = rebase_agent_paths(parse_agent_or_store(agent, "--agent"), Path.cwd(), target.parent)
+    found = rebase_agent_paths(parse_agent_or_store_flag(agent, "--agent"), Path.cwd(), target.parent)
     _write_suite(
         target, starter_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}"
     )

@@ -29,18 +29,18 @@ from llmproxy.cli.parts.options import (
     LAST_REPORT,
     STORE,
     OwnOptionsFirstCommand,
-    get_flags,
+    get_given_flag_values,
     load_settings,
     tests_store,
 )
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import start_options
 from llmproxy.cli.parts.suite_run_helpers import (
-    CompletionTracker,
+    CaseEndEmitter,
     ShardCases,
     cut_shard,
     emit_empty_shard,
-    find_state_path,
+    find_tests_journal_path,
     make_last_report_writer,
     make_suite_console,
     make_trend_recorder,
@@ -55,10 +55,10 @@ from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.trend import format_trend, read_recent_tests
-from llmproxy.server_store_path import find_store_server, is_server, without_secrets
+from llmproxy.server_store_path import find_server_of_copy, is_server, without_secrets
 
 if TYPE_CHECKING:
-    from llmproxy.client.fault_sweep_judging import SweepFinding
+    from llmproxy.client.fault_sweep_judging import TrialFinding
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.run_context import RunContext
@@ -152,7 +152,8 @@ def run_tests(
         raise typer.Exit(write_starter_suite(paths or [], agent))
     limit = load_settings({"max_cost": max_cost or None}).settings.max_cost
     asked = TestOptions(
-        flags=get_flags(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
+        flags=get_given_flag_values(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids),
+        grep=grep,
         step=step, runs=runs, parallel=parallel, last_failed=last_failed, update=update, keep_going=keep_going,
         fast_waits=fast_waits, max_cost=limit, reports=tuple(report), baseline=baseline,
         rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
@@ -172,7 +173,10 @@ def run_tests(
 
 
 def _run_changes_trial(asked: TestOptions) -> int:
-    from llmproxy.cli.changes import count_run_ends, print_changes  # a sixth of a second, which no other test needs
+    from llmproxy.cli.changes import (  # a sixth of a second, which no other test needs
+        count_last_report_outcomes,
+        print_changes_for_exit_code,
+    )
     from llmproxy.report.request_changes import summarize_trials_since
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
@@ -180,7 +184,9 @@ def _run_changes_trial(asked: TestOptions) -> int:
     loaded = load_settings(flags)
     store, folder = tests_store(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
     found = summarize_trials_since(store, since)
-    return print_changes(store, replace(found, counts={**found.counts, **count_run_ends(since)}), code, folder=folder)
+    return print_changes_for_exit_code(
+        store, replace(found, counts={**found.counts, **count_last_report_outcomes(since)}), code, folder=folder
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,16 +219,16 @@ class TestOptions:
 
     def execute(self, env: Mapping[str, str]) -> int:
         """Load, select and run the scenarios; return the exit code. Raises LLMProxyError: nothing was run."""
-        from llmproxy.suite.checks.answer_checks import refuse_in_ci
+        from llmproxy.suite.checks.answer_checks import forbid_update_in_ci
 
         if self.update:
-            refuse_in_ci(env)
+            forbid_update_in_ci(env)
         reports = [make_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
-        ended = CompletionTracker()
+        ended = CaseEndEmitter()
         try:
-            code = self._run_cases([*reports, ended], env)
+            code = self._run_cases_for_exit_code([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
-            ended.emit_error(reports, error)
+            ended.emit_end_with_error(reports, error)
             for lost in self._close_reports(reports):
                 typer.echo(f"llmproxy: {lost}", err=True)
             raise
@@ -247,7 +253,7 @@ class TestOptions:
                 lost.append(f"--report {text!r} could not be written: {error.strerror or error}")
         return lost
 
-    def _run_cases(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
+    def _run_cases_for_exit_code(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
         from llmproxy.suite.reading.load import load_suites
         from llmproxy.suite.selection import record_failed
 
@@ -261,7 +267,9 @@ class TestOptions:
             for report in reports:
                 report.handle(Completed(exit_code=Exit.NOTHING, seconds=0.0, notes=(nothing,)))
             return Exit.NOTHING
-        part = cut_shard(self.shard, self.shard_times, cases, self.runs, self.base_command, partly=self.is_partial)
+        part = cut_shard(
+            self.shard, self.shard_times, cases, self.runs, self.base_command, partly=self.has_scenario_filters
+        )
         if part is not None and not part.cases:
             typer.echo(
                 f"llmproxy: {emit_empty_shard(part, reports, str(settings.settings.mode), time.time())}", err=True
@@ -301,7 +309,7 @@ class TestOptions:
 
     def print_trend(self) -> int:
         """Print past tests of all scenarios, of suites, or of those selected by --id. Raises LLMProxyError."""
-        path = find_state_path(load_settings(self.flags))
+        path = find_tests_journal_path(load_settings(self.flags))
         tests = read_recent_tests(path)
         known = set(self.ids)
         if self.paths != (".",):
@@ -341,7 +349,7 @@ class TestOptions:
         env: Mapping[str, str],
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        from llmproxy.scenario.cluster.transfer_files import cassette_folder
+        from llmproxy.scenario.cluster.transfer_files import local_cassette_folder
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
 
@@ -362,8 +370,8 @@ class TestOptions:
                 fail_on_stale=said.fail_on_stale,
                 live="llm" in said.live,
             )
-            if proxy.process is not None and find_store_server(tests_store(settings)) is None:
-                run_context.files = (tests_store(settings), cassette_folder(settings))
+            if proxy.process is not None and find_server_of_copy(tests_store(settings)) is None:
+                run_context.files = (tests_store(settings), local_cassette_folder(settings))
             if self.rejudge is not None:
                 from llmproxy.suite.run.rejudge import read_report
 
@@ -413,10 +421,10 @@ class TestOptions:
         part: ShardCases | None = None,
     ) -> SuiteResult:
         """Run cases on a cluster: `shown` gets events as runs end, `handlers` in the order of the suites."""
-        from llmproxy.scenario.cluster.remote_runner import open_cluster
+        from llmproxy.scenario.cluster.remote_runner import open_ray_connection
         from llmproxy.scenario.cluster.transfer_files import (
-            cassette_folder,
             describe_parcel,
+            local_cassette_folder,
             merge_cassettes,
             read_local_numbers,
             renumber_events,
@@ -444,17 +452,17 @@ class TestOptions:
         notes = check_costs(tests_store(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
         told = partial(renumber_events, known=partial(read_local_numbers, tests_store(settings)))
-        with closing(run_context), open_cluster(self.on, parcel.batch, parcel.rates) as runner:
+        with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
             run_context.execute = RemoteSuites(runner, parcel, told).run_case
             try:
                 return asyncio.run(run_until_signal(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := merge_cassettes(runner.recorded, cassette_folder(settings)):
+                if home := merge_cassettes(runner.recorded, local_cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
         """Replay each case once for each injected fault; returns 1 if one breaks the agent."""
-        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings
+        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings_for_exit_code
         from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
@@ -472,13 +480,13 @@ class TestOptions:
                 if has_faults(case):
                     print_line(f"sweep: {case.id} has faults of its own and is left out")
                     continue
-                found: list[SweepFinding] = []
+                found: list[TrialFinding] = []
                 plain = replace(self, flags={**self.flags, "faults": None}).base_command
                 typed = f"{plain} --faults FAULT --id {shlex.quote(case.id)}"
                 try:
                     asyncio.run(run_until_signal(sweep_case(run_context, case, kinds, print_line, found)))
                 finally:
-                    code = max(code, print_findings(found, typed))
+                    code = max(code, print_findings_for_exit_code(found, typed))
                     every[case.id] = as_plain(found)
         if self.as_json is not None:
             write_json_result(self.as_json, every)
@@ -488,14 +496,14 @@ class TestOptions:
         self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
     ) -> RunContext:
         """Return the context shared by all runs; the caller closes it."""
-        from llmproxy.suite.project_settings import SuiteRunOptions, parse_agent_or_store, read_project_table
+        from llmproxy.suite.project_settings import SuiteRunOptions, parse_agent_or_store_flag, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = read_project_table(Path.cwd())
         options = SuiteRunOptions(
             mode=mode, runs=self.runs, parallel=self.parallel or 1, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
-            partly=self.is_partial,
+            partly=self.has_scenario_filters,
         )  # fmt: skip
         if part is not None:
             options = replace(options, title=part.title, shard=part.told)
@@ -503,15 +511,15 @@ class TestOptions:
             options=options,
             proxy=None if proxy is None else proxy.url,
             handlers=handlers,
-            agent=parse_agent_or_store(self.agent, "--agent") if self.agent else None,
-            store=parse_agent_or_store(self.store, "--entity-store") if self.store else None,
+            agent=parse_agent_or_store_flag(self.agent, "--agent") if self.agent else None,
+            store=parse_agent_or_store_flag(self.store, "--entity-store") if self.store else None,
             folder=Path.cwd(),
             defaults=defaults,
             defaults_folder=folder,
         )
 
     @property
-    def is_partial(self) -> bool:
+    def has_scenario_filters(self) -> bool:
         """Whether only some scenarios are selected."""
         return bool(self.tags or self.tag or self.ids or self.grep or self.step or self.last_failed)
 
@@ -534,7 +542,7 @@ def build_proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -
         store = Path.cwd() / STORE
         make_ignored(store.parent)
         words.append(f"--store={store}")
-    if settings.is_default("cassette_dir") and find_store_server(settings.settings.store) is None:
+    if settings.is_default("cassette_dir") and find_server_of_copy(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
         # A proxy in replay insists on it; that nothing is recorded is each scenario's to say.
         folder.mkdir(parents=True, exist_ok=True)

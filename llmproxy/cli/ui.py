@@ -26,9 +26,9 @@ from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
-from llmproxy.report.live_report_reader import make_report_reader, read_report_document
+from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
 from llmproxy.report.merge_reports import detect_report_kind
-from llmproxy.scenario.lab.human_labels import write_label
+from llmproxy.scenario.lab.human_labels import add_or_replace_label
 from llmproxy.server_store_path import is_server, show_store, store_exists
 from llmproxy.settings import shown_path
 from llmproxy.ui.queries import answer_question
@@ -59,7 +59,7 @@ def ui(
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
         ask = make_page_query_handler(path, shown_here.report)
-        put = None if shown_here.report is None else make_label_writer(shown_here.report, labels)
+        put = None if shown_here.report is None else make_label_file_writer(shown_here.report, labels)
         try:
             made = make_server(port, token, ask, start, put)
         except OSError as error:
@@ -100,7 +100,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     if path is not None and is_report(path):
         yield _build_report_target(path, store)
     elif path is not None and path.suffix in _DATABASES:
-        yield ViewTarget(_require_store(path), {**_describe_store(path), **tests}, last)
+        yield ViewTarget(_require_store(path), {**_store_to_page_data(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
             yield ViewTarget(
@@ -115,12 +115,12 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     else:
         found = _require_store(_choose_store(store), what or "")
         named = {"start": f"#/c/{_quote_cassette_for_url(found, what)}"} if what else {}
-        yield ViewTarget(found, {**_describe_store(found), **tests, **named}, last)
+        yield ViewTarget(found, {**_store_to_page_data(found), **tests, **named}, last)
 
 
 def make_page_query_handler(path: Path, report: Path | None = None) -> Ask:
     """Return the handler of the page's queries, which opens the store for each, with a test report."""
-    told = None if report is None else make_report_reader(report, path.with_name(f"{path.name}.state.db"))
+    told = None if report is None else make_report_query_handler(report, path.with_name(f"{path.name}.state.db"))
 
     def ask(question: str, query: dict[str, str]) -> Any:
         if question == "report" and told is not None:
@@ -141,7 +141,7 @@ def is_report(path: Path) -> bool:
         raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
     kind = detect_report_kind(path)
     if kind == "json":
-        read_report_document(path)
+        read_finished_report(path)
     return bool(kind)
 
 
@@ -149,10 +149,10 @@ def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     """Return a report, with the store of its recordings if available."""
     found = _choose_store(store, of_tests=True)
     start = {"start": "#/report", "report": True, "labels": True, "recordings": store_exists(found)}
-    return ViewTarget(found, {**_describe_store(found), **start, "store": shown_path(path)}, path)
+    return ViewTarget(found, {**_store_to_page_data(found), **start, "store": shown_path(path)}, path)
 
 
-def _describe_store(store: Path) -> dict[str, str]:
+def _store_to_page_data(store: Path) -> dict[str, str]:
     """Return a store's name and the form in which shown commands name it."""
     said = shown_path(store)
     return {"store": said, "store_words": format_store_option(said)}
@@ -168,13 +168,13 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     return next((each for each in ranked if each.is_file()), ranked[0])
 
 
-def make_label_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
+def make_label_file_writer(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     """Return a function that writes a person's label of a verdict, like `llmproxy label`."""
     alone = Lock()  # each request has a thread: two quick presses write one file
 
     def put(said: dict[str, str]) -> Any:
         with alone:
-            write_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
+            add_or_replace_label(labels, report, said.get("run", ""), said.get("criterion", ""), said.get("label", ""))
         return {"file": str(labels)}
 
     return put

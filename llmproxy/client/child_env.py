@@ -25,7 +25,12 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
-from llmproxy.core.providers.hosts import COPILOT_URL, has_copilot_other_url, read_copilot_provider, read_env_upstreams
+from llmproxy.core.providers.hosts import (
+    COPILOT_URL,
+    copilot_url_differs_from_upstream,
+    read_copilot_provider,
+    read_env_upstreams,
+)
 from llmproxy.core.providers.provider_table import BEARER_TOKEN, PROVIDERS
 from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.errors import MachineError
@@ -192,7 +197,7 @@ def _build_base_urls(base: str, env: Mapping[str, str], notes: list[str]) -> dic
 
 def _copilot_env(url: str, base: str, env: Mapping[str, str], notes: list[str], *, replay: bool) -> dict[str, str]:
     """Return variables that send Copilot's CLI through the proxy: without a provider of its own it uses GitHub."""
-    if not replay and has_copilot_other_url(env, urlsplit(url).netloc.rpartition("@")[2]):
+    if not replay and copilot_url_differs_from_upstream(env, urlsplit(url).netloc.rpartition("@")[2]):
         notes.append(
             f"{COPILOT_URL} is left as it is, so Copilot's calls go past the proxy: its host is not the one to which "
             "this provider's calls and key go; unset that key, or set its base URL to the same host"

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.session_reports import Health, Miss, RefusedRequest, Report
+from llmproxy.client.session_reports import Health, Miss, Report, SessionlessRefusedRequest
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import MachineError, remove_prefix
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
@@ -176,11 +176,14 @@ class Control:
             for row in rows
         )
 
-    def read_refused(self) -> tuple[RefusedRequest, ...]:
+    def read_refused_without_session(self) -> tuple[SessionlessRefusedRequest, ...]:
         """Return the last requests refused before they belonged to a session: by host, from web pages."""
         rows = self._request("GET", "refused?limit=100")["refused"]
         words = ("method", "target", "text")
-        return tuple(RefusedRequest(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
+        return tuple(
+            SessionlessRefusedRequest(float(row.get("at") or 0), *(str(row.get(word)) for word in words))
+            for row in rows
+        )
 
     def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
         """Return the calls of an open session after number `after`, in order; waits up to 2 s for calls in progress.

@@ -62,7 +62,7 @@ def check_variables(env: Mapping[str, str], url: str, *, intercepted: bool = Fal
     return found
 
 
-def check_no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
+def check_own_address_exempt(env: Mapping[str, str], url: str) -> list[Diagnosis]:
     """Check that our address does not go through another proxy, and that no provider is exempt from ours."""
     foreign = [
         name
@@ -132,7 +132,7 @@ def check_processes(
     for pid, addresses in past.items():
         who = seen[pid]
         text = f"{who.program} ({pid}) {_describe_connections(addresses)} itself, past the proxy"
-        found.append(Diagnosis(BAD, text, _advise_runtimes([who], intercepted=intercepted)))
+        found.append(Diagnosis(BAD, text, _list_runtime_advice([who], intercepted=intercepted)))
     names = (*(each.name for each in BASE_URLS), *PROXIES)
     for pid, who in seen.items():
         env = who.env or {}
@@ -143,7 +143,7 @@ def check_processes(
             )
             found.append(Diagnosis(BAD, f"{who.program} ({pid}) runs without our variables", (why,)))
     if not arrived and not past:
-        advice = _advise_runtimes(seen.values(), intercepted=intercepted)
+        advice = _list_runtime_advice(seen.values(), intercepted=intercepted)
         found.append(Diagnosis(NOTE, "no connection to elsewhere was seen either", advice))
     return found
 
@@ -157,7 +157,7 @@ def _describe_connections(addresses: Sequence[Address]) -> str:
     return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
 
 
-def _advise_runtimes(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
+def _list_runtime_advice(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return advice for the runtimes of these programs; for shells and the like only without other advice."""
     runtimes = list(dict.fromkeys(find_runtime(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]

@@ -121,7 +121,7 @@ class SweepRun:
     """Whether it had to be killed."""
 
 
-class SweepFinding(NamedTuple):
+class TrialFinding(NamedTuple):
     trial: Trial
     outcome: SweepOutcome
     detail: str
@@ -146,33 +146,33 @@ def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None])
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]
 
 
-def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> SweepFinding:
+def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> TrialFinding:
     """Compare with `baseline`, one or more undisturbed runs; differences among those are ignored."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     if not [call for call in mine if call.fault]:
-        return SweepFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
+        return TrialFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
+        return TrialFinding(trial, SweepOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
     if missed is not None:
         where = f"to a request that is not recorded, at {_describe_missed_call(mine, missed)}"
-        return SweepFinding(trial, SweepOutcome.WENT_ON, where, weak=False)
+        return TrialFinding(trial, SweepOutcome.WENT_ON, where, weak=False)
     if went.failed:
-        return SweepFinding(trial, SweepOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
+        return TrialFinding(trial, SweepOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
     wrong = (
         went.wrong
         or _describe_omitted_calls(trial, mine, before)
         or _describe_difference(went.said, [each.said for each in baseline])
     )
     if wrong:
-        return SweepFinding(trial, SweepOutcome.QUIET, wrong, weak=True)
+        return TrialFinding(trial, SweepOutcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
     times = format_count(retries, "retry", "retries") if retries else "not disturbed"
     recovery = f"{times}, +{max(0.0, went.seconds - usual_seconds):.1f} s"
-    return SweepFinding(trial, SweepOutcome.RECOVERED, recovery, weak=False)
+    return TrialFinding(trial, SweepOutcome.RECOVERED, recovery, weak=False)
 
 
 def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
@@ -250,7 +250,7 @@ def find_failure_message(stdout: str, stderr: str, code: int) -> tuple[str, bool
     return (named if crashed and named else plain or lines or [f"exit code {code}"])[-1], crashed
 
 
-def format_findings(findings: Sequence[SweepFinding]) -> list[str]:
+def format_findings(findings: Sequence[TrialFinding]) -> list[str]:
     rows = [("fault", "call", "", "what the agent did")]
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for (outcome, detail), alike in groupby(some, _group_key):
@@ -262,7 +262,7 @@ def format_findings(findings: Sequence[SweepFinding]) -> list[str]:
     return align_rows(rows)
 
 
-def _group_key(finding: SweepFinding) -> tuple[str, str]:
+def _group_key(finding: TrialFinding) -> tuple[str, str]:
     """Return the key by which findings share a row: the number of retries if all is well, else everything."""
     detail = finding.detail.partition(",")[0] if finding.outcome is SweepOutcome.RECOVERED else finding.detail
     return finding.outcome.value, detail
@@ -279,7 +279,7 @@ def _format_ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def summarize_findings(findings: Sequence[SweepFinding], typed: str) -> list[str]:
+def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> list[str]:
     """Return the result of the sweep; `typed` is the command with ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
@@ -299,7 +299,7 @@ def summarize_findings(findings: Sequence[SweepFinding], typed: str) -> list[str
     return [*lines, f"A robust agent {first.kind.sound}.", f"Run one alone: {typed.replace('FAULT', first.label)}"]
 
 
-def findings_to_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
+def findings_to_json(findings: Sequence[TrialFinding]) -> list[dict[str, Any]]:
     return [
         {
             "kind": each.trial.kind.name,

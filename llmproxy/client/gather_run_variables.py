@@ -124,9 +124,9 @@ def _run_git(cwd: Path, *words: str) -> str | None:
     return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
-def parse_var_options(given: list[str]) -> Declared:
+def parse_var_option_dicts(given: list[str]) -> Declared:
     """Parse arguments of the form ``NAME=VALUE``. Raises SettingsError."""
-    from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
+    from llmproxy.core.bindings.run_variables import BadRunVariable, parse_run_variable
 
     found = []
     for each in given:
@@ -134,7 +134,7 @@ def parse_var_options(given: list[str]) -> Declared:
         if not mark or not name or not value:
             raise SettingsError(f"--var {each!r}: it is NAME=VALUE, as in task=1007.")
         try:
-            check_run_variable(name, value)
+            parse_run_variable(name, value)
         except BadRunVariable as error:
             raise SettingsError(f"--var {each!r}: {remove_prefix(error)}") from error
         found.append({"name": name, "value": value})

@@ -242,9 +242,9 @@ class IsolatedNetwork:
     def _on_dns_question(self, names: socket.socket) -> None:
         with suppress(OSError, IndexError, struct.error):  # it left, or this is no question
             question, where, _, whom = names.recvmsg(4096, 128)
-            names.sendmsg([self._answer_dns(question)], where, 0, whom)
+            names.sendmsg([self._build_dns_answer(question)], where, 0, whom)
 
-    def _answer_dns(self, question: bytes) -> bytes:
+    def _build_dns_answer(self, question: bytes) -> bytes:
         """Answer a DNS query (RFC 1035): an IPv4 address for each name, and no other records."""
         labels, at = [], 12
         while length := question[at]:

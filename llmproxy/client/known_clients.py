@@ -83,7 +83,7 @@ def is_configured_in_command(client: KnownClient, command: Sequence[str]) -> boo
     return bool(client.configured) and any(re.search(client.configured, each) for each in command)
 
 
-def warn_of_bypass(command: Sequence[str]) -> list[str]:
+def list_bypass_warnings(command: Sequence[str]) -> list[str]:
     """Return a warning before a command runs if it contains a client of the table that is not configured."""
     shell = len(command) > 2 and command[1] == "-c"
     text = command[2] if shell else " ".join(command[:2])

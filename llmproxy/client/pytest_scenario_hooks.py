@@ -43,7 +43,7 @@ class ScenarioRunHooks:
         """Event handlers in addition to the user's."""
         return () if self.listener is None else (self.listener,)
 
-    def emit_run_end(self, scenario: Any, result: Any) -> None:
+    def emit_scenario_run_end(self, scenario: Any, result: Any) -> None:
         if self.listener is not None:
             self.listener.on_run_end(scenario, result)
 

@@ -59,7 +59,7 @@ class Report(Totals):
     """Calls after the given one, at the end of a session; None if not requested."""
 
     @property
-    def asks_no_model(self) -> bool:
+    def needs_no_model_keys(self) -> bool:
         """Whether no model is called, so that no key is needed."""
         return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 
@@ -135,7 +135,7 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedRequest:
+class SessionlessRefusedRequest:
     """A request refused before it belonged to a session."""
 
     at: float

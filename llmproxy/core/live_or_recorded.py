@@ -1,8 +1,8 @@
 """Sessions with live and replayed channels: a new model with recorded tools (``--live llm``), or live tools.
 
-    LiveChannels    the user's choice: which channels are live, and how a tool call without a recording is answered
-    ToolPath        the recorded tool calls in order: which of them change state, and in which state each was answered
-    LiveSession     one such run: the recorded changes that it has made, and the cassette that records it
+    LiveChannels            the user's choice: which are live, and how a tool call without a recording is answered
+    RecordedToolSequence    the recorded tool calls in order, which of them change state, and each one's state
+    LiveSession             one such run: the recorded changes that it has made, and the cassette that records it
 
 A tool has a state that the proxy cannot see. A recorded result is served only if this run has made exactly those calls
 before it that may have changed something, in the recorded order. Others are refused; refused calls change nothing.
@@ -33,7 +33,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.canonical_json import LossyJson, parse
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.protocol import Channel, UnknownTool
+from llmproxy.protocol import Channel, UnknownToolPolicy
 
 _OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderations", "rerank"})
 """Operations that use a model, or concern models, at any provider."""
@@ -44,11 +44,11 @@ class LiveChannels:
     """The live channels of a session and their settings."""
 
     channels: frozenset[Channel]
-    unknown: UnknownTool = UnknownTool.ERROR
+    unknown: UnknownToolPolicy = UnknownToolPolicy.ERROR
     read_only: tuple[str, ...] = ()
     """Patterns of calls that change nothing: names of tools, ``POST api.example.com/search*``."""
 
-    def is_declared_read_only(self, name: str) -> bool:
+    def is_user_declared_read_only(self, name: str) -> bool:
         """Return whether the user declared that a call changes nothing; `name` is from :func:`name_call`."""
         return any(fnmatchcase(name, pattern) for pattern in self.read_only)
 
@@ -102,7 +102,7 @@ class RecordedToolCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolPath:
+class RecordedToolSequence:
     steps: Mapping[int, RecordedToolCall] = field(default_factory=dict)
     """Calls by interaction."""
     changes: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ def may_depend_on_state(channel: Channel, operation: str) -> bool:
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
-def build_tool_path(rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]) -> ToolPath:
+def build_tool_sequence(rows: Iterable[RowSummary], changes: Callable[[RowSummary], bool]) -> RecordedToolSequence:
     """Return the path of recordings in request order; `changes` returns whether one may change something."""
     found: list[tuple[RowSummary, bool]] = [
         (row, changes(row))
@@ -129,7 +129,7 @@ def build_tool_path(rows: Iterable[RowSummary], changes: Callable[[RowSummary], 
         name = name_call(row.operation, row.provider, row.method, row.target)
         steps[row.id] = RecordedToolCall(len(made), changing, name, _find_concurrent_changes(found, at))
         made += [row.id] * changing
-    return ToolPath(steps, tuple(made))
+    return RecordedToolSequence(steps, tuple(made))
 
 
 def may_change_state(
@@ -214,7 +214,7 @@ class LiveSession:
     """Cassette and sample whose tool results are served."""
     child: str
     """Cassette that records this run."""
-    path: ToolPath | None = None
+    path: RecordedToolSequence | None = None
     """None until it is first read."""
     done: set[int] = field(default_factory=set)
     """Recorded changes that this run has made."""
@@ -249,7 +249,7 @@ class LiveSession:
 
     def choose_recording(
         self,
-        path: ToolPath,
+        path: RecordedToolSequence,
         key: Key,
         recordings: Sequence[KeyedRecording],
         *,
@@ -284,7 +284,9 @@ class LiveSession:
             why="its recorded results differ although nothing was changed between them, and all of them were told"
         )
 
-    def _why_not(self, path: ToolPath, id_: int, step: RecordedToolCall, announced: Callable[[int], bool]) -> str:
+    def _why_not(
+        self, path: RecordedToolSequence, id_: int, step: RecordedToolCall, announced: Callable[[int], bool]
+    ) -> str:
         """Describe why a recording is not valid in this state; empty if it is."""
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
@@ -325,5 +327,5 @@ class LiveSession:
         }
 
 
-def _join_call_names(path: ToolPath, ids: Sequence[int]) -> str:
+def _join_call_names(path: RecordedToolSequence, ids: Sequence[int]) -> str:
     return name_some((path.steps[each].name for each in ids), shown=_NAMED)

@@ -25,7 +25,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.answer_json_edits import BodyEdit, BodyPart, apply_edits, list_json_parts
+from llmproxy.core.dialects.answer_json_edits import BodyPart, ByteReplacement, apply_edits_to_chunks, list_json_parts
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Headers, Interaction, Response, without
@@ -48,7 +48,9 @@ def adapt_ids(response: Response, recorded: bytes, asked: bytes) -> Response:
     if not edits:
         return response
     return replace(
-        response, headers=without(response.headers, "content-length"), chunks=apply_edits(response.chunks, edits)
+        response,
+        headers=without(response.headers, "content-length"),
+        chunks=apply_edits_to_chunks(response.chunks, edits),
     )
 
 
@@ -70,25 +72,25 @@ def _token(message: dict[str, Any]) -> object:
     return meta.get("progressToken") if isinstance(meta, dict) else None
 
 
-def _list_edits(body: bytes, part: BodyPart, was: dict[str, Any], now: dict[str, Any]) -> Iterator[BodyEdit]:
+def _list_edits(body: bytes, part: BodyPart, was: dict[str, Any], now: dict[str, Any]) -> Iterator[ByteReplacement]:
     message = part.value
     if not isinstance(message, dict):
         return
     if "method" not in message:
         if "id" in message and message["id"] == was.get("id") and "id" in now:
-            yield from _edit_member(body, part, ("id",), now["id"])
+            yield from _list_member_edits(body, part, ("id",), now["id"])
     elif message["method"] == "notifications/progress" and isinstance(message.get("params"), dict):
         token = _token(now)
         if token is not None and message["params"].get("progressToken") == _token(was):
-            yield from _edit_member(body, part, ("params", "progressToken"), token)
+            yield from _list_member_edits(body, part, ("params", "progressToken"), token)
 
 
-def _edit_member(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> Iterator[BodyEdit]:
+def _list_member_edits(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> Iterator[ByteReplacement]:
     text = body[part.start : part.end].decode("utf-8", "surrogateescape")
     if (found := find_member(text, path)) is None:
         return
     start, end = (part.start + len(text[:at].encode("utf-8", "surrogateescape")) for at in found)
-    yield BodyEdit(start, end, json.dumps(value, ensure_ascii=True).encode())
+    yield ByteReplacement(start, end, json.dumps(value, ensure_ascii=True).encode())
 
 
 def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
@@ -219,7 +221,7 @@ def build_error_message(body: bytes, text: str) -> dict[str, Any]:
     return {**said, "error": {"code": code, "message": text}}
 
 
-class ToolText(NamedTuple):
+class ToolCallText(NamedTuple):
     tool: str
     arguments: str
     """JSON."""
@@ -228,7 +230,7 @@ class ToolText(NamedTuple):
     failed: bool
 
 
-def read_call(one: Interaction) -> ToolText | None:
+def read_call(one: Interaction) -> ToolCallText | None:
     try:
         asked = json.loads(one.request.body)
         if not isinstance(asked, dict) or asked.get("method") != "tools/call":
@@ -239,12 +241,12 @@ def read_call(one: Interaction) -> ToolText | None:
             (m for m in reversed(messages) if "method" not in m and m.get("id") == asked.get("id")), {}
         )
         arguments = json.dumps(params.get("arguments", {}), ensure_ascii=False)
-        return ToolText(str(params["name"]), arguments, *_read_result(last))
+        return ToolCallText(str(params["name"]), arguments, *_read_result(last))
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 
-def find_called_tool(request: bytes) -> tuple[str, ...]:
+def list_called_tool_names(request: bytes) -> tuple[str, ...]:
     try:
         asked = json.loads(request)
         return (str(asked["params"]["name"]),) if asked["method"] == "tools/call" else ()

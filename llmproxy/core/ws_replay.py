@@ -313,7 +313,7 @@ class FrameRecording(Recording):
             reason=self._reason,
             headers=self._headers,
             chunks=encode_frames(frames),
-            ending=find_ending(frames),
+            ending=classify_ending(frames),
             head_offset=self._head_offset,
             chunked=True,
         )
@@ -327,7 +327,10 @@ class FrameRecording(Recording):
                 secrets.update(dict.fromkeys(_list_replaced_strings(parse_json(frame.data), parse_json(data))))
             kept.append(replace(frame, data=data))
         if secrets:
-            kept = [frame if frame.client else replace(frame, data=_mask(frame.data, secrets)) for frame in kept]
+            kept = [
+                frame if frame.client else replace(frame, data=_overwrite_secrets(frame.data, secrets))
+                for frame in kept
+            ]
             self.overwritten = any(
                 old.data != new.data for old, new in zip(frames, kept, strict=True) if not old.client
             )
@@ -351,7 +354,7 @@ def _list_replaced_strings(plain: object, redacted: object) -> Iterator[str]:
         yield plain
 
 
-def _mask(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
+def _overwrite_secrets(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
     """Overwrite secrets with as many bytes, as in any answer."""
     text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
     for secret in secrets:
@@ -360,7 +363,7 @@ def _mask(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
     return text.encode("utf-8", "surrogateescape") if isinstance(data, bytes) else text
 
 
-def find_ending(frames: list[Frame]) -> Ending:
+def classify_ending(frames: list[Frame]) -> Ending:
     """Return whether a conversation is complete: closed properly, or left by its client when no answer was pending."""
     last = frames[-1] if frames else None
     if last is None or last.close is None:

@@ -56,7 +56,7 @@ def find_mode_upstreams(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
     return dict.fromkeys((*PROVIDERS, REST), (url, Source(Origin.PROGRAM, f"mitmproxy --mode {spec.full_spec}")))
 
 
-class DenyAllConnections:
+class DenyAllOnFailedStart:
     """Replaces the addon if it could not start: denies every connection."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
@@ -68,7 +68,7 @@ class RecordReplay:
 
     def __init__(self) -> None:
         """Deny everything until the options are known."""
-        self.addons: list[object] = [DenyAllConnections()]
+        self.addons: list[object] = [DenyAllOnFailedStart()]
         self._begun = False
         self._built: ContextAndJournal | None = None
         self._totals = Totals()
@@ -84,7 +84,7 @@ class RecordReplay:
         if self._begun:
             if "mode" in updated:
                 log.error("llmproxy: mitmproxy's mode was changed: nothing passes until it is started again")
-                self.addons = [DenyAllConnections()]
+                self.addons = [DenyAllOnFailedStart()]
             elif any(name.startswith("llmproxy_") for name in updated):
                 log.warning("llmproxy: options are read once, at the start; restart mitmproxy to change them")
             return
@@ -94,7 +94,7 @@ class RecordReplay:
             given = load(self._read_options(), os.environ, Path.cwd())
             given = given.add_unset_upstreams(find_mode_upstreams(ctx.options.mode))
             loaded = add_env_upstreams(given, os.environ)
-            self._built = open_proxy_context(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
+            self._built = open_proxy_context(loaded, self._log_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("%s", add_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
@@ -114,7 +114,7 @@ class RecordReplay:
         given = ((option, getattr(ctx.options, f"llmproxy_{option.name}", "")) for option in ours)
         return {option.name: value.split(",") if option.repeat else value for option, value in given if value}
 
-    def _on_call(self, call: Call) -> None:
+    def _log_call(self, call: Call) -> None:
         self._totals.add(call)
         log.info("%s", format_request_line(call))
 

@@ -82,17 +82,17 @@ def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
             if (folder / CERTIFICATE).exists():
                 notes.append(f"{key} was gone, so there is a new certificate authority: {anew}")
             _make_authority(folder)
-        certificate = _read_certificate(key)
+        certificate = _read_checked_certificate(key)
         if why := _describe_expiry(certificate, now or datetime.now(UTC)):
             key.replace(folder / f"{KEY}.old")
             _make_authority(folder)
-            certificate = _read_certificate(key)
+            certificate = _read_checked_certificate(key)
             notes.append(f"the certificate authority {why}, so there is a new one: {anew}")
         _restrict_mode(key, 0o600, notes)
         ours = certificate.public_bytes(Encoding.PEM)
-        _write_file(folder / CERTIFICATE, ours)
-        _write_file(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
-        _write_file(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
+        _write_if_changed(folder / CERTIFICATE, ours)
+        _write_if_changed(folder / PARAMETERS, DEFAULT_DHPARAM)  # mitmproxy would write it, but not at once
+        _write_if_changed(folder / BUNDLE, Path(certifi.where()).read_bytes().rstrip() + b"\n\n# llmproxy\n" + ours)
     except OSError as error:
         msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
         raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
@@ -124,7 +124,7 @@ def _make_authority(folder: Path) -> None:
             part.replace(folder / KEY)
 
 
-def _read_certificate(path: Path) -> Certificate:
+def _read_checked_certificate(path: Path) -> Certificate:
     """Return the certificate in the key's file, after checking that it belongs to the key."""
     data = path.read_bytes()
     try:
@@ -154,7 +154,7 @@ def _describe_expiry(certificate: Certificate, now: datetime) -> str:
     return ""
 
 
-def _write_file(path: Path, data: bytes) -> None:
+def _write_if_changed(path: Path, data: bytes) -> None:
     """Write a file atomically, if it is missing or differs."""
     if path.is_file() and path.read_bytes() == data:
         return

@@ -96,7 +96,9 @@ class ClientSockets:
                 f"{len(gone)} idle connections are closed, the longest idle first" if gone else "no connection is idle",
             )
 
-    def watch_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[ClosableConnection]) -> None:
+    def make_room_on_accept_errors(
+        self, loop: asyncio.AbstractEventLoop, clients: Collection[ClosableConnection]
+    ) -> None:
         """Make room when the system refuses a new connection: asyncio retries a second later."""
 
         def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -118,7 +120,7 @@ class ClientSockets:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         writer.transport.abort()
 
-    def refuse_connections(self, seconds: float) -> None:
+    def close_ports_for_seconds(self, seconds: float) -> None:
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is not None:
             return
@@ -128,9 +130,11 @@ class ClientSockets:
                 closed.append((each, [(address[0], address[1]) for address in each.listen_addrs]))
                 for listener in each._servers:  # noqa: SLF001 - its own way to stop is for good
                     listener.close()
-        self._reopening = asyncio.create_task(self._reopen_listeners(closed))
+        self._reopening = asyncio.create_task(self._reopen_listeners_when_due(closed))
 
-    async def _reopen_listeners(self, closed: list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]) -> None:
+    async def _reopen_listeners_when_due(
+        self, closed: list[tuple[AsyncioServerInstance[Any], list[tuple[str, int]]]]
+    ) -> None:
         loop = asyncio.get_running_loop()
         while (left := self._until - loop.time()) > 0:  # noqa: ASYNC110 - it may be put off meanwhile
             await asyncio.sleep(left)
@@ -158,7 +162,7 @@ def is_peer_gone(peer: Any, here: Any) -> bool:
     return found is not None and not found[1]
 
 
-def has_read_and_is_idle(ends: Any) -> bool:
+def has_client_processed_all(ends: Any) -> bool:
     """Return whether the client has read all bytes its system received, and its process is idle.
 
     True also if unknown.
@@ -173,7 +177,7 @@ failed owner searches per socket."""
 
 
 @dataclass(slots=True)
-class RunningProcesses:
+class BusyProcesses:
     """Running processes of this machine, found by one of their sockets.
 
     On a busy machine a client may have read an answer long before it gets to process it.
@@ -227,7 +231,7 @@ class RunningProcesses:
         return False
 
 
-_PROCESSES = RunningProcesses()
+_PROCESSES = BusyProcesses()
 
 
 def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:

@@ -255,13 +255,13 @@ def _parse_head_bytes(raw: bytes) -> Head:
     tokens = {token.strip() for token in connection.split(",")}
     return Head(
         raw=raw, method=match[1].decode("ascii"), target=match[2].decode("latin-1"), http10=http10,
-        headers=tuple(headers), length=_read_length(lengths, codings, http10=http10),
+        headers=tuple(headers), length=_determine_body_length(lengths, codings, http10=http10),
         keep_alive="keep-alive" in tokens if http10 else "close" not in tokens,
         expects=expect == "100-continue" and not http10, upgrade=upgrade if "upgrade" in tokens else "",
     )  # fmt: skip
 
 
-def _read_length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:
+def _determine_body_length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:
     if codings:
         if lengths or http10 or codings != ["chunked"]:
             raise FramingError("llmproxy: content-length and transfer-encoding of the request contradict each other.")

@@ -175,19 +175,19 @@ class Http2Layer(layer.Layer):
     def _handle_event(self, event: events.Event) -> Commands:
         if isinstance(event, events.CommandCompleted):
             if (number := self._looks.pop(event.command, None)) is not None:
-                yield from self._check_grpc_end(number)
+                yield from self._refuse_unfinished_grpc(number)
             elif (stream := self._waiting.pop(event.command, None)) is not None:
                 yield from self._pass_event_to_layer(stream, event)
         elif isinstance(event, events.ConnectionEvent) and event.connection is not self.context.client:
             if (stream := self._upstream.get(event.connection)) is not None:
                 yield from self._pass_event_to_layer(stream, event)
         else:
-            yield from self._let_mitmproxy_frame(event)
+            yield from self._pass_event_to_server(event)
             if isinstance(event, events.ConnectionClosed):
                 for stream in [*self._streams.values(), *self._free[True], *self._free[False]]:
-                    yield from self._drop_stream(stream)
+                    yield from self._disconnect_stream(stream)
 
-    def _let_mitmproxy_frame(self, event: events.Event) -> Commands:
+    def _pass_event_to_server(self, event: events.Event) -> Commands:
         for command in self._server.handle_event(event):
             if isinstance(command, ReceiveHttp):
                 try:
@@ -206,7 +206,7 @@ class Http2Layer(layer.Layer):
         if (stream := self._streams.get(event.stream_id)) is None:
             return
         if isinstance(event, RequestProtocolError):
-            yield from self._drop_stream(stream)
+            yield from self._disconnect_stream(stream)
         elif isinstance(event, RequestData):
             yield from self._receive_body(stream, event.data)
         elif isinstance(event, RequestEndOfMessage):
@@ -250,7 +250,7 @@ class Http2Layer(layer.Layer):
         self._looks[look] = stream.number
         yield look
 
-    def _check_grpc_end(self, number: int) -> Commands:
+    def _refuse_unfinished_grpc(self, number: int) -> Commands:
         """Refuse a gRPC request that has a message but no end, or that has stalled."""
         stream = self._streams.get(number)
         if stream is None or stream.request is None:
@@ -295,9 +295,9 @@ class Http2Layer(layer.Layer):
             if not isinstance(command, commands.ConnectionCommand) or command.connection is not stream.client:
                 yield command
             elif isinstance(command, commands.SendData):
-                yield from self._send_answer(stream, command.data)
+                yield from self._convert_layer_bytes(stream, command.data)
             elif isinstance(command, commands.CloseConnection):
-                yield from self._send_answer(stream, b"")
+                yield from self._convert_layer_bytes(stream, b"")
         if isinstance(event, events.ConnectionClosed) and event.connection is not stream.client:
             self._forget_upstream(event.connection)
         if stream.gone or not stream.number:
@@ -310,7 +310,7 @@ class Http2Layer(layer.Layer):
             code = self._proxy.resets.pop(stream.client.id, stream.code)
             yield from self._reset_stream(stream.number, ErrorCodes.NO_ERROR if stream.answered else code)
 
-    def _send_answer(self, stream: Http2Stream, data: bytes) -> Commands:
+    def _convert_layer_bytes(self, stream: Http2Stream, data: bytes) -> Commands:
         """Send a layer's bytes to its client; no bytes end the stream."""
         if stream.gone or stream.closed:
             return
@@ -362,9 +362,9 @@ class Http2Layer(layer.Layer):
             self._server.h2_conn.reset_stream(number, code)
             yield commands.SendData(self.context.client, self._server.h2_conn.data_to_send())
         if (stream := self._streams.get(number)) is not None:
-            yield from self._drop_stream(stream)
+            yield from self._disconnect_stream(stream)
 
-    def _drop_stream(self, stream: Http2Stream) -> Commands:
+    def _disconnect_stream(self, stream: Http2Stream) -> Commands:
         """Inform a stream's layer that its client has disconnected, and end its upstream stream."""
         if stream.gone:
             return
@@ -383,7 +383,7 @@ class Http2Layer(layer.Layer):
         self._proxy.streams.pop(connection.id, None)
 
 
-def find_reset_code(error: str) -> int | None:
+def parse_reset_code(error: str) -> int | None:
     """Return the error code of a stream reset by a server; None if it was not reset."""
     if (found := _RESET_BY_SERVER.search(error)) is None:
         return None

@@ -85,7 +85,7 @@ def is_own_listener(client: connection.Client, host: str, port: int) -> bool:
     return port == listening and (host == ours or (local and is_loopback(ours)))
 
 
-def find_destination(
+def authorize_destination(
     proxy: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
     """Return a proxied request's (scheme, host, port), None for the proxy itself. Raises RefusedError,
@@ -94,7 +94,7 @@ def find_destination(
     scheme, host, port = named
     if is_own_listener(client, host, port):
         return None
-    if not proxy.forward and not proxy.engine.dispatcher.is_in_scope(host, port):
+    if not proxy.forward and not proxy.engine.dispatcher.is_host_in_scope(host, port):
         shown = printable(host[:LONGEST])
         why = "is in no provider's table, and this proxy forwards to LLM hosts only; nothing was sent."
         hint = f"Start it with --forward to use it as HTTP_PROXY, or name the host: --upstream NAME={scheme}://{shown}"
@@ -103,7 +103,7 @@ def find_destination(
         return named
     if not _is_same_token(read_proxy_credentials(headers).password, proxy.token):
         raise RefusedError(f"llmproxy: {NEEDS_TOKEN}.")
-    if not proxy.engine.dispatcher.is_in_scope(host, port):
+    if not proxy.engine.dispatcher.is_host_in_scope(host, port):
         raise RefusedError(f"llmproxy: {ONLY_SCOPE}.")
     return named
 
@@ -149,18 +149,20 @@ class ConnectInterceptor:
         if user is not None:
             self._proxy.users[client.id] = user
         engine = self._proxy.engine
-        stubbed = local and engine.dispatcher.may_be_stubbed(host, offline=engine.dispatcher.get_mode(user) in OFFLINE)
-        if is_own_listener(client, host, port) or engine.dispatcher.is_in_scope(host, port) or stubbed:
-            self._inject_fault(client, host, port, user)
+        stubbed = local and engine.dispatcher.may_host_be_stubbed(
+            host, offline=engine.dispatcher.get_session_mode(user) in OFFLINE
+        )
+        if is_own_listener(client, host, port) or engine.dispatcher.is_host_in_scope(host, port) or stubbed:
+            self._inject_tls_fault(client, host, port, user)
             return ""
         if not local:
             return ONLY_SCOPE
-        if engine.dispatcher.get_mode(user) in OFFLINE and not host_matches(engine.config.allow_host, host):
+        if engine.dispatcher.get_session_mode(user) in OFFLINE and not host_matches(engine.config.allow_host, host):
             return f"in replay nothing leaves the machine; let it through with --allow-host {host[:LONGEST]}"
         self._proxy.tunnels[client.id] = (flow.request.host, port)
         return ""
 
-    def _inject_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
+    def _inject_tls_fault(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Make the following handshake fail if an injected fault says so."""
         self._proxy.without_tls.discard(client.id)
         faults = self._proxy.engine.get_feature(FaultFeature)

@@ -48,7 +48,7 @@ class FailingHandshake(layer.Layer):
             yield commands.CloseConnection(self.context.client)
 
 
-class ConnectLayer(layer.Layer):
+class ConnectHeadCheckLayer(layer.Layer):
     """Checks a CONNECT's head before mitmproxy, which answers a bad one with a page and waits for its end."""
 
     def __init__(self, context: Context, patience: float, choose: Callable[[bytes], layer.Layer]) -> None:
@@ -71,7 +71,7 @@ class ConnectLayer(layer.Layer):
             if len(self._held) < len(PREFACE) and PREFACE.startswith(self._held):
                 return
             if not may_be_connect(self._held):
-                yield from self._continue_with(self._choose(self._held))
+                yield from self._hand_over_to_layer(self._choose(self._held))
                 return
             try:
                 if not has_whole_connect(self._held):
@@ -79,11 +79,11 @@ class ConnectLayer(layer.Layer):
             except FramingError as why:
                 yield from self._refuse_connect(why)
             else:
-                yield from self._continue_with(layers.HttpLayer(self.context, HTTPMode.regular))
+                yield from self._hand_over_to_layer(layers.HttpLayer(self.context, HTTPMode.regular))
         elif isinstance(event, events.ConnectionClosed):
             yield commands.CloseConnection(self.context.client)
 
-    def _continue_with(self, behind: layer.Layer) -> layer.CommandGenerator[None]:
+    def _hand_over_to_layer(self, behind: layer.Layer) -> layer.CommandGenerator[None]:
         self._behind, held, self._held = behind, self._held, b""
         yield from behind.handle_event(events.Start())
         yield from behind.handle_event(events.DataReceived(self.context.client, held))
@@ -147,12 +147,12 @@ class NextLayerChoice:
     def next_layer(self, nextlayer: layer.NextLayer) -> None:
         """Choose our layer for a connection; called again for the contents of TLS."""
         try:
-            self._choose_layer(nextlayer)
+            self._set_chosen_layer(nextlayer)
         except Exception:
             log.exception("llmproxy could not choose a layer; the connection is closed")
             nextlayer.layer = ClosingLayer(nextlayer.context)
 
-    def _choose_layer(self, nextlayer: layer.NextLayer) -> None:
+    def _set_chosen_layer(self, nextlayer: layer.NextLayer) -> None:
         data = nextlayer.data_client()  # type: ignore[no-untyped-call]
         if not data:
             return
@@ -174,7 +174,7 @@ class NextLayerChoice:
             nextlayer.layer = self._serve(context, data, None if own else (scheme, host, port))
         elif may_be_connect(data) or PREFACE.startswith(data):
             serve = partial(self._serve, context, front=not encrypted)
-            nextlayer.layer = ConnectLayer(context, self._proxy.head_patience, serve)
+            nextlayer.layer = ConnectHeadCheckLayer(context, self._proxy.head_patience, serve)
         else:
             nextlayer.layer = self._serve(context, data, front=not encrypted)
 

@@ -19,11 +19,11 @@ from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
 from llmproxy.core.providers.hosts import CallRateLimiter
-from llmproxy.core.providers.provider_table import get_channel
+from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.change_trials import get_state_path
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.trial_results import get_state_path
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
@@ -32,7 +32,7 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.proxy_calls import Call, CallLog
-from llmproxy.server_store_path import find_store_server, refuse_server
+from llmproxy.server_store_path import find_server_of_copy, refuse_server
 from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)
@@ -53,10 +53,12 @@ def build_rate_limiter(
     async def wait_of(exchange: Exchange) -> float:
         """Count a call, and return the seconds to wait. Raises MachineError: the limiter is unreachable."""
         where = exchange.route
-        provider, model = where.provider.name, get_channel(where.provider.name, exchange.operation) is Channel.LLM
+        provider, model = where.provider.name, get_service_kind(where.provider.name, exchange.operation) is Channel.LLM
         if where.row.not_llm or not (rate := pace.find_provider_rate(provider, model=model)):
             return 0.0
-        seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.count_call(provider, model=model)
+        seconds = (
+            await _ask_pacer_for_wait(asked, provider, model=model) if asked else pace.count_call(provider, model=model)
+        )
         if seconds > 0 and provider not in said:
             said.add(provider)
             log.warning("%s has %s by now: further calls wait, this one %.1f s (--rate)", provider, rate, seconds)
@@ -65,7 +67,7 @@ def build_rate_limiter(
     return wait_of
 
 
-async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
+async def _ask_pacer_for_wait(whom: str, provider: str, *, model: bool) -> float:
     port, _, secret = whom.partition("/")
     try:
         async with asyncio.timeout(ASKING):
@@ -197,7 +199,7 @@ def check_store(config: Config) -> None:
         raise SettingsError(
             "--live and --faults exclude each other: faults are injected into a recording or a live run, not both."
         )
-    if find_store_server(config.store) is not None:
+    if find_server_of_copy(config.store) is not None:
         return  # the engine asks it first
     if config.store.exists():
         open_store(config.store, writable=False, now=time.time).close()

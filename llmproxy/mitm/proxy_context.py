@@ -37,7 +37,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usag
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_read_and_is_idle
+from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_client_processed_all
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 
@@ -151,7 +151,7 @@ class LiveAnswerTurns:
         if ends.at <= exchange.progress.arrived or ends.seq == own:
             return 0.0
         if ends.client is not None and now < ends.until:
-            ends.client, ends.at = (None, ends.at) if has_read_and_is_idle(ends.client) else (ends.client, now)
+            ends.client, ends.at = (None, ends.at) if has_client_processed_all(ends.client) else (ends.client, now)
         left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open_calls(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
@@ -282,11 +282,11 @@ class ProxyContext(ControlledProxy):
         """Answer a request of the viewer's page asynchronously."""
         if self._viewer is None:
             # Late: a start must not wait for what may never be opened.
-            from llmproxy.report.live_report_reader import make_report_reader
+            from llmproxy.report.live_report_reader import make_report_query_handler
             from llmproxy.ui.mount_in_proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
-            tests = make_report_reader(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
+            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.answer_request(asked)
 
@@ -321,7 +321,7 @@ class ProxyContext(ControlledProxy):
 
     def on_sent(self, exchange: Exchange) -> None:
         """Handle that a replayed answer was sent completely to a connected client."""
-        for job in self.engine.answering.on_answer_sent(exchange):
+        for job in self.engine.answering.list_jobs_after_sending(exchange):
             asyncio.get_running_loop().run_in_executor(self._writer, job)
 
     def report_hit(self, hit: Hit) -> None:
@@ -418,7 +418,7 @@ class ProxyContext(ControlledProxy):
         kept, self._kept = self._kept, None
         return kept
 
-    async def run_in_writer(self, job: Callable[[], None]) -> None:
+    async def run_in_writer_ignoring_errors(self, job: Callable[[], None]) -> None:
         """Run a function on the store in the writer's thread, ignoring errors: the commits report what matters."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, job)

@@ -26,13 +26,13 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.mcp_messages import LAST_CHUNK
-from llmproxy.core.providers.hosts import port_of, provider_of_host
+from llmproxy.core.providers.hosts import get_port_or_default, provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_plan
 from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
-from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, find_reset_code
+from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, parse_reset_code
 from llmproxy.mitm.intercept import is_permitted_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext, decode_fields
 from llmproxy.mitm.websocket_recorder import (
@@ -195,13 +195,13 @@ class Recorder(WebSocketHooks):
 
     def _address_upstream(self, request: http.Request, exchange: Exchange) -> None:
         upstream, data = exchange.route.upstream, request.data  # its setters look for the host's header again and again
-        scheme, (data.host, data.port) = split_upstream(upstream)
+        scheme, (data.host, data.port) = get_scheme_and_address(upstream)
         data.scheme, data.authority = scheme.encode(), b""
         data.path = exchange.route.upstream_target.encode("utf-8", "surrogateescape")
         host = upstream.partition("://")[2].rpartition("@")[2].encode()
         if socket := is_upgrade(request):
             limit_offered_extensions(request)
-        request.headers = http.Headers(build_forwarded_fields(request.headers.fields, host, socket=socket))
+        request.headers = http.Headers(build_upstream_headers(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Allow only the connection of a released exchange to its upstream. Cannot raise."""
@@ -210,7 +210,7 @@ class Recorder(WebSocketHooks):
             stream = self._proxy.streams.get(data.server.id)
             exchange = self._proxy.released.get(stream or data.client.id)
             if exchange is not None and exchange.decision in (Decision.RECORD, Decision.PASS):
-                allowed = data.server.address == split_upstream(exchange.route.upstream)[1]
+                allowed = data.server.address == get_scheme_and_address(exchange.route.upstream)[1]
                 set_alpn_offers(data, is_rpc=is_grpc(exchange.request.headers), is_stream=stream is not None)
             allowed = allowed or is_permitted_tunnel(self._proxy, data)
         finally:
@@ -291,7 +291,7 @@ class Recorder(WebSocketHooks):
         if exchange.recording.has_head:
             why = flow.error.msg if flow.error else ""
             exchange.recording.left = why.startswith(CLIENT_LEFT) and not self._proxy.draining
-            if (code := find_reset_code(why)) is not None:
+            if (code := parse_reset_code(why)) is not None:
                 self._proxy.resets[flow.client_conn.id] = code
                 exchange.recording.on_reset(code)
             await self._store_answer(exchange, proper=False)
@@ -351,7 +351,7 @@ def simplify_cause(cause: str) -> str:
     return os.strerror(int(found[1])) if found[2] == "Connect call failed" else found[2].strip()
 
 
-def build_forwarded_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
+def build_upstream_headers(fields: Fields, host: bytes, *, socket: bool) -> Fields:
     """Return the header fields sent to `host`, in order. `socket`: it requests a WebSocket."""
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
@@ -372,7 +372,7 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
     if (location := header(headers, "location")) is None:
         return headers, ()
     where = exchange.route
-    kept = response_plan.normalize_location(
+    kept = response_plan.localize_location(
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
@@ -385,7 +385,7 @@ def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fi
 
 
 @lru_cache(64)
-def split_upstream(upstream: str) -> tuple[str, tuple[str, int]]:
+def get_scheme_and_address(upstream: str) -> tuple[str, tuple[str, int]]:
     """Split ``https://host[:port]`` into scheme and (host, port)."""
     url = urlsplit(upstream)
-    return url.scheme, (url.hostname or "", port_of(url.scheme, url.port))
+    return url.scheme, (url.hostname or "", get_port_or_default(url.scheme, url.port))

@@ -26,7 +26,7 @@ from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.core.engine.fault_injection import FaultFeature
-from llmproxy.core.sessions.change_trials import get_state_path
+from llmproxy.core.sessions.trial_results import get_state_path
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
 from llmproxy.mitm.client_sockets import ClientSockets, widen_backlog
@@ -37,7 +37,7 @@ from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_conte
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
-from llmproxy.proxy_calls import Call, Totals, explain_exit, find_doubts, find_violated_option
+from llmproxy.proxy_calls import Call, Totals, explain_exit, find_carried_or_stale_exit, find_strict_violations
 from llmproxy.report.proxy_console import Console, ProxyStarted
 from llmproxy.settings import Loaded, Settings, find_reachable_host, shown_path
 
@@ -74,7 +74,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
     settings = loaded.settings
     check_port_free(settings.host, settings.port)
     totals = Totals()
-    hints = [advise_ignoring_journal]  # said with the first recording
+    hints = [build_journal_ignore_advice]  # said with the first recording
 
     def on_call(call: Call) -> None:
         totals.add(call)
@@ -88,7 +88,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
     try:
         server = ServedProxy(proxy, settings)
         port = await server.start_listening()
-        proxy.engine.put_port_in_start_command(port)
+        proxy.engine.put_port_in_restart_command(port)
         gc.freeze()  # nothing of what a start makes is garbage: no collection need look at it again
         gc.set_threshold(20_000)  # ten times as rarely: most of what is made for a call goes without a collection
         gc.enable()
@@ -107,7 +107,7 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return find_exit_code(settings, totals, proxy.engine.count_unused(), losses=proxy.losses)[0]
+        return find_exit_code_and_reason(settings, totals, proxy.engine.count_unused(), losses=proxy.losses)[0]
 
     proxy.stop = end_soon
     beat = asyncio.create_task(_renew_cassette_leases(proxy))
@@ -116,9 +116,9 @@ async def _serve_until_signal(loaded: Loaded, report: Console, *, announce: bool
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    unused = await close_and_report(server.stop_serving, built, report, totals)
+    unused = await close_and_count_unused(server.stop_serving, built, report, totals)
     write_totals(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
-    code, reason = find_exit_code(settings, totals, unused, losses=proxy.losses)
+    code, reason = find_exit_code_and_reason(settings, totals, unused, losses=proxy.losses)
     if reason:
         report.note(reason)
     return code
@@ -148,7 +148,7 @@ def _list_end_signals() -> list[signal.Signals]:
     return endings
 
 
-async def close_and_report(
+async def close_and_count_unused(
     end: Callable[[], Awaitable[None]], built: ContextAndJournal, report: Console, totals: Totals
 ) -> int | None:
     """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
@@ -185,15 +185,19 @@ def on_signals(
     return remove
 
 
-def find_exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses: int) -> tuple[Exit, str]:
+def find_exit_code_and_reason(
+    settings: Settings, totals: Totals, unused: int | None, *, losses: int
+) -> tuple[Exit, str]:
     """Return exit code and reason if an option asks for proof; `unused` (None: unknown), `losses` unrecorded."""
     if losses:
         return Exit.ENVIRONMENT, ""
     used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
-    doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
+    doubts = find_strict_violations(
+        totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict
+    )
     if doubts:
         return Exit.MISS, explain_exit(Exit.MISS, "--strict" if settings.strict else "--fail-on-miss", *doubts)
-    forbidden = find_violated_option(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+    forbidden = find_carried_or_stale_exit(totals, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
     return forbidden or (Exit.OK, "")
 
 
@@ -218,7 +222,7 @@ def check_port_free(host: str, port: int) -> None:
 async def _renew_cassette_leases(proxy: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
-        await proxy.run_in_writer(proxy.engine.sessions.renew_recording_leases)
+        await proxy.run_in_writer_ignoring_errors(proxy.engine.sessions.renew_recording_leases)
 
 
 def check_client_cert(path: Path) -> None:
@@ -274,7 +278,7 @@ class ServedProxy:
         widen_backlog(self._server)
         await self._master.running()
         if self._proxy.sockets is not None:
-            self._proxy.sockets.watch_errors(asyncio.get_running_loop(), self._proxy.fronts.values())
+            self._proxy.sockets.make_room_on_accept_errors(asyncio.get_running_loop(), self._proxy.fronts.values())
         if self._forward:
             self._tls.get_config()
         port: int = self._server.listen_addrs()[0][1]
@@ -304,7 +308,7 @@ async def end_connections(proxy: ProxyContext, server: proxyserver.Proxyserver |
     await proxy.wait_until_idle(1.0)
 
 
-def advise_ignoring_journal(store: Path) -> str:
+def build_journal_ignore_advice(store: Path) -> str:
     """Return what makes git ignore a store's journal; empty outside a repository, or where it does already."""
     journal = get_state_path(store.absolute())
     root = next((folder for folder in journal.parents if (folder / ".git").exists()), None)

@@ -64,7 +64,7 @@ def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str
     return body.decode() if isinstance(data, str) else body
 
 
-def split_long_message(data: str | bytes) -> list[Event]:
+def split_into_frame_events(data: str | bytes) -> list[Event]:
     """Split a message into frames of at most PIECE characters or bytes."""
     marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
     if isinstance(data, str):

@@ -22,7 +22,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.request_stages import build_miss_context
+from llmproxy.core.engine.request_stages import build_initial_miss_context
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.traffic.interaction import Response, header
@@ -41,7 +41,7 @@ from llmproxy.core.ws_replay import (
 from llmproxy.errors import MissError
 from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_long_message
+from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_into_frame_events
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class ReplayedWebSocket:
                 else:
                     yield from self._send_due()
             elif isinstance(event, events.ConnectionClosed):
-                self._on_connection_end()
+                self._note_early_client_leave()
                 yield from self._end_socket()
         except Exception as why:  # noqa: BLE001 - said there
             yield from self._close_after_exception(why)
@@ -150,13 +150,13 @@ class ReplayedWebSocket:
             for said in self._ws.events():
                 yield from self._handle_client_event(said)
         except RemoteProtocolError as error:
-            yield from self._begin_closing_handshake(1002, str(error))
+            yield from self._close_with_reason(1002, str(error))
 
     def _handle_client_event(self, said: Event) -> Commands:
         if self.is_closed:
             return
         if isinstance(said, (TextMessage, BytesMessage)):
-            yield from self._collect_message(said)
+            yield from self._on_message_fragment(said)
         elif isinstance(said, Ping) and self._ws.state is ConnectionState.OPEN:
             yield commands.SendData(self._client, self._ws.send(said.response()))
         elif isinstance(said, CloseConnection):
@@ -166,10 +166,10 @@ class ReplayedWebSocket:
                 end = CloseConnection(said.code, clip_reason(said.reason or "", LONGEST_REASON))
                 yield commands.SendData(self._client, self._ws.send(end))
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
-            self._on_connection_end()
+            self._note_early_client_leave()
             yield from self._end_socket()
 
-    def _collect_message(self, said: TextMessage | BytesMessage) -> Commands:
+    def _on_message_fragment(self, said: TextMessage | BytesMessage) -> Commands:
         if self._deaf:
             return
         self._parts.append(said.data if isinstance(said.data, str) else bytes(said.data))
@@ -177,7 +177,7 @@ class ReplayedWebSocket:
         limit = self._engine.config.max_request
         if self._size > limit:
             why = f"llmproxy: a message is over {limit} bytes (--max-request)"
-            yield from self._begin_closing_handshake(TOO_BIG, why)
+            yield from self._close_with_reason(TOO_BIG, why)
         elif said.message_finished:
             whole = join_message_parts(self._parts)
             self._parts, self._size = [], 0
@@ -248,7 +248,7 @@ class ReplayedWebSocket:
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._wait_for_end()
                 return
-            for piece in split_long_message(frame.data):
+            for piece in split_into_frame_events(frame.data):
                 out += self._ws.send(piece)
         if out:
             yield commands.SendData(self._client, out)
@@ -261,7 +261,7 @@ class ReplayedWebSocket:
         engine, exchange = self._engine, self._exchange
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
-        context = build_miss_context(exchange, engine.config)
+        context = build_initial_miss_context(exchange, engine.config)
         miss = explain(context, exchange.kept.interaction or 0, mismatch, records=records)
         exchange.error = error = MissError(engine.redactor.text(miss.text))
         error.nearest = exchange.kept.interaction
@@ -271,9 +271,9 @@ class ReplayedWebSocket:
             session.mark_recorded(exchange.party_and_key)  # this conversation has changed: the next one is recorded
         data = {**miss.data, "text": error.message}
         engine.journal.add_miss(JournaledMiss(engine.now(), error.message, data))
-        yield from self._begin_closing_handshake(MISMATCH, engine.redactor.text(miss.reason))
+        yield from self._close_with_reason(MISMATCH, engine.redactor.text(miss.reason))
 
-    def _begin_closing_handshake(self, code: int, reason: str) -> Commands:
+    def _close_with_reason(self, code: int, reason: str) -> Commands:
         """Begin the closing handshake; queued messages are dropped."""
         self._due.clear()
         if self._ws.state is ConnectionState.OPEN:
@@ -296,7 +296,7 @@ class ReplayedWebSocket:
         self._exchange.note = "llmproxy failed; see the log"
         try:
             text = "llmproxy: internal error while replaying; nothing was sent upstream"
-            yield from self._begin_closing_handshake(FAILED, text)
+            yield from self._close_with_reason(FAILED, text)
         except Exception:
             log.exception("llmproxy could not even say that it failed")
             yield from self._end_socket()
@@ -307,7 +307,7 @@ class ReplayedWebSocket:
         self._finish_exchange()
         yield commands.CloseConnection(self._client)
 
-    def _on_connection_end(self) -> None:
+    def _note_early_client_leave(self) -> None:
         if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
             heard, count = self._player.heard, self._player.client_message_count
             self._exchange.note = f"client left after {heard} of {count} messages"

@@ -47,7 +47,7 @@ class LateRequestGuard:
         """Handle the start of a test: running threads are not its own."""
         self._before = frozenset(threading.enumerate())
         self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))
-        self._patch_send()
+        self._patch_or_unpatch_send()
 
     def on_test_end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
         """Handle the end of a test; `address` returns the proxy's address."""
@@ -61,7 +61,7 @@ class LateRequestGuard:
             if task not in self._tasks_before:
                 self._tasks.setdefault(task, test)
         self._address = address
-        self._patch_send()
+        self._patch_or_unpatch_send()
         if (late or self._tasks) and not self._hooked:  # never taken out again, so put in only where it is needed
             self._hooked = True
             sys.addaudithook(self._audit_connect)
@@ -96,7 +96,7 @@ class LateRequestGuard:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def _patch_send(self) -> None:
+    def _patch_or_unpatch_send(self) -> None:
         """Check sent data while late threads exist, and no longer."""
         wanted = any(each.is_alive() for each in list(self._of)) or any(not each.done() for each in list(self._tasks))
         if wanted and not self._guarded:
@@ -123,7 +123,7 @@ class LateRequestGuard:
     def close(self) -> None:
         self._of.clear()
         self._tasks.clear()
-        self._patch_send()
+        self._patch_or_unpatch_send()
 
 
 def _peer_address(connection: socket.socket) -> tuple[Any, ...] | None:

@@ -49,20 +49,13 @@ from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, WorkerPro
 from llmproxy.pytest.run_summary import (
     ATTRIBUTE,
     RunSummaryPlugin,
+    build_miss_sections,
+    expand_quoted_misses,
     hide_library_frames,
-    miss_sections,
     read_reported_misses,
-    unquote_misses,
 )
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
-from llmproxy.pytest.shared_proxy import (
-    FAULTS,
-    FIXTURE,
-    PluginRun,
-    SessionOptions,
-    SharedSession,
-    choose_mode,
-)
+from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PluginRun, SessionOptions, SharedSession, choose_mode
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -107,14 +100,14 @@ def python_files(places: Iterable[Path], root: Path, files: Sequence[str], norec
     for place in places:
         folder = place if place.is_dir() else place.parent
         above = [each / _CONFTEST for each in (folder, *folder.parents) if each == root or root in each.parents]
-        found = _walk_folders(place, files, norecurse) if place.is_dir() else iter([place])
+        found = _walk_test_files(place, files, norecurse) if place.is_dir() else iter([place])
         for path in (*above, *found):
             if path not in seen:
                 seen.add(path)
                 yield path
 
 
-def _walk_folders(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
+def _walk_test_files(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         if "pyvenv.cfg" in names:
             folders.clear()
@@ -357,7 +350,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
         unfiled = shared.describe_unfiled_answers(walk)
         ended = shared.finish_test(walk, complete=passed, interrupted=interrupted)
         ended.unfiled = "" if in_ci(os.environ) else unfiled
-        request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
+        request.config.stash[LISTENER].record_test_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
         raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
     if passed and unfiled and in_ci(os.environ):
@@ -403,8 +396,8 @@ def pytest_runtest_makereport(
     if report.failed:
         anew = build_rerun_command(item.config, item.nodeid, f" {UPDATE}=all")
         missed = read_reported_misses(walk) if missed is None else missed
-        unquote_misses(report, missed)
-        report.sections += miss_sections(walk, missed, report.longreprtext, anew)
+        expand_quoted_misses(report, missed)
+        report.sections += build_miss_sections(walk, missed, report.longreprtext, anew)
     return report
 
 

@@ -19,8 +19,8 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.client.control import ControlError
 from llmproxy.client.session_reports import Miss, Report, format_counts, shorten_miss, sum_reports
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.protocol import SHOWN_KEY, Update, join_name
-from llmproxy.proxy_calls import find_violated_option
+from llmproxy.protocol import SHOWN_KEY, Update, format_sample_name
+from llmproxy.proxy_calls import find_carried_or_stale_exit
 from llmproxy.pytest.options import BASELINE, MODE, Sharding, build_rerun_command, read_update_option
 from llmproxy.pytest.scenario_run_listener import SCENARIOS
 from llmproxy.report.events import Completed, Handler, Selected
@@ -145,15 +145,15 @@ class RunSummaryPlugin:
         if self._run is None or not (total.carried or total.stale):
             return
         said = load({}, os.environ, self._run.config.rootpath).settings
-        forbidden = find_violated_option(total, carried=said.fail_on_carried, stale=said.fail_on_stale)
+        forbidden = find_carried_or_stale_exit(total, carried=said.fail_on_carried, stale=said.fail_on_stale)
         if forbidden and session.exitstatus == Exit.OK:
             session.exitstatus, self._forbidden = forbidden
 
     def _compare_with_baseline(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        from llmproxy.report.baseline import compare_with_baseline, read_baseline
+        from llmproxy.report.baseline import format_baseline_comparison, read_baseline
 
         try:
-            self._compared = compare_with_baseline(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
+            self._compared = format_baseline_comparison(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
         except SettingsError as error:
             self._lost.append(str(error))
 
@@ -162,9 +162,9 @@ class RunSummaryPlugin:
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
         if not found:
             return []
-        from llmproxy.pytest.scenario_report import merge_rows_by_test
+        from llmproxy.pytest.scenario_report import build_row_per_test
 
-        return merge_rows_by_test(found, self.passed, whole=True)
+        return build_row_per_test(found, self.passed, whole=True)
 
     def _make_last_report_writer(self, path: Path) -> list[Handler]:
         try:
@@ -199,9 +199,9 @@ class RunSummaryPlugin:
 
         cases: Sequence[Mapping[str, Any]] = ()
         if self.runs:
-            from llmproxy.pytest.scenario_report import merge_rows_by_test
+            from llmproxy.pytest.scenario_report import build_row_per_test
 
-            cases = merge_rows_by_test({t: runs for t, runs in self._tests.items() if t.endswith("]")}, self.passed)
+            cases = build_row_per_test({t: runs for t, runs in self._tests.items() if t.endswith("]")}, self.passed)
         for line in format_case_table([*self.rows, *cases]):
             terminalreporter.write_line(line)
         if self.runs:
@@ -247,7 +247,7 @@ class RunSummaryPlugin:
             if self._run is None or not (report.hits or report.recorded or report.unused):
                 continue
             if (store := self._run.find_store(suites=test in self._suites)) is not None:
-                name = join_name(report.cassette, report.sample or 1)  # older proxies do not say it
+                name = format_sample_name(report.cassette, report.sample or 1)  # older proxies do not say it
                 yield f"{test}: look at its recording: {format_command(f'ui {quote_word(name)}', store)}"
 
     def _list_remarks(self) -> Iterator[str]:
@@ -302,7 +302,7 @@ def is_miss_in_text(miss: Miss, text: str) -> bool:
     return bool(miss.key) and miss.key[:SHOWN_KEY] in text
 
 
-def unquote_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
+def expand_quoted_misses(report: pytest.TestReport, missed: Sequence[Miss]) -> None:
     """Expand a miss that an SDK has quoted inside its one-line error."""
     for traceback, crash, _ in getattr(report.longrepr, "chain", ()):
         for lines in (entry.lines for entry in traceback.reprentries if hasattr(entry, "lines")):
@@ -325,13 +325,13 @@ def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
     """Return the misses so far; empty if the proxy does not answer."""
     with suppress(ControlError):
         report = session.report()
-        found = session.list_last_misses(report.misses) if report.misses else ()
+        found = session.list_newest_misses(report.misses) if report.misses else ()
         known = len(found) == report.misses  # else the proxy, which remembers the last ones, has forgotten some
         return [found[n] if known else Miss(0.0, session.name, text) for n, text in enumerate(report.miss_texts)]
     return ()
 
 
-def miss_sections(
+def build_miss_sections(
     session: SharedSession, missed: Sequence[Miss], shown: str = "", renew: str = ""
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its misses, except `shown` ones. `renew` is the command to record it."""

@@ -169,7 +169,7 @@ def build_scenario_rows(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = 
     return list(made.values())
 
 
-def merge_rows_by_test(
+def build_row_per_test(
     found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
 ) -> list[Mapping[str, Any]]:
     """Return one row for each case of a test in Python, ``tests/test_it.py::test_weather[rome]``, from its runs.
@@ -204,8 +204,8 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
     parts = [format_conversation(run) or "(nobody said anything)"]
     misses = run.finished.misses if run.finished else ()
-    untold = [miss for miss in misses if not _is_shown(miss, shown)]
-    if run.reason and not (misses and _is_shown(run.reason, shown)):
+    untold = [miss for miss in misses if not _is_already_shown(miss, shown)]
+    if run.reason and not (misses and _is_already_shown(run.reason, shown)):
         parts.append(f"why: {run.reason.splitlines()[0] if any(miss in run.reason for miss in misses) else run.reason}")
     wrong = [
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
@@ -220,7 +220,7 @@ def _build_run_section(run: Run, result: ScenarioResult | None, shown: str) -> t
     return title, "\n\n".join(parts)
 
 
-def _is_shown(text: str, shown: str) -> bool:
+def _is_already_shown(text: str, shown: str) -> bool:
     """Return whether a failed test already shows a text, line by line (pytest puts an ``E`` before each)."""
     return all(line.strip() in shown for line in text.splitlines())
 

@@ -18,7 +18,7 @@ import pytest
 
 from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Report
-from llmproxy.protocol import Mode, PlayScope
+from llmproxy.protocol import Mode, ReplayScope
 from llmproxy.pytest.options import MODE, TAKEN, build_rerun_command
 from llmproxy.pytest.shared_proxy import make_cassette_name
 from llmproxy.report.events import Event, ImmediateHandler, Started
@@ -145,10 +145,10 @@ class ScenarioRunPlugin(ImmediateHandler):
 
         All attempts belong to one test, and the passing one's recording counts; else the failed one would be replayed.
         """
-        again = any(each == mode and each.policy.plays is PlayScope.GOOD for each in Mode)
+        again = any(each == mode and each.policy.plays is ReplayScope.GOOD for each in Mode)
         return Mode.RECORD.value if again and test in self._retried else mode
 
-    def record_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
+    def record_test_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
         if passed:
             self._retried.discard(test)
         elif any(each is not None and each.recorded for each in reports):
@@ -159,7 +159,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, None, {}, False
-        self.again = build_rerun_command(item.config, item.nodeid, _build_rerun_option(item.config))
+        self.again = build_rerun_command(item.config, item.nodeid, _build_mode_option(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
         HOST.listener, HOST.place = self, self.choose_cassette
@@ -212,7 +212,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
         if report.when == "call":
-            self.record_attempt(item.nodeid, self._reports, passed=report.passed)
+            self.record_test_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
         if report.failed and self._run_tree is not None and not self._of_suite:
             from llmproxy.pytest.scenario_report import build_failure_sections
@@ -240,7 +240,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         }
 
 
-def _build_rerun_option(config: pytest.Config) -> str:
+def _build_mode_option(config: pytest.Config) -> str:
     """Return the option that replays a test's recordings: without one, its runs would call their models."""
     typed = None if MODE in TAKEN else config.getoption(MODE)
     if typed is None:

@@ -34,7 +34,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, WorkerProxyServer
-from llmproxy.server_store_path import find_store_server
+from llmproxy.server_store_path import find_server_of_copy
 from llmproxy.settings import load
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: 
 LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
-def choose_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
+def choose_test_live_channels(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
     """Return a test's live channels from options, else from the marker (not in CI), or None. Raises ValueError."""
     live = option or ("" if ci else marker.get("live") or "")
     if not live:
@@ -134,7 +134,7 @@ class SharedSession:
         """Texts of requests refused because they were never recorded."""
         return tuple(self.report().miss_texts)
 
-    def list_last_misses(self, count: int) -> Sequence[Miss]:
+    def list_newest_misses(self, count: int) -> Sequence[Miss]:
         """Return the last of its `misses` (at least one), with their keys."""
         return [each for each in self._control.misses(self.name) if not each.to_model][-count:]
 
@@ -237,7 +237,7 @@ class SharedProxy:
             sample=asked.sample, run_variables=run_variables, bind=asked.bind, faults=asked.faults, live=asked.live,
             patience=BUSY,
         )  # fmt: skip
-        self._set_placeholder_keys(opened.key_names if opened.asks_no_model else None)
+        self._set_placeholder_keys(opened.key_names if opened.needs_no_model_keys else None)
         if isinstance(self._proxy, ControllerProxy):
             self._proxy.announce_open_session(opened.name)
         return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
@@ -265,9 +265,9 @@ class SharedProxy:
                 self._files = (kept.store, CassetteDir(kept.cassette_dir, now=time.time))
         if not self._files or walk.mode not in OFFLINE or walk.closed is not None:
             return ""
-        from llmproxy.core.cassettes.folder import describe_unfiled
+        from llmproxy.core.cassettes.folder import describe_unfiled_hits
 
-        return describe_unfiled(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
+        return describe_unfiled_hits(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
 
     def finish_test(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
@@ -372,7 +372,7 @@ class SuiteResources:
     def _proxy_options(self, env: Mapping[str, str]) -> list[str]:
         """Return the start options of the proxy, like `llmproxy test`, unless the project sets others."""
         known = load({}, env, self.root)
-        on_server = find_store_server(known.settings.store) is not None
+        on_server = find_server_of_copy(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE or self.update == Update.CHANGED
         words += ["--allow-live"] if live else []
@@ -391,7 +391,7 @@ class SuiteResources:
     def find_store_and_folder(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
-        if read_proxy_url(env) or find_store_server(known.settings.store) is not None:
+        if read_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
@@ -500,7 +500,7 @@ class PluginRun:
             raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
         mode = self.choose_mode(str(given.pop("mode", None) or ""))
         cassette = str(given.pop("cassette", None) or make_cassette_name(item.nodeid))
-        live = choose_live_channels(
+        live = choose_test_live_channels(
             {name: given.pop(name) for name in LIVE_MEMBERS if name in given},
             str(getattr(self.config.known_args_namespace, "llmproxy_live", None) or ""),
             ci=in_ci(os.environ),

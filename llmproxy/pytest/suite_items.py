@@ -36,8 +36,8 @@ from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.rejudge import read_report
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import unfiled_cassettes
-from llmproxy.suite.run.verdicts import build_row, list_axes
+from llmproxy.suite.run.runner import describe_unfiled_recordings
+from llmproxy.suite.run.verdicts import build_row, get_matrix_position
 from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
@@ -152,11 +152,16 @@ class SuiteItem(pytest.Item):
         run_context.handlers = [scenarios]
         mode = scenarios.choose_retry_mode(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
-        turn: AbstractContextManager[None] = bench.lock() if run_context.list_entities(self.case) else nullcontext()
+        turn: AbstractContextManager[None] = (
+            bench.lock() if run_context.list_case_entities(self.case) else nullcontext()
+        )
         with bench.restored_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
-        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | list_axes(self.case)
-        unfiled, first = unfiled_cassettes(run_context.files, ran), next((each.wire for each in ran if each.wire), None)
+        made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_position(self.case)
+        unfiled, first = (
+            describe_unfiled_recordings(run_context.files, ran),
+            next((each.wire for each in ran if each.wire), None),
+        )
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
         events = scenarios.collect_suite_case_result(made, [each.wire for each in ran])

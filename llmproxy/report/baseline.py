@@ -55,11 +55,11 @@ class BaselineReport(ImmediateHandler):
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Completed):
-            for line in [*format_rows_comparison(self._rows, event.scenarios), *_format_not_run(self._left)]:
+            for line in [*format_rows_comparison(self._rows, event.scenarios), *_format_not_run_count(self._left)]:
                 self._write(line + "\n")
 
 
-def compare_with_baseline(
+def format_baseline_comparison(
     before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: Path, flag: str
 ) -> list[str]:
     """Return lines about a test, scenarios known at its end, missing ones counted. Raises SettingsError."""
@@ -67,10 +67,10 @@ def compare_with_baseline(
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_describe_suite_mismatch(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*format_rows_comparison(known, now), *_format_not_run(len(before) - len(known))]
+    return [*format_rows_comparison(known, now), *_format_not_run_count(len(before) - len(known))]
 
 
-def _format_not_run(number: int) -> list[str]:
+def _format_not_run_count(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 
@@ -90,14 +90,14 @@ def _describe_change(name: str, old: Mapping[str, Any] | None, new: Mapping[str,
         return "new", f"{name}: {_describe_row(new or {})}"
     if new is None:
         return "missing", f"{name}: was {_describe_row(old)}"
-    order = rank_row_badness(new) - rank_row_badness(old)
+    order = compute_row_badness(new) - compute_row_badness(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _intervals_overlap(old, new) else ""
     return ("worse" if order > 0 else "better", f"{name}: {_describe_row(old)} -> {_describe_row(new)}{chance}")
 
 
-def rank_row_badness(row: Mapping[str, Any]) -> float:
+def compute_row_badness(row: Mapping[str, Any]) -> float:
     """Return the badness of a row: by its rate, else its status; incompletely judged rates do not count."""
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
-from llmproxy.amounts import sum_known
+from llmproxy.amounts import sum_if_all_known
 
 
 class Status(StrEnum):
@@ -77,11 +77,11 @@ class PartyUse:
         """Add up; what one of them does not know, the sum does not know. One without calls adds nothing."""
         if not (self.calls and other.calls):
             return self if self.calls else other
-        cost = sum_known(None if each.cost_usd is None else Decimal(each.cost_usd) for each in (self, other))
+        cost = sum_if_all_known(None if each.cost_usd is None else Decimal(each.cost_usd) for each in (self, other))
         return PartyUse(
             calls=self.calls + other.calls,
-            input_tokens=sum_known((self.input_tokens, other.input_tokens)),
-            output_tokens=sum_known((self.output_tokens, other.output_tokens)),
+            input_tokens=sum_if_all_known((self.input_tokens, other.input_tokens)),
+            output_tokens=sum_if_all_known((self.output_tokens, other.output_tokens)),
             cost_usd=None if cost is None else format(cost, "f"),
         )
 

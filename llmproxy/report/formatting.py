@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from llmproxy.amounts import dollars, format_count, name_some, sum_known
+from llmproxy.amounts import dollars, format_count, name_some, sum_if_all_known
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Completed, Finished, Message, PartyUse
 from llmproxy.report.run_tree import Run
@@ -89,7 +89,7 @@ def format_conversation(run: Run) -> str:
     return "\n".join(lines)
 
 
-def describe_replay(finished: Finished) -> str:
+def describe_replayed_answers(finished: Finished) -> str:
     """Describe a replayed run: bound answers, their variables, and answers assigned in order of arrival."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
     carried = f"{finished.carried:,} carried under {name_some(finished.carried_names)}" if finished.carried else ""
@@ -98,10 +98,10 @@ def describe_replay(finished: Finished) -> str:
     return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, carried, stale, dealt)))
 
 
-def list_run_facts(finished: Finished) -> list[str]:
+def format_run_facts(finished: Finished) -> list[str]:
     agent = finished.usage.get("agent", PartyUse())
-    tokens = sum_known((agent.input_tokens, agent.output_tokens))
-    facts = "" if tokens is None else f"{tokens:,} tokens", describe_replay(finished)
+    tokens = sum_if_all_known((agent.input_tokens, agent.output_tokens))
+    facts = "" if tokens is None else f"{tokens:,} tokens", describe_replayed_answers(finished)
     return [*filter(None, facts), *finished.labels]
 
 

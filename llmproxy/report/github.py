@@ -41,24 +41,24 @@ class GitHubAnnotator:
             else:
                 self._annotate_run(run)
         elif isinstance(event, Completed):
-            self._annotate_deferred_runs()
+            self._annotate_repeated_runs()
             if (why := explain_bad_test_end(event)) and not self._marked:
                 self._write(_format_annotation("the test as a whole", why, self._root) + "\n")
 
-    def _annotate_deferred_runs(self) -> None:
+    def _annotate_repeated_runs(self) -> None:
         passed = {id(run) for each in self._run_tree.scenarios() if each.status is Status.PASSED for run in each.runs}
         for run in self._waiting:
             self._annotate_run(run, "warning" if id(run) in passed else "error")
         self._waiting = []
 
     def _annotate_run(self, run: Run, level: str = "error") -> None:
-        for line in build_workflow_commands(run, self._root, level):
+        for line in build_run_annotations(run, self._root, level):
             self._marked = self._marked or level == "error"
             self._write(line + "\n")
 
     def close(self) -> None:
         """Write the summary, and pending annotations. Raises OSError."""
-        self._annotate_deferred_runs()
+        self._annotate_repeated_runs()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
                 out.write(format_summary_table(self._run_tree))
@@ -73,7 +73,7 @@ def make_annotator(path: Path | None) -> GitHubAnnotator:
     return GitHubAnnotator(sys.stdout.write, path or (Path(summary) if summary else None), Path(root) if root else None)
 
 
-def build_workflow_commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
+def build_run_annotations(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
     """Return a run's workflow commands, none if it passed; `root` is the checkout, `level` the severity."""
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []

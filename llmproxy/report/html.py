@@ -24,7 +24,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Message, Status, Verdict
 from llmproxy.report.formatting import (
     describe_assertion,
-    describe_replay,
+    describe_replayed_answers,
     describe_usage,
     format_content,
     format_tool_calls,
@@ -48,13 +48,13 @@ def collect_recordings_and_trend(run_tree: RunTree, store: Path | None, most: in
     if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
-        found, names = _embed_recordings(run_tree, store, most), {each.id for each in run_tree.scenarios()}
+        found, names = _collect_recordings(run_tree, store, most), {each.id for each in run_tree.scenarios()}
         return found | {"trend": tests_to_page_columns(read_recent_tests(Path(f"{store}.state.db")), names)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
 
-def _embed_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
+def _collect_recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
     with FileStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
         ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
@@ -131,7 +131,9 @@ def _format_run_text(run: Run) -> Iterator[str]:
     done = run.finished
     yield from filter(None, [run.reason])
     if done is not None:
-        yield " · ".join(filter(None, [format_seconds(done.total_seconds), describe_replay(done), *done.labels]))
+        yield " · ".join(
+            filter(None, [format_seconds(done.total_seconds), describe_replayed_answers(done), *done.labels])
+        )
     for criterion in run.criteria:
         yield f"[{criterion.status}] {criterion.text}"
         yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])

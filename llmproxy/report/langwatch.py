@@ -312,7 +312,9 @@ class ScenarioEventBus:
     def subscribe_to_events(self, event_stream: Any) -> None:
         """Subscribe to a stream of ours, or a subject of Rx, once, if there is an endpoint."""
         if self._subscription is None and getattr(self._reporter, "active", True):
-            self._subscription = event_stream.subscribe(self._queue_event, self._log_stream_error, self._mark_completed)
+            self._subscription = event_stream.subscribe(
+                self._queue_event, self._log_stream_error, self._mark_stream_completed
+            )
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted or given up; at most `patience` seconds."""
@@ -341,7 +343,7 @@ class ScenarioEventBus:
     def _log_stream_error(self, error: Exception) -> None:
         _log.error("error in event stream: %s", error)
 
-    def _mark_completed(self) -> None:
+    def _mark_stream_completed(self) -> None:
         self._completed = True
 
     def _post_queued(self) -> None:

@@ -109,7 +109,7 @@ def _scenario_to_live_json(scenario: ScenarioRuns, *, running: bool) -> dict[str
     return tree
 
 
-def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+def make_report_query_handler(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
     """Return the viewer's handler for a report, a document or one in lines; `state` has past tests.
 
     Raises, when called:
@@ -119,7 +119,7 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), read_int(query, "after", 0, 1 << 53)
-        found = read_report_document(report, known) if report.suffix == ".json" else followed.read_state(known, after)
+        found = read_finished_report(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
         names = {str(each["id"]) for each in found["scenarios"]}
@@ -128,7 +128,7 @@ def make_report_reader(report: Path, state: Path) -> Callable[[Mapping[str, str]
     return read_state
 
 
-def read_report_document(path: Path, known: str = "") -> dict[str, Any]:
+def read_finished_report(path: Path, known: str = "") -> dict[str, Any]:
     """Return a JSON report in the form of a followed one; only its name if it is the `known` one. Raises
     SettingsError.
     """

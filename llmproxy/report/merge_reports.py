@@ -82,7 +82,9 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
     try:
         lines = read_bounded_text(path).splitlines() if kind == "jsonl" else ()
         for tree in (
-            map(json.loads, lines) if kind == "jsonl" else _split_into_events(json.loads(read_bounded_bytes(path)))
+            map(json.loads, lines)
+            if kind == "jsonl"
+            else _split_document_into_events(json.loads(read_bounded_bytes(path)))
         ):
             run_tree.add_event(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -103,7 +105,7 @@ def read_shard_report(path: Path, kind: str) -> ShardReport:
     return ShardReport(path, run_tree, run_tree.selected.shard)
 
 
-def _split_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:
+def _split_document_into_events(tree: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the events from which `json_report.to_document` made a document."""
     if tree["format"] != FORMAT:
         raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from llmproxy.advice import format_command
 from llmproxy.amounts import dollars, format_count
-from llmproxy.core.providers.provider_table import format_example_urls
+from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use, describe_hits, describe_stubs
 from llmproxy.report.request_line import describe_request_handling, escape, format_head_line, format_request_line, paint
@@ -113,7 +113,7 @@ class Console:
         calls, self._waiting = self._waiting, []
         if self._gone:
             return
-        text = "".join(f"{text}\n" for text in (*self._format_calls(calls), *lines))
+        text = "".join(f"{text}\n" for text in (*self._format_call_lines(calls), *lines))
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -121,7 +121,7 @@ class Console:
         except (OSError, ValueError):  # the reader left, or the stream was closed
             self._gone = True
 
-    def _format_calls(self, calls: Iterable[Call]) -> Iterator[str]:
+    def _format_call_lines(self, calls: Iterable[Call]) -> Iterator[str]:
         room = self._room()
         for call in calls:
             # Heads stand above the first line; on a terminal they scroll away, so again and again.
@@ -136,7 +136,7 @@ class Console:
 def format_start_lines(info: ProxyStarted) -> list[str]:
     what = f"llmproxy: {info.url}  mode {info.mode}  store {escape(info.store)}  cassette {escape(info.cassette)}"
     upstreams = [f"  upstream {name} = {escape(url)} ({escape(str(source))})" for name, url, source in info.upstreams]
-    lines = [what, *upstreams, f"  export {format_example_urls(info.url)}"]
+    lines = [what, *upstreams, f"  export {format_base_url_assignments(info.url)}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {escape(info.ca, None)}")
         proxied = dict.fromkeys(PROXIES, info.url) | {NODE_PROXY: "1"}

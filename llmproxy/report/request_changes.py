@@ -1,6 +1,6 @@
 """Summary of changed requests over all calls and cassettes of a suite, with their effects and costs.
 
-    trials of cassettes (`core.sessions.change_trials`) -> `summarize_trials` -> lines, JSON, a table for a pull request
+    trials of cassettes (`core.sessions.trial_results`) -> `summarize_trials` -> lines, JSON, a table for a pull request
 
 An unknown price is reported as such, never counted as 0. Recording again costs at least the changed calls, and at most
 these and all later calls of their recordings: a new answer may change the program's course.
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import dollars, duration, format_count, name_some
 from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lookup_key
-from llmproxy.core.changes.change import Author, Change, ChangeOrigin, NotCarried, UnrecordedTrialCall, shorten
+from llmproxy.core.changes.change import Author, Change, ChangeSource, RefusalReason, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.change_trials import ChangeTrial, read_trials
+from llmproxy.core.sessions.trial_results import SampleTrialResult, read_trials
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import list_unused_by_accepted_change, read_accepted_changes
+from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.server_store_path import store_exists
 from llmproxy.settings import shown_path
@@ -166,7 +166,7 @@ def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
     if trials and store_exists(store):
         with open_store(store, writable=False, now=time.time) as database:
             for trial in trials:
-                gone = list_unused_by_accepted_change(database, trial.cassette)
+                gone = list_key_digests_allowed_unused(database, trial.cassette)
                 found = sorted(database.list_summaries(*trial.cassette_and_sample), key=lambda row: row.started_at)
                 rows[trial.cassette_and_sample] = {
                     row.id: row for row in found if digest_lookup_key(row.key) not in gone
@@ -174,7 +174,7 @@ def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
     return summarize_trials(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
 
 
-Recordings = Callable[[ChangeTrial], Mapping[int, RowSummary]]
+Recordings = Callable[[SampleTrialResult], Mapping[int, RowSummary]]
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
@@ -196,7 +196,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def summarize_trials(trials: Iterable[ChangeTrial], recordings: Recordings) -> ChangeSummary:
+def summarize_trials(trials: Iterable[SampleTrialResult], recordings: Recordings) -> ChangeSummary:
     """Combine the results of trials."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
@@ -232,12 +232,12 @@ def summarize_trials(trials: Iterable[ChangeTrial], recordings: Recordings) -> C
     return ChangeSummary(ordered, list(refused.values()), counts, bill)
 
 
-_MISSING = frozenset({NotCarried.NO_PLACE, NotCarried.NOT_LOOKED_AT})
+_MISSING = frozenset({RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT})
 """Reasons of unchanged calls that are new, or follow a refused one: nothing more is known of them."""
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed_calls(trial: ChangeTrial, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: SampleTrialResult, recordings: Recordings) -> Iterator[Change]:
     """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return
@@ -249,7 +249,7 @@ def _find_removed_calls(trial: ChangeTrial, recordings: Recordings) -> Iterator[
             own = (each for each in clients if not asks or row.client.startswith(f"{each.name} "))
             said = f'"{shorten(row.last_user_text)}"' if row.last_user_text else ""
             what = " ".join(filter(None, (row.operation if asks else f"{row.method} {row.target}", row.model, said)))
-            yield build_call_removal(what, row.key, next(own, ChangeOrigin(Author.PROMPT)))
+            yield build_call_removal(what, row.key, next(own, ChangeSource(Author.PROMPT)))
 
 
 def _estimate_rerecord_cost(changed: Sequence[UnrecordedTrialCall], rows: Mapping[int, RowSummary]) -> RerecordCost:

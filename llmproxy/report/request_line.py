@@ -124,7 +124,7 @@ _format_clock = lru_cache(4)(format_clock)
 
 def format_head_line(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
-    head = "  ".join([*_lay_out_columns(texts, room), "recording, session", "prompt -> answer"])
+    head = "  ".join([*_format_columns(texts, room), "recording, session", "prompt -> answer"])
     return head if room is None else clip_cells(head, room)
 
 
@@ -135,14 +135,14 @@ def format_request_line(
 
     `zone` is the machine's own by default, `room` the terminal's width, None for a pipe.
     """
-    before, after = _format_line_parts(call.fields_without_timing, colour, room)
+    before, after = _format_around_duration(call.fields_without_timing, colour, room)
     took = duration(call.ms)
     took = pad_cells(took if room is None else clip_cells(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
 @lru_cache(_REMEMBERED)
-def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001 - key
+def _format_around_duration(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001
     """Return the parts of a line between time and duration, and after that, for calls that differ only in these."""
     call = Call(*alike)
     replayed = call.decision is Decision.REPLAY
@@ -159,7 +159,7 @@ def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -
         "took": "",
         "tokens": format_tokens_in_out(call.input, call.output),
     }
-    columns = list(_lay_out_columns(cells, room))
+    columns = list(_format_columns(cells, room))
     left = None if room is None else room - count_cells("  ".join(columns))
     extras = [*_list_trailing_details(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
@@ -170,7 +170,7 @@ def _format_line_parts(alike: tuple[Any, ...], colour: bool, room: int | None) -
     return "  ".join(columns[1:at]), "".join(f"  {each}" for each in behind).rstrip()
 
 
-def _lay_out_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
+def _format_columns(cells: dict[str, str], room: int | None) -> Iterator[str]:
     for column in _COLUMNS:
         if not column.is_shown(room):
             continue

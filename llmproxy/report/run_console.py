@@ -19,7 +19,7 @@ from typing import TextIO
 from llmproxy.amounts import format_count, format_seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.formatting import format_content, list_run_facts, show_value
+from llmproxy.report.formatting import format_content, format_run_facts, show_value
 from llmproxy.report.run_tree import Run
 from llmproxy.report.scenario_rows import format_case_table
 
@@ -157,7 +157,7 @@ class SuiteConsole:
         if event.unrecorded:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
-        about = ", ".join(filter(None, [format_seconds(event.total_seconds), *list_run_facts(event)]))
+        about = ", ".join(filter(None, [format_seconds(event.total_seconds), *format_run_facts(event)]))
         # A case without a name of its own has its id as name.
         named = start.name.replace(" [", "[") not in ("", start.scenario)
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")

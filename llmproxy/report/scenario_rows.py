@@ -19,7 +19,7 @@ from decimal import Decimal
 from math import sqrt
 from typing import Any
 
-from llmproxy.amounts import align_rows, dollars, duration, format_count, mean_known
+from llmproxy.amounts import align_rows, dollars, duration, format_count, mean_if_all_known
 from llmproxy.report.events import Status
 from llmproxy.report.run_tree import is_decimal, matches_annotation
 
@@ -83,7 +83,7 @@ def build_row(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None
     counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
     bad = next((status for status in statuses if status not in ("passed", "skipped")), None)
     interval = wilson(passed, counted)
-    cost = mean_known([_read_cost(run) for run in runs])
+    cost = mean_if_all_known([_read_cost(run) for run in runs])
     return {
         "scenario": name,
         "status": "passed" if (not bad if good is None else good) else bad or "failed",
@@ -139,14 +139,15 @@ def _format_axis_lines(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[s
         return []  # one axis alone: the cells say it all
     cells = []
     for (name, value), rows in found.items():
-        passed = f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_pass_interval(rows)}"
+        good = sum(row.get("status") in _GOOD for row in rows)
+        passed = f"{good} of {len(rows)} cells passed{_format_pass_interval(rows)}"
         costs, latencies = [_read_cost(row) for row in rows], [row.get("latency_ms") for row in rows]
-        means = {"cost_usd": mean_known(costs), "latency_ms": mean_known(latencies)}
+        means = {"cost_usd": mean_if_all_known(costs), "latency_ms": mean_if_all_known(latencies)}
         cells.append([f"  {name}={value[:_WORD]}", passed, _format_cost(means), _format_latency(means)])
     return align_rows(cells)
 
 
-def _pass_interval(rows: Sequence[Mapping[str, Any]]) -> str:
+def _format_pass_interval(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the interval of the share of passed cells; empty for fewer than two."""
     counted = [row.get("status") == Status.PASSED.value for row in rows if row.get("status") in _COUNTED]
     interval = wilson(sum(counted), len(counted)) if len(counted) > 1 else None

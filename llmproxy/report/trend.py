@@ -20,7 +20,7 @@ from typing import Any
 from llmproxy.amounts import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
-from llmproxy.report.baseline import rank_row_badness
+from llmproxy.report.baseline import compute_row_badness
 from llmproxy.report.events import Completed, Event, ImmediateHandler, Selected
 from llmproxy.report.run_tree import LATEST, matches_annotation
 from llmproxy.report.scenario_rows import validate_row
@@ -165,7 +165,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     """Return a scenario's urgency, its name, and the change between the last two tests that ran it."""
     rows = [test.rows[name] for test in tests if name in test.rows]
     last, before = rows[-1], rows[-2] if len(rows) > 1 else None
-    step = 0 if before is None else rank_row_badness(last) - rank_row_badness(before)
+    step = 0 if before is None else compute_row_badness(last) - compute_row_badness(before)
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word]

@@ -229,7 +229,7 @@ class CacheSlot:
         return MissError(f"{what} {nearest}", hint=f"{MODE}=auto lets it be called, and keeps the answer.")
 
     @contextmanager
-    def wait_for_maker(self) -> Iterator[Future[None] | None]:
+    def claim_or_find_maker(self) -> Iterator[Future[None] | None]:
         """Yield the call to wait for before reading the file; None: none, and others wait until the block ends."""
         flight = os.getpid(), str(self.store.path), self.key
         ours: Future[None] = Future()
@@ -255,7 +255,7 @@ async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> An
 
     Raises MissError: the mode is ``replay`` and nothing is stored.
     """
-    with slot.wait_for_maker() as maker:
+    with slot.claim_or_find_maker() as maker:
         if maker is not None:
             await asyncio.wrap_future(maker)
         if found := slot.restore(await asyncio.to_thread(slot.find)):
@@ -269,7 +269,7 @@ async def get_or_make(slot: CacheSlot, make: Callable[[], Awaitable[Any]]) -> An
 
 def get_or_make_sync(slot: CacheSlot, make: Callable[[], Any]) -> Any:
     """Like `get_or_make`, without an event loop."""
-    with slot.wait_for_maker() as maker:
+    with slot.claim_or_find_maker() as maker:
         if maker is not None:
             maker.result()
         if found := slot.restore(slot.find()):

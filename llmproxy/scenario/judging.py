@@ -196,12 +196,12 @@ class Question:
             return await self._get_ruling_with_retry(model, party, session, said, None)
         way = _AnswerForcing.REQUIRED
         for _ in range(self.steps):
-            way, answer = await self._ask_model(model, party, session, said, way)
+            way, answer = await self._ask_with_fallback_form(model, party, session, said, way)
             call = answer.tool_calls[0] if answer.tool_calls else None
             if call is None or call.name not in {EXPAND, GREP}:
                 return await self._get_ruling_with_retry(model, party, session, said, (way, answer))
             found = self.look.answer_tool_call(call.name, call.arguments)
-            said += [{"role": "assistant", "content": _quote_answer(answer)}, {"role": "user", "content": found}]
+            said += [{"role": "assistant", "content": _format_answer_text(answer)}, {"role": "user", "content": found}]
         decides = replace(self, forced=True, steps=0)
         return await decides._get_ruling_with_retry(model, party, session, said, None)  # noqa: SLF001 (its own kind)
 
@@ -217,14 +217,14 @@ class Question:
         way = _AnswerForcing.PINNED if self.forced and not self.steps else _AnswerForcing.REQUIRED
         unusable: _Unusable | None = None
         for _ in range(2):
-            way, answer = first or await self._ask_model(model, party, session, said, way)
+            way, answer = first or await self._ask_with_fallback_form(model, party, session, said, way)
             first = None
             try:
                 return self._read_ruling(answer)
             except _Unusable as error:
                 unusable = error
             repair = prompt("judge_repair", problem=unusable.problem, instruction=self.instruction_prompt)
-            said += [{"role": "assistant", "content": _quote_answer(answer)}, {"role": "user", "content": repair}]
+            said += [{"role": "assistant", "content": _format_answer_text(answer)}, {"role": "user", "content": repair}]
         assert unusable is not None  # noqa: S101 - the loop runs
         if unusable.partial is not None:
             return unusable.partial
@@ -250,14 +250,18 @@ class Question:
             }
         )
 
-    async def _ask_model(
+    async def _ask_with_fallback_form(
         self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AnswerForcing
     ) -> tuple[_AnswerForcing, Answer]:
         """Request an answer in this form, or in the first fallback that the model accepts."""
         while True:
             try:
                 return way, await complete(
-                    model=model, party=party, session=session, messages=self._messages(said, way), **self._ask_args(way)
+                    model=model,
+                    party=party,
+                    session=session,
+                    messages=self._messages(said, way),
+                    **self._build_answer_form_arguments(way),
                 )
             except ToolChoiceRefused:
                 if way is _AnswerForcing.PLAIN:
@@ -273,7 +277,7 @@ class Question:
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
-    def _ask_args(self, way: _AnswerForcing) -> dict[str, Any]:
+    def _build_answer_form_arguments(self, way: _AnswerForcing) -> dict[str, Any]:
         if way is _AnswerForcing.PLAIN:
             return {}
         if way is _AnswerForcing.SCHEMA:
@@ -295,14 +299,14 @@ class Question:
             first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
-                raise _Unusable(problem, f"{problem}: {_shorten(_quote_answer(answer))!r}")
+                raise _Unusable(problem, f"{problem}: {_shorten(_format_answer_text(answer))!r}")
             return self._parse_ruling(*first)
         found = _OBJECT.search(answer.text)
         given = _load_json_or_none(found[0]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
             return self._parse_ruling(str(given.get("decision") or FINISH), given)
         said = f"tool calls not found: {_shorten(answer.text)!r}"
-        raise _Unusable(f"it calls no tool; call {self._verdict_tools()}", said)
+        raise _Unusable(f"it calls no tool; call {self._format_verdict_tool_names()}", said)
 
     def _parse_ruling(self, name: str, given: object) -> Ruling:
         if name == CONTINUE:
@@ -310,7 +314,7 @@ class Question:
                 problem = "the conversation is over and cannot go on"
                 raise _Unusable(problem, problem, Ruling(goes_on=True))
             return Ruling(goes_on=True)
-        tools = self._verdict_tools()
+        tools = self._format_verdict_tool_names()
         if name in {EXPAND, GREP} and self.look is not None:
             raise _Unusable(f"nothing more can be looked up; call {tools}", "it only looks things up")
         if name != FINISH:
@@ -332,7 +336,7 @@ class Question:
             raise _Unusable("; ".join(problems), "; ".join(problems), ruling)
         return ruling
 
-    def _verdict_tools(self) -> str:
+    def _format_verdict_tool_names(self) -> str:
         return FINISH if self.forced else f"{CONTINUE} or {FINISH}"
 
 
@@ -366,7 +370,7 @@ def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _quote_answer(answer: Answer) -> str:
+def _format_answer_text(answer: Answer) -> str:
     """Return an answer as text, for the retry."""
     calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"

@@ -72,7 +72,7 @@ def format_entries(
     return found
 
 
-def drop_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
+def format_as_seen(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
     """Return a conversation as its user sees it: texts, or with `show` tool calls in brackets."""
     found: list[Message] = []
     names: dict[str, str] = {}

@@ -418,7 +418,7 @@ class RedTeamAgent(AgentAdapter):
         raw = await self._ask_model(self.config, messages, input, "attacks")
         made = self.strategy.parse_attacker_output(raw)
         attack.said.append({"role": "assistant", "content": raw})
-        text, disguise = self._encode_message(made.reply, input.thread_id, attack.turn)
+        text, disguise = self._maybe_encode_message(made.reply, input.thread_id, attack.turn)
         if disguise:
             attack.said.append({"role": "user", "content": f"(Your message was sent in a disguise: {disguise}.)"})
         notes += [f"sent as {disguise}"] if disguise else []
@@ -455,7 +455,7 @@ class RedTeamAgent(AgentAdapter):
         known = f"last answer {score} of {BEST}: {hint}"
         return ["last answer without a score: the scorer gave none" if score is None else known]
 
-    def _encode_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
+    def _maybe_encode_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
         """Return a message as sent, and its disguise: deterministic by thread and turn, so that it replays."""
         rng = random.Random(f"{thread} {turn}")  # noqa: S311 - no secret
         if looks_encoded(text) or rng.random() >= self.injection_probability:

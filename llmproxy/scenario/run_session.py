@@ -31,7 +31,13 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER, SHOWN_KEY
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import PartyUse
-from llmproxy.scenario.turn_taking import bind_service, env_sessions, env_without_turn, pid_session, process_turn
+from llmproxy.scenario.turn_taking import (
+    bind_service,
+    env_without_turn,
+    list_base_url_sessions,
+    process_session_name,
+    process_turn,
+)
 from llmproxy.scenario.types import LLM, AgentRole
 
 # -- work that an interruption does not leave half done
@@ -58,7 +64,7 @@ async def finish_in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs:
     return await wait_despite_cancel(asyncio.to_thread(act, *args, **kwargs))
 
 
-async def run_parallel[T](work: Sequence[Any], limit: int) -> list[T]:
+async def gather_with_limit[T](work: Sequence[Any], limit: int) -> list[T]:
     """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
     gate = asyncio.Semaphore(limit)
 
@@ -101,7 +107,7 @@ class RunSession:
         self.mode = opened.mode
         self.opened = opened
         """Its report when it was opened: `unused` shows whether anything is recorded."""
-        self.llm = LLM(self.proxy, self.name, replay=opened.asks_no_model, key_names=opened.key_names)
+        self.llm = LLM(self.proxy, self.name, replay=opened.needs_no_model_keys, key_names=opened.key_names)
         self._llms = {AGENT: self.llm}
         self.interrupted = False
         """Whether the run was interrupted, so that mode `once` records it again."""
@@ -161,7 +167,7 @@ class RunSession:
 
     async def set_unattributed_baseline(self) -> None:
         """Store the number of calls that arrived before."""
-        watched = env_sessions(env_without_turn(), self.proxy) or (pid_session(),)
+        watched = list_base_url_sessions(env_without_turn(), self.proxy) or (process_session_name(),)
         self._watched = {*watched, HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
@@ -175,10 +181,10 @@ class RunSession:
         """Return access to models for an adapter of this role: with any client, its calls are its party's."""
         party = role.value.lower()
         if party not in self._llms:
-            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party_name, party)))
+            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party_session, party)))
         return self._llms[party]
 
-    def _bind_party_name(self, party: str) -> str:
+    def _bind_party_session(self, party: str) -> str:
         """Bind a name for the calls of `party` until the session is closed. Raises ControlError."""
         name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
         self.control.bind_session_name(name, self.name, party)
@@ -228,7 +234,7 @@ class RunSession:
         count = sum(call.miss for call in await self.calls(after))
         return tuple(report.miss_texts[-count:]) if count else ()
 
-    async def find_miss(self, text: str) -> Miss | None:
+    async def find_miss_by_text(self, text: str) -> Miss | None:
         """Return the proxy's data of the miss with this text; None if it is no longer kept."""
         found = await asyncio.to_thread(self.control.misses, self.name)
         return next((miss for miss in reversed(found) if miss.key and miss.key[:SHOWN_KEY] in text), None)
@@ -267,7 +273,7 @@ class RunSession:
                     found += (await asyncio.to_thread(self.control.calls, name, 0))[-new:]
         return found
 
-    async def exclude_step_calls(self, since: int) -> None:
+    async def exclude_step_calls_from_unattributed(self, since: int) -> None:
         """Exclude calls after number `since`: a step of the script made them, in its test's session."""
         if HOST.session in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.session] = self._before.get(HOST.session, 0) + more
@@ -319,7 +325,7 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
 # -- which proxy -------------------------------------------------------------------------------------------------------
 
 
-class _OwnProxy:
+class _ProcessProxy:
     """The process's proxy for ``proxy=True``, stopped at exit."""
 
     def __init__(self) -> None:
@@ -343,7 +349,7 @@ class _OwnProxy:
             self._open.close()
 
 
-_OWN = _OwnProxy()
+_OWN = _ProcessProxy()
 
 
 def choose_proxy(

@@ -12,8 +12,8 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, render_message
-from llmproxy.scenario.values.run_ids_and_options import RunningScenario
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches, find_misreadings
+from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol
+from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_altered_results, find_call_mismatches
 
 
 class ScenarioState(BaseModel):
@@ -28,17 +28,17 @@ class ScenarioState(BaseModel):
     current_turn: int
     """Turns count from 0."""
     config: ScenarioConfig
-    _executor: RunningScenario | None = PrivateAttr(default=None)
+    _executor: ExecutorProtocol | None = PrivateAttr(default=None)
     _message_turns: dict[int, int] = PrivateAttr(default_factory=dict)
     """The turn of each message, by identity."""
 
-    def bind(self, executor: RunningScenario) -> Self:
+    def bind(self, executor: ExecutorProtocol) -> Self:
         """Attach the state to a run; returns the state itself."""
         self._executor = executor
         return self
 
     @property
-    def executor(self) -> RunningScenario:
+    def executor(self) -> ExecutorProtocol:
         """The executor of this scenario. Raises ValueError for an unattached state."""
         if self._executor is None:
             raise ValueError("this ScenarioState belongs to no running scenario.")
@@ -104,19 +104,21 @@ class ScenarioState(BaseModel):
 
     def server_differences(self) -> list[str]:
         """Return differences between received and requested calls. Raises MachineError: unknown."""
-        return self._find_differences(find_mismatches, "whether servers got what models asked for")
+        return self._find_differences(find_call_mismatches, "whether servers got what models asked for")
 
     def misread_results(self) -> list[str]:
         """Return results that models read differently, except agents' additions. Raises MachineError."""
-        return self._find_differences(find_misreadings, "whether models read what servers returned")
+        return self._find_differences(find_altered_results, "whether models read what servers returned")
 
-    def _find_differences(self, find: Callable[[Sequence[ToolUse], ServedTools], list[str]], what: str) -> list[str]:
+    def _find_differences(
+        self, find: Callable[[Sequence[ToolUse], ServedToolCalls], list[str]], what: str
+    ) -> list[str]:
         found = self._require_complete_served(what)
         executor = self.executor
         self._require_seen(executor, what)
         return find(executor.wire_calls or (), found)
 
-    def _require_complete_served(self, what: str) -> ServedTools:
+    def _require_complete_served(self, what: str) -> ServedToolCalls:
         found = None if self._executor is None else self._executor.wire_served
         why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown_reason
         if found is None or why:
@@ -130,7 +132,7 @@ class ScenarioState(BaseModel):
     @property
     def turns(self) -> list[Turn]:
         """Messages and calls by turn; one entry for each turn with messages."""
-        numbers = self._list_message_turns()
+        numbers = self._list_turn_numbers()
         calls = self._all_calls()
         return [
             Turn(
@@ -144,14 +146,14 @@ class ScenarioState(BaseModel):
     def record_message_turn(self, message: Message) -> None:
         self._message_turns[id(message)] = self.current_turn
 
-    def _list_message_turns(self) -> list[int]:
+    def _list_turn_numbers(self) -> list[int]:
         found: list[int] = []
         for message in self.messages:
             found.append(self._message_turns.get(id(message), found[-1] if found else 0))
         return found
 
     def _all_calls(self) -> list[ToolCall]:
-        numbers = self._list_message_turns()
+        numbers = self._list_turn_numbers()
         places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
         wire = getattr(self._executor, "wire_by_message", None)
         return merge_calls(self.messages, [places[number] for number in numbers], wire)
@@ -174,7 +176,7 @@ class ScenarioState(BaseModel):
             self._require_seen(self._executor, f"whether {tool_name!r} was called")
         return None
 
-    def _require_seen(self, executor: RunningScenario, what: str) -> None:
+    def _require_seen(self, executor: ExecutorProtocol, what: str) -> None:
         """Raise MachineError if calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.run_ids_and_options import RunningScenario, context_scenario
+from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol, context_scenario
 
 type Callback = Callable[[ScenarioState], Any]
 """Called with the state, sync or async."""
@@ -25,7 +25,7 @@ class Step:
     __slots__ = ("_verb", "kind", "said")
 
     def __init__(
-        self, kind: str, verb: Callable[[RunningScenario], Awaitable[ScenarioResult | None]], said: object = None
+        self, kind: str, verb: Callable[[ExecutorProtocol], Awaitable[ScenarioResult | None]], said: object = None
     ) -> None:
         """Run `verb` with the executor; `kind` is the function's name, `said` its argument."""
         self.kind, self.said = kind, said

@@ -91,7 +91,7 @@ def get_session_lock(proxy: str, session: str) -> FairLock:
         return _SERVICES.setdefault((proxy, session), FairLock())
 
 
-def env_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
+def list_base_url_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
     """Return the proxy's sessions in base-URL variables; ``default`` for an address without one."""
     found: dict[str, None] = {}
     for each in BASE_URLS:
@@ -103,7 +103,7 @@ def env_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def pid_session() -> str:
+def process_session_name() -> str:
     """Return the name for this process's calls if its variables have none."""
     return f"p-{os.getpid()}"
 
@@ -128,9 +128,9 @@ async def process_turn(
     steps = _UndoableSteps(control, session or "", party)
     async with _take_turn(steps, _PROCESS) as waited:
         since = time.monotonic()
-        sources = env_sessions(env, control.url) or (pid_session(),)
+        sources = list_base_url_sessions(env, control.url) or (process_session_name(),)
         for source in sources if session is not None else ():
-            await steps.bind_process(source, PATIENCE)
+            await steps.bind_source(source, PATIENCE)
         made = plan_env(control.url, sources[0], env, replay=replay, key_names=key_names)
         changes = made.changes | dict.fromkeys(made.dropped)
         changes.pop(URL_VARIABLE)  # by it other runs, which start meanwhile, find their proxy
@@ -144,7 +144,7 @@ async def bind_service(control: Control, source: str, session: str, patience: fl
     steps = _UndoableSteps(control, session)
     async with _take_turn(steps, get_session_lock(control.url, source)) as waited:
         since = time.monotonic()
-        await steps.bind_process(source, patience)
+        await steps.bind_source(source, patience)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
 
 
@@ -178,7 +178,7 @@ class _UndoableSteps:
         self._set: dict[str, str | None] = {}
         self._before: dict[str, str | None] = {}
 
-    async def bind_process(self, source: str, patience: float) -> None:
+    async def bind_source(self, source: str, patience: float) -> None:
         """Bind, waiting for another process; a binding by a fixture of this process is borrowed."""
         if source == self._session:
             return

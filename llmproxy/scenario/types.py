@@ -59,7 +59,9 @@ class LLM:
 
     def base_url(self, provider: str) -> str:
         """Return a provider's base URL for its SDK, ``"openai"``, ``"groq"``, or a name of ``--upstream mine=URL``."""
-        return session_url(self.proxy, self._resolve_session_name()) + _provider_paths().get(provider, f"/{provider}")
+        return session_url(self.proxy, self._resolve_session_name()) + _map_provider_paths().get(
+            provider, f"/{provider}"
+        )
 
     @property
     def headers(self) -> dict[str, str]:
@@ -81,7 +83,7 @@ class LLM:
         return {
             "proxy": self.proxy,
             "session": self.session,
-            "base_urls": {name: self.base_url(name) for name in _provider_paths()},
+            "base_urls": {name: self.base_url(name) for name in _map_provider_paths()},
             "headers": self.headers,
             "env": {**env, URL_VARIABLE: self.proxy},
         }
@@ -94,7 +96,7 @@ class LLM:
 
 
 @cache
-def _provider_paths() -> dict[str, str]:
+def _map_provider_paths() -> dict[str, str]:
     """Return the path after the session in a provider's base URL; OpenAI's has no prefix."""
     found = {"openai": "/v1"}
     for each in BASE_URLS:

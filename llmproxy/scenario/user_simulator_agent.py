@@ -34,7 +34,7 @@ from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_typos
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete, require_model
-from llmproxy.scenario.prompts import drop_tools, fence_text, prompt, read_file
+from llmproxy.scenario.prompts import fence_text, format_as_seen, prompt, read_file
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
@@ -72,7 +72,7 @@ def find_persona(said: Persona | str | Path) -> Persona:
         return said
     text = str(said).strip()
     if isinstance(said, Path) or text.endswith(_SUFFIXES):
-        return _read_persona_file(Path(said))
+        return _build_persona_from_file(Path(said))
     known = load_built_in_personas()
     if text in known:
         return known[text]
@@ -92,7 +92,7 @@ def load_built_in_personas() -> dict[str, Persona]:
     return {each.name: each for each in personas}
 
 
-def _read_persona_file(path: Path) -> Persona:
+def _build_persona_from_file(path: Path) -> Persona:
     try:
         text = read_bounded_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -225,7 +225,7 @@ class UserSimulatorAgent(AgentAdapter):
             answer = await self._ask_with_optional_tools(self.config, messages, tools, input, attempt)
             ending = next((call for call in answer.tool_calls if call.name == END), None)
             if ending is not None and tools:
-                last, reached = _read_farewell(ending.arguments)
+                last, reached = _parse_farewell_arguments(ending.arguments)
                 said: list[Message] = [{"role": "user", "content": last or answer.text}]
                 return Farewell(said if last or answer.text else (), reached=reached)
             if answer.text:
@@ -243,7 +243,7 @@ class UserSimulatorAgent(AgentAdapter):
             system = f"{self.system_prompt}{persona and '\n' + persona}".rstrip()
         if may_end and self._may_end_now(input.messages):
             system += "\n\n" + prompt("user_simulator_end")
-        greeted = [{"role": "assistant", "content": GREETING}, *drop_tools(input.messages, show=self.show_tools)]
+        greeted = [{"role": "assistant", "content": GREETING}, *format_as_seen(input.messages, show=self.show_tools)]
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
@@ -276,7 +276,7 @@ def reverse_roles(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
-def _read_farewell(arguments: str) -> tuple[str, bool | None]:
+def _parse_farewell_arguments(arguments: str) -> tuple[str, bool | None]:
     """Return the user's last text, and whether the goal is reached, None if unknown."""
     given = parse_json(arguments or "{}")
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)

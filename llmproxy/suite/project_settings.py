@@ -90,10 +90,10 @@ def _check_toml_table(table: object, path: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def parse_agent_or_store(text: str, flag: str) -> Mapping[str, Any]:
+def parse_agent_or_store_flag(text: str, flag: str) -> Mapping[str, Any]:
     """Read an agent (address, YAML, ``module:function``, command) or store (address, YAML). Raises SuiteError."""
     if flag == "--agent" and not re.match(r"\s*([{[]|\w+:\s)", text):
-        return _parse_agent_flag(text.strip())
+        return _agent_flag_to_mapping(text.strip())
     if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):
         return {"http" if text.startswith("http") else "sqlalchemy": text}
     problems = Problems()
@@ -106,7 +106,7 @@ def parse_agent_or_store(text: str, flag: str) -> Mapping[str, Any]:
     return value
 
 
-def _parse_agent_flag(text: str) -> Mapping[str, Any]:
+def _agent_flag_to_mapping(text: str) -> Mapping[str, Any]:
     if not text:
         raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")
     if text.startswith(("http://", "https://")):

@@ -2,7 +2,7 @@
 
 --tags, --id, --last-failed    a selection of the loaded cases
 cassette_name                  the recording of a case
-not_recorded_error, advice     messages about a missing recording, with the command that makes it: ``llmproxy test`` has
+build_run_not_recorded_error   messages about a missing recording, with the command that makes it: ``llmproxy test`` has
                                a shorter one than the proxy's miss suggests
 check_costs                    budget of a live run (``--max-cost``), estimated from the last recording
 """
@@ -40,21 +40,23 @@ _SHOWN = 10
 """Maximum scenarios named."""
 
 
-class NothingRecorded(MissError):
+class RunNotRecorded(MissError):
     """This run has no recording, so there is nothing to replay."""
 
     code = "llmproxy_nothing_recorded"
 
 
-def not_recorded_error(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
+def build_run_not_recorded_error(
+    case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode"
+) -> RunNotRecorded:
     """Return the error of one run; `rerun` is the command that runs only its case, `flag` its mode option."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
     mode = "auto" if number else "record"  # other runs may be recorded
-    command = add_runs_option(f"{rerun} {flag} {mode}", runs if runs > 1 and flag == "--mode" else None)
-    return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
+    command = append_runs_flag(f"{rerun} {flag} {mode}", runs if runs > 1 and flag == "--mode" else None)
+    return RunNotRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 
-def add_runs_option(command: str, runs: int | None) -> str:
+def append_runs_flag(command: str, runs: int | None) -> str:
     """Return the command with the number of runs, if one was given."""
     return command if runs is None else f"{command} --runs {runs}"
 
@@ -164,14 +166,14 @@ def select_cases(cases: Sequence[SuiteCase], wanted: SelectionOptions) -> list[S
         and any(wanted.grep.casefold() in text.casefold() for text in (case.id, case.title, case.description))
         and (wanted.only is None or case.id in wanted.only)
     ]
-    return _keep_labelled(found, wanted.label) if wanted.label else found
+    return _keep_cases_with_step(found, wanted.label) if wanted.label else found
 
 
 def _has_case_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
-def _keep_labelled(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
+def _keep_cases_with_step(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
     """Return the cases that have a step with this label. Raises SuiteError if none has."""
     found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
     if cases and not found:

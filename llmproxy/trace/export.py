@@ -75,7 +75,7 @@ class OtlpSpanConverter:
         metadata = span.metadata or {}
         conversation = metadata.get("gen_ai.conversation.id")
         if isinstance(conversation, str):
-            self._ends[conversation] = max(self._ends.get(conversation, 0), _to_nanoseconds(span.timestamp))
+            self._ends[conversation] = max(self._ends.get(conversation, 0), _seconds_to_nanoseconds(span.timestamp))
         if span.kind is SpanKind.LLM_REQUEST:
             self._requests[span.id] = span
         elif span.kind is SpanKind.LLM_RESPONSE:
@@ -93,15 +93,17 @@ class OtlpSpanConverter:
         attributes = {"gen_ai.operation.name": "chat"}
         attributes |= (request.metadata or {}) if request else {}
         attributes |= span.metadata or {}
-        attributes |= _build_price_attributes(span)
+        attributes |= _build_cost_and_token_attributes(span)
         if span.model and "gen_ai.response.model" not in attributes:
             attributes["gen_ai.response.model"] = span.model
         if self._content:
             asked = request.input if request is not None else span.input
-            attributes |= _convert_messages(asked, span.output, attributes.get("gen_ai.response.finish_reasons"))
+            attributes |= _build_message_attributes(
+                asked, span.output, attributes.get("gen_ai.response.finish_reasons")
+            )
         answered = span.kind is SpanKind.LLM_RESPONSE and span.metadata.get("gen_ai.conversation.id") is None
         start = request.timestamp if request else span.timestamp - (span.duration_ms or 0.0) / 1000 * answered
-        plain = self._convert_span(span, _CLIENT, attributes, start, span.duration_ms)
+        plain = self._build_base_span(span, _CLIENT, attributes, start, span.duration_ms)
         plain["name"] = (request or span).name or f"chat {span.model or ''}".strip()
         if request is not None:
             plain.pop("parentSpanId", None)
@@ -114,24 +116,28 @@ class OtlpSpanConverter:
         attributes |= span.metadata or {}
         if self._content:
             attributes |= _build_tool_content_attributes(span)
-        plain = self._convert_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        plain = self._build_base_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _build_status(span)
 
     def _convert_step(self, span: Span) -> Plain:
         metadata = span.metadata or {}
         asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call") or "mcp.method.name" in metadata
-        attributes = metadata | _build_price_attributes(span)
+        attributes = metadata | _build_cost_and_token_attributes(span)
         if self._content and span.tool_name:
             attributes |= _build_tool_content_attributes(span)
-        plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        plain = self._build_base_span(
+            span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms
+        )
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
             plain["name"] = "invoke_agent"
         return plain | _build_status(span)
 
-    def _convert_span(self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None) -> Plain:
-        begun = _to_nanoseconds(start)
+    def _build_base_span(
+        self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None
+    ) -> Plain:
+        begun = _seconds_to_nanoseconds(start)
         if not self._content:
             attributes.pop("llmproxy.reasoning", None)
         if duration_ms is None:
@@ -156,7 +162,7 @@ def _digest_id(text: str, digits: int) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
-def _to_nanoseconds(seconds: float) -> int:
+def _seconds_to_nanoseconds(seconds: float) -> int:
     """Return nanoseconds, exact to the microsecond; 0 for an invalid time."""
     try:
         return max(round(seconds * _MILLION) * 1000, 0)
@@ -168,7 +174,7 @@ def _build_status(span: Span) -> Plain:
     return {"status": {"code": _ERROR, "message": span.error}} if span.error else {}
 
 
-def _build_price_attributes(span: Span) -> Plain:
+def _build_cost_and_token_attributes(span: Span) -> Plain:
     """Return cost and, for spans without attributes, tokens."""
     found: Plain = {} if span.cost_usd is None else {"llmproxy.cost_usd": span.cost_usd}
     usage = span.token_usage
@@ -196,7 +202,7 @@ def _build_tool_content_attributes(span: Span) -> Plain:
     }
 
 
-def _convert_messages(asked: object, output: object, reasons: object) -> Plain:
+def _build_message_attributes(asked: object, output: object, reasons: object) -> Plain:
     """Return messages in the schema of the conventions."""
     found: Plain = {}
     messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}] if asked else []

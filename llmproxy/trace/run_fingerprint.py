@@ -78,7 +78,7 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )
 
 
-class BehaviorTrace(Protocol):
+class FingerprintInput(Protocol):
     @property
     def input_text(self) -> str: ...
 
@@ -90,7 +90,7 @@ class BehaviorTrace(Protocol):
         """Spans in between."""
 
 
-def behavior_fingerprint(cassette: BehaviorTrace) -> str:
+def behavior_fingerprint(cassette: FingerprintInput) -> str:
     """Return 16 hex digits that are equal for recordings with the same behaviour of agent and model."""
     digest = sha256()
     texts = map(normalize_value, (cassette.input_text, cassette.output_text))

@@ -56,7 +56,7 @@ class TraceWrongValue(CassetteCorrupt):
 _NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 
 
-def require_type(given: object, wanted: type, what: str) -> None:
+def raise_if_wrong_type(given: object, wanted: type, what: str) -> None:
     if not isinstance(given, wanted):
         raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
 
@@ -106,7 +106,7 @@ class TokenUsage:
     @classmethod
     def from_dict(cls, data: Any) -> TokenUsage:
         """Read the five counts; a missing one is 0."""
-        require_type(data, dict, "token_usage")
+        raise_if_wrong_type(data, dict, "token_usage")
         counts = {name: data.get(name, 0) for name in _COUNTS}
         for name, count in counts.items():
             check_number(count, f"token_usage.{name}")
@@ -170,7 +170,7 @@ class Span:
         Raises TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: unknown kind,
         or an invalid number (also a ValueError); TraceWrongShape: something is no object (also an AttributeError).
         """
-        require_type(data, dict, "a span")
+        raise_if_wrong_type(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
             if name not in data:
                 raise TraceIncomplete(f"A span has no {name!r}.")
@@ -198,7 +198,7 @@ class Span:
 _SPAN = tuple(Span.__dataclass_fields__)
 
 
-def read_span_arguments(span: Span) -> Any:
+def get_span_arguments(span: Span) -> Any:
     """Return a tool call's arguments; if they were no object, their text."""
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 
@@ -227,7 +227,7 @@ class Provenance:
     @classmethod
     def from_dict(cls, data: Any) -> Provenance:
         """Read it, ignoring unknown members."""
-        require_type(data, dict, "provenance")
+        raise_if_wrong_type(data, dict, "provenance")
         return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
 

@@ -30,7 +30,15 @@ from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, Ma
 from llmproxy.files import read_bounded_text, replace_file
 from llmproxy.protocol import AGENT
 from llmproxy.trace.run_fingerprint import behavior_fingerprint, count_missing_measures
-from llmproxy.trace.spans import Provenance, Span, SpanKind, SpanListDigest, TraceNotJSON, check_number, require_type
+from llmproxy.trace.spans import (
+    Provenance,
+    Span,
+    SpanKind,
+    SpanListDigest,
+    TraceNotJSON,
+    check_number,
+    raise_if_wrong_type,
+)
 
 
 def _read_json_file(path: Path) -> Any:
@@ -169,7 +177,7 @@ class Cassette:
 
         Raises CassetteCorrupt, in the subclass that is also the original's error (`trace.spans`), and CassetteNewer.
         """
-        require_type(data, dict, "A trace file")
+        raise_if_wrong_type(data, dict, "A trace file")
         newer = data.get("llmproxy_trace", FORMAT)
         if isinstance(newer, int) and newer > FORMAT:
             raise CassetteNewer(
@@ -177,14 +185,14 @@ class Cassette:
                 hint="Upgrade llmproxy, or export the recording again.",
             )
         head = data.get("cassette", data)
-        require_type(head, dict, "`cassette`")
+        raise_if_wrong_type(head, dict, "`cassette`")
         members = {name: copy.deepcopy(head[name]) for name in _HEAD if name in head}
         for name in ("total_tokens", "total_cost_usd", "total_duration_ms", "llm_call_count", "tool_call_count"):
             check_number(members.get(name, 0), name)
         if head.get("provenance"):
             members["provenance"] = Provenance.from_dict(head["provenance"])
         spans = data.get("spans", [])
-        require_type(spans, list, "`spans`")
+        raise_if_wrong_type(spans, list, "`spans`")
         return cls(**members, spans=[_read_span(span, n) for n, span in enumerate(spans)],
                    created_at_unknown=head.get("created_at") is None)  # fmt: skip
 

@@ -20,7 +20,7 @@ from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.conversation import compare_requests
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
-from llmproxy.core.dialects.usage_and_cost import compute_cost, read_answer_model
+from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.providers.provider_table import read_client
 from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction
@@ -89,7 +89,7 @@ class RecordingReader:
 
     def _match_tool_results(self, exchange: DecodedExchange, place: RequestPlace) -> Iterator[ReportedToolResult]:
         for message in (each for each in exchange.messages[place.known :] if each.role == "tool"):
-            pending = self._conversations.take_pending_call(place.conversation, message.tool_call_id)
+            pending = self._conversations.take_pending_call_of_result(place.conversation, message.tool_call_id)
             if pending is not None:
                 name = pending.call_id or pending.name
                 yield ReportedToolResult(pending.kept, name, message.text, exchange.interaction.id or 0)
@@ -137,7 +137,7 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
         "redacted": i.redacted, "recorded_at": read_answer_time(i.started_at, i.response.headers),
-        "client": str(read_client(i.request.headers) or ""), "answered_by": read_answer_model(i.response),
+        "client": str(read_client(i.request.headers) or ""), "answered_by": read_model_and_fingerprint(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
         "request": {"headers": list(map(list, i.request.headers)), "bytes": len(i.request.body)},
@@ -181,7 +181,7 @@ def _group_media_by_message(tree: dict[str, Any], messages: Sequence[Message]) -
         return {}
     for entry, count in zip(entries, made, strict=True):
         at += count
-        if count and (here := find_media(entry)):
+        if count and (here := find_media_in_json(entry)):
             found[at - 1] = here
     return found
 
@@ -190,7 +190,7 @@ def _answer_to_json(exchange: DecodedExchange) -> dict[str, Any] | None:
     if exchange.answer is None:
         return None
     response = exchange.interaction.response
-    shown = [] if exchange.interaction.stream else find_media(list_events(response.mime_type, response.body))
+    shown = [] if exchange.interaction.stream else find_media_in_json(list_events(response.mime_type, response.body))
     return _message_to_json(exchange.answer, shown)
 
 
@@ -244,7 +244,7 @@ Medium = dict[str, str]
 """``{"type": "image/png", "data": base64}``."""
 
 
-def find_media(value: Any) -> list[Medium]:
+def find_media_in_json(value: Any) -> list[Medium]:
     """Return the images and sounds in a part of a body, in order. Never raises."""
     return list(islice(_walk_media(value, 0), _MOST))
 

@@ -35,11 +35,11 @@ from llmproxy.ui.queries import (
     MAX_RUN_BYTES,
     MAX_RUN_CALLS,
     NO_CHILD,
-    count_bytes,
+    count_body_bytes,
     list_fork_origins,
     take_until_byte_limit,
 )
-from llmproxy.ui.step_summaries import read_steps
+from llmproxy.ui.step_summaries import build_step_summaries
 
 MARK = "llmproxy recording"
 """Kind of a page's data, by which our files are recognised."""
@@ -73,7 +73,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
                 "left": info.live - len(found),
                 "sums": call_list.sum_calls(store, which),
                 "strip": [each for each in call_list.list_timeline_marks(store, which) if each[0] in taken],
-                "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
+                "steps": {"steps": build_step_summaries(told), "calls": len(told), "of": info.live},
             }
         )
     start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
@@ -127,7 +127,7 @@ class PageDataBuilder:
         for each in store.iter_interactions(info.name, info.sample):
             if self.most is not None and self.size + self.messages.size + self.tools.size >= self.most:
                 return
-            if self.most is None or count_bytes(each) <= self.most // _ONE:
+            if self.most is None or count_body_bytes(each) <= self.most // _ONE:
                 taken = anonymize_interaction(each)
                 self._add_call(readers.setdefault(taken.party, RecordingReader()).read(taken))
                 yield taken

@@ -315,7 +315,7 @@ class ViewMissQuery(TypedDict):
     """Its key, by which one that was asked again is found."""
 
 
-class ViewerQuestion(NamedTuple):
+class ViewerQueryDoc(NamedTuple):
     """A question, under its path below `ui/data/`."""
 
     summary: str
@@ -326,22 +326,22 @@ class ViewerQuestion(NamedTuple):
 
 
 VIEWER_QUESTIONS = {
-    "cassettes": ViewerQuestion("Every recording of the store", "ViewCassettes"),
-    "calls": ViewerQuestion("A window of a recording's calls", "ViewCalls", "ViewCallsQuery"),
-    "place": ViewerQuestion("Where in its recording a call stands", "ViewPlace", "ViewPlaceQuery"),
-    "steps": ViewerQuestion("What was asked, done and answered", "ViewSteps", "ViewStepsQuery"),
-    "call": ViewerQuestion(
+    "cassettes": ViewerQueryDoc("Every recording of the store", "ViewCassettes"),
+    "calls": ViewerQueryDoc("A window of a recording's calls", "ViewCalls", "ViewCallsQuery"),
+    "place": ViewerQueryDoc("Where in its recording a call stands", "ViewPlace", "ViewPlaceQuery"),
+    "steps": ViewerQueryDoc("What was asked, done and answered", "ViewSteps", "ViewStepsQuery"),
+    "call": ViewerQueryDoc(
         "One call, opened: what is new in it, and what its tools returned", "ViewCall", "ViewCallQuery"
     ),
-    "bodies": ViewerQuestion("Both bodies of a call, byte for byte", "ViewBodies", "ViewCallQuery"),
-    "report": ViewerQuestion(
+    "bodies": ViewerQueryDoc("Both bodies of a call, byte for byte", "ViewBodies", "ViewCallQuery"),
+    "report": ViewerQueryDoc(
         "What the last test in this folder told, or tells while it runs",
         "ViewReport",
         "ViewReportQuery",
         "`llmproxy ui REPORT` answers it of the report that is named.",
     ),
-    "live": ViewerQuestion("What happened in this proxy since a call", "ViewLive", "ViewLiveQuery"),
-    "miss": ViewerQuestion(
+    "live": ViewerQueryDoc("What happened in this proxy since a call", "ViewLive", "ViewLiveQuery"),
+    "miss": ViewerQueryDoc(
         "A miss of this proxy: places with their values, and what to type", "ViewMiss", "ViewMissQuery"
     ),
 }

@@ -19,11 +19,11 @@ from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summ
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.server_store_path import find_store_server, show_store
+from llmproxy.server_store_path import find_server_of_copy, show_store
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
 from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json as told_call
-from llmproxy.ui.step_summaries import read_steps as steps_of
+from llmproxy.ui.step_summaries import build_step_summaries as steps_of
 
 Json = Any
 """Plain JSON values."""
@@ -82,7 +82,7 @@ def answer_cassettes(store: Readable, _query: Query) -> Json:
     """Return every cassette and sample with its fork origin and first prompt."""
     children, sums = list_fork_origins(store), call_list.summarize_cassettes(store)
     return {
-        "store": store.path.name if find_store_server(store.path) is None else show_store(store.path),
+        "store": store.path.name if find_server_of_copy(store.path) is None else show_store(store.path),
         "cassettes": [
             {
                 **asdict(info),
@@ -179,12 +179,12 @@ def take_until_byte_limit(found: Iterable[Interaction], most: int) -> Iterator[I
     left = most
     for each in found:
         yield each
-        left -= count_bytes(each)
+        left -= count_body_bytes(each)
         if left <= 0:
             return
 
 
-def count_bytes(interaction: Interaction) -> int:
+def count_body_bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 

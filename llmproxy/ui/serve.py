@@ -40,7 +40,7 @@ Put = Callable[[dict[str, str]], Any]
 """Converts the page's input to plain values; raises LLMProxyError."""
 
 
-def respond_to_request(
+def answer_ui_request(
     method: str,
     target: str,
     headers: Headers,
@@ -56,7 +56,7 @@ def respond_to_request(
     if path == "/":
         return redirect_to_page()
     try:
-        OriginGuard().check_origin(SeenHead(headers))
+        OriginGuard().require_admitted(SeenHead(headers))
     except RefusedError as error:
         return error_answer(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
@@ -72,12 +72,12 @@ def respond_to_request(
         hint = "Open the address that `llmproxy ui` printed, whole."
         return refusal_answer(403, "llmproxy_forbidden", told, hint)
     if put is not None and writes:
-        return _answer_write_request(put, body)
+        return _store_page_input(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
     return answer_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _answer_write_request(put: Put, body: bytes) -> PageAnswer:
+def _store_page_input(put: Put, body: bytes) -> PageAnswer:
     said = parse_json(body)
     if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
         told = "llmproxy: what the page sent is no JSON object of texts."
@@ -108,7 +108,7 @@ def make_server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put
                 body = self.rfile.read(length)
             elif self.command not in ("GET", "HEAD"):
                 self.close_connection = True  # its body is not read
-            answer = respond_to_request(self.command, self.path, headers, token, ask, start, put, body)
+            answer = answer_ui_request(self.command, self.path, headers, token, ask, start, put, body)
             self.send_response_only(answer.status)
             for name, value in (*build_headers(answer), ("content-length", str(len(answer.body)))):
                 self.send_header(name, value)

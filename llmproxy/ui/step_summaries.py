@@ -27,7 +27,7 @@ TEXT = 6000
 Step = dict[str, Any]
 
 
-def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
+def build_step_summaries(interactions: Iterable[Interaction]) -> list[Step]:
     reader = _StepReader()
     steps = [step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)]
     return steps + [{**step, "call": None} for step in reader.waiting]  # user inputs without a following request
@@ -66,7 +66,7 @@ class _StepReader:
                 yield {**step, "call": here[0]}
             self.waiting.clear()
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield from self._make_response_steps(span)
+            yield from self._make_failure_or_keep_text(span)
         elif span.kind is SpanKind.TOOL_CALL:
             self.of[span.id] = here = self.of.get(span.parent_id or "", (None, 0))
             if words := self.words.pop(span.parent_id or "", ""):
@@ -88,7 +88,7 @@ class _StepReader:
         elif span.metadata.get("llmproxy.model_call"):
             yield {"kind": "call", "call": number, "depth": depth, "text": span.name, "error": span.error}
 
-    def _make_response_steps(self, span: Span) -> Iterator[Step]:
+    def _make_failure_or_keep_text(self, span: Span) -> Iterator[Step]:
         asked, depth = self.of.get(span.parent_id or "", (None, 0))
         call = self.answers.get(span.id, asked)
         self.of[span.id] = call, depth

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.faults import KINDS, PRESETS, read_faults, read_preset
+from llmproxy.core.faults import KINDS, PRESETS, read_faults, read_preset_text
 from llmproxy.core.faults.parsing import parse_yaml
 from tests.support.doc_tables import kinds_table
 
@@ -28,7 +28,7 @@ def test_every_kind_and_preset_is_listed_with_an_example_that_works(capsys: pyte
 def test_a_preset_is_printed_as_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What is printed can be kept and changed."""
     assert main(["faults", name]) == 0
-    assert capsys.readouterr().out == read_preset(name)
+    assert capsys.readouterr().out == read_preset_text(name)
 
 
 def test_one_kind_is_told_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:

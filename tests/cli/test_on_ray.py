@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.transfer_files import cassette_folder, describe_parcel, merge_cassettes
+from llmproxy.scenario.cluster.transfer_files import describe_parcel, local_cassette_folder, merge_cassettes
 from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import RunContext
@@ -62,7 +62,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
-    folder = cassette_folder(load_settings({}))
+    folder = local_cassette_folder(load_settings({}))
     assert merge_cassettes([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder

@@ -57,7 +57,7 @@ def test_the_exit_code_is_the_worst_that_happened(
 def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command as a shell takes it, and with its servers of tools, which would run for real without."""
     end = ending(tmp_path, recorded=2, overrides={"fork": FORK})
-    end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).format_with_flags("llmproxy replay")
+    end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).append_flags_to_command("llmproxy replay")
     assert end.print_end(0, 1.0) == 0
     said = capsys.readouterr().err
     assert "forked from c at request 2: because" in said

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
 from llmproxy.cli.ui import make_page_query_handler, open_view_target
-from llmproxy.core.cassettes.anonymized_export import anonymize_all
+from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
 from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.report import html
 from llmproxy.report.events import Selected
@@ -22,7 +22,7 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
     """By what is there: a database, a file of recordings, else a name in the store."""
     store = samples.store(tmp_path / "x.db")
     file = tmp_path / "weather.yaml"
-    file.write_text(dumps(anonymize_all([chat()]), "weather"))
+    file.write_text(dumps(to_anonymized_records([chat()]), "weather"))
     with open_view_target(str(store), None) as seen:
         assert (seen.store, seen.start["store"], seen.start["store_words"]) == (store, str(store), f" --store {store}")
     with open_view_target("hostile", store) as seen:

@@ -13,7 +13,7 @@ from llmproxy.client.doctor import (
     Diagnosis,
     DiagnosisLevel,
     check_certificates,
-    check_no_proxy,
+    check_own_address_exempt,
     check_processes,
     check_variables,
     diagnose_traffic,
@@ -36,7 +36,7 @@ def test_our_own_environment_is_fine(tmp_path: Path) -> None:
     env = plan_env(URL, "x", {}, replay=True, interception=how).apply_to({})
     found = [
         *check_variables(env, URL, intercepted=True),
-        *check_no_proxy(env, URL),
+        *check_own_address_exempt(env, URL),
         *check_certificates(env, str(ca), time.time()),
     ]
     assert set(verdicts(found)) == {"ok"}
@@ -59,9 +59,9 @@ def test_a_variable_that_leads_elsewhere_is_named(env: dict[str, str], words: st
 def test_a_company_s_proxy_without_an_exception_is_a_trap() -> None:
     """It is asked for 127.0.0.1, and answers with an error of its own."""
     env = {"HTTP_PROXY": "http://corp:3128"}
-    assert verdicts(check_no_proxy(env, URL)) == ["BAD"]
-    assert verdicts(check_no_proxy({**env, "no_proxy": "127.0.0.1"}, URL)) == ["ok"]
-    assert verdicts(check_no_proxy({"HTTPS_PROXY": URL, "NO_PROXY": "*"}, URL)) == ["BAD"]
+    assert verdicts(check_own_address_exempt(env, URL)) == ["BAD"]
+    assert verdicts(check_own_address_exempt({**env, "no_proxy": "127.0.0.1"}, URL)) == ["ok"]
+    assert verdicts(check_own_address_exempt({"HTTPS_PROXY": URL, "NO_PROXY": "*"}, URL)) == ["BAD"]
 
 
 def test_a_bundle_without_our_certificate_is_found(tmp_path: Path) -> None:

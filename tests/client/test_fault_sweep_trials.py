@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from llmproxy.client.fault_sweep_judging import (
-    SweepFinding,
     SweepOutcome,
     SweepRun,
     Trial,
+    TrialFinding,
     find_failure_message,
     findings_to_json,
     format_findings,
+    format_sweep_summary_lines,
     give_bound_hits_recorded_keys,
     judge_trial,
     plan_trials,
     select_kinds,
-    summarize_findings,
 )
 from llmproxy.core.cassettes.anonymized_export import to_json
 from llmproxy.core.faults import KINDS, BadFaults
@@ -150,11 +150,11 @@ def test_last_words(err: str, said: str, crashed: bool) -> None:
 
 
 FINDINGS = [
-    SweepFinding(trial("http-429", 1), SweepOutcome.RECOVERED, "1 retry, +0.5 s", weak=False),
-    SweepFinding(trial("http-429", 2), SweepOutcome.RECOVERED, "1 retry, +1.5 s", weak=False),
-    SweepFinding(trial("http-429", 4), SweepOutcome.RECOVERED, "1 retry, +0.2 s", weak=False),
-    SweepFinding(trial("http-429", 5), SweepOutcome.RECOVERED, "2 retries, +0.2 s", weak=False),
-    SweepFinding(trial("length", 2), SweepOutcome.QUIET, "says 'a', not 'b'", weak=True),
+    TrialFinding(trial("http-429", 1), SweepOutcome.RECOVERED, "1 retry, +0.5 s", weak=False),
+    TrialFinding(trial("http-429", 2), SweepOutcome.RECOVERED, "1 retry, +1.5 s", weak=False),
+    TrialFinding(trial("http-429", 4), SweepOutcome.RECOVERED, "1 retry, +0.2 s", weak=False),
+    TrialFinding(trial("http-429", 5), SweepOutcome.RECOVERED, "2 retries, +0.2 s", weak=False),
+    TrialFinding(trial("length", 2), SweepOutcome.QUIET, "says 'a', not 'b'", weak=True),
 ]
 
 
@@ -182,16 +182,16 @@ def test_alike_findings_share_a_row() -> None:
 
 def test_what_it_comes_to() -> None:
     """How many of each, which break it, what a sound agent does, how to see it again."""
-    assert summarize_findings(FINDINGS, "llmproxy run --faults FAULT -- x") == [
+    assert format_sweep_summary_lines(FINDINGS, "llmproxy run --faults FAULT -- x") == [
         "5 faults, one at a time: 4 recovered, 1 wrong but quiet",
         "1 of them breaks the agent: length",
         "A robust agent does not use the half as an answer: asks for the rest, retries, or reports the limit.",
         "Run one alone: llmproxy run --faults length@2 -- x",
     ]
-    assert summarize_findings(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
-    unsure = [SweepFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
-    assert "Unknown, for want of recordings: length@2" in summarize_findings(unsure, "x FAULT")[1]
-    assert summarize_findings([], "") == ["0 faults, one at a time: none"]
+    assert format_sweep_summary_lines(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
+    unsure = [TrialFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
+    assert "Unknown, for want of recordings: length@2" in format_sweep_summary_lines(unsure, "x FAULT")[1]
+    assert format_sweep_summary_lines([], "") == ["0 faults, one at a time: none"]
 
 
 def test_as_plain_values() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables, parse_var_options
-from llmproxy.core.bindings import check_run_variable
+from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables, parse_var_option_dicts
+from llmproxy.core.bindings import parse_run_variable
 from llmproxy.errors import SettingsError
 
 
 def _named(found: list[dict[str, str]]) -> dict[str, dict[str, str]]:
     for each in found:
-        check_run_variable(**each)
+        parse_run_variable(**each)
     return {each["name"]: each for each in found}
 
 
@@ -93,7 +93,7 @@ def test_git_is_asked_where_it_is_wanted(tmp_path: Path) -> None:
 
 def test_what_was_typed_is_a_name_and_a_value() -> None:
     """A value may hold an equals sign; a name alone is an error."""
-    assert parse_var_options(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
+    assert parse_var_option_dicts(["a=b=c"]) == [{"name": "a", "value": "b=c"}]
     for wrong in ("a", "=b", "a="):
         with pytest.raises(SettingsError):
-            parse_var_options([wrong])
+            parse_var_option_dicts([wrong])

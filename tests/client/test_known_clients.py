@@ -11,7 +11,7 @@ from llmproxy.client.known_clients import (
     find_clients,
     find_runtime,
     is_configured_in_command,
-    warn_of_bypass,
+    list_bypass_warnings,
 )
 
 
@@ -58,7 +58,7 @@ def test_codex_with_an_address_needs_no_advice() -> None:
 )
 def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool) -> None:
     """Only for a program that is run, not for one that is talked about, and not where it is configured."""
-    assert bool(warn_of_bypass(command)) is warned
+    assert bool(list_bypass_warnings(command)) is warned
 
 
 @pytest.mark.parametrize(

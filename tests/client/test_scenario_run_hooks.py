@@ -47,4 +47,4 @@ def test_a_listener_hears_each_run_once_also_one_that_raises() -> None:
 def test_without_anybody_nothing_is_said() -> None:
     host = ScenarioRunHooks()
     assert host.handlers == ()
-    host.emit_run_end(None, None)
+    host.emit_scenario_run_end(None, None)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from llmproxy.core.providers.routing import Route, route_host
+from llmproxy.core.providers.routing import Route, route_by_host
 from llmproxy.core.traffic.interaction import Request
 
 VLLM = {"vllm": "http://localhost:8000/v1"}
@@ -26,7 +26,7 @@ def real_requests(traffic: Path) -> list[tuple[Request, Route]]:
             target = url.path + ("?" + url.query if url.query else "")
             headers = tuple((name, str(value)) for name, values in sent["headers"].items() for value in values)
             method = sent["method"].upper()
-            where = route_host(url.scheme, url.hostname or "", url.port, target, VLLM)
+            where = route_by_host(url.scheme, url.hostname or "", url.port, target, VLLM)
             if where is not None:
                 body = sent.get("body")
                 data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""

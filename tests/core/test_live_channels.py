@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.live_or_recorded import (
     LiveChannels,
     LiveSession,
-    build_tool_path,
+    build_tool_sequence,
     is_model_request,
     matches_requested_tool,
     may_change_state,
@@ -63,7 +63,9 @@ class Walk:
         self.calls, self.announced = {each.row.id: each for each in calls}, announced
         self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         rows = (each.row for each in calls)
-        self.path = build_tool_path(rows, lambda row: may_change_state(row, {"tools": READING}, lambda _name: False))
+        self.path = build_tool_sequence(
+            rows, lambda row: may_change_state(row, {"tools": READING}, lambda _name: False)
+        )
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
@@ -181,7 +183,8 @@ def test_calls_have_names_that_can_be_typed() -> None:
     assert name_call("mcp:tools/call get", "tools", "POST", "/mcp") == "get"
     assert name_call("mcp:resources/read", "tools", "POST", "/mcp") == "resources/read"
     assert name_call("/x", "http:api.x.com", "POST", "/search?q=1") == "POST api.x.com/search"
-    assert LiveChannels(frozenset(), read_only=("POST api.x.com/s*",)).is_declared_read_only("POST api.x.com/search")
+    channels = LiveChannels(frozenset(), read_only=("POST api.x.com/s*",))
+    assert channels.is_user_declared_read_only("POST api.x.com/search")
 
 
 def test_a_model_names_tools_behind_their_server() -> None:

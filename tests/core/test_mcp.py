@@ -10,7 +10,7 @@ import pytest
 from llmproxy.core.mcp_messages import (
     AnswerPart,
     SendCondition,
-    ToolText,
+    ToolCallText,
     adapt_ids,
     answers,
     build_error_message,
@@ -131,7 +131,7 @@ def line(**said: Any) -> bytes:
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
     found = read_call(recorded(asked(text="é"), response("application/x-ndjson", answer)))
-    assert found == ToolText("echo", '{"text": "é"}', result, failed)
+    assert found == ToolCallText("echo", '{"text": "é"}', result, failed)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"method":"tools/list"}', b'{"method":"tools/call"}'])

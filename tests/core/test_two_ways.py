@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, RequestHeadInfo
+from llmproxy.core.sessions.exchange import Config, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers, Key
@@ -35,7 +35,7 @@ class Way:
         self.journal = Journal.open(Path(f"{store}.state.db"), self.now)
         config = Config(mode=mode, store=store, exhausted=exhausted, allow_live=True)
         self.made = Engine(config, redactor=Redactor(), journal=self.journal, now=self.now, clock=self.now)
-        self.places: dict[tuple[str, Headers], RequestHeadInfo] = {}
+        self.places: dict[tuple[str, Headers], RoutedRequestHead] = {}
 
     def now(self) -> float:
         return self.seconds

@@ -21,9 +21,9 @@ from llmproxy.core.ws_replay import (
     FrameMismatch,
     FramePlayer,
     FrameRecording,
+    classify_ending,
     clip_reason,
     explain,
-    find_ending,
 )
 from tests.support.narrowing import narrow
 
@@ -278,7 +278,7 @@ DONE = Frame(2, client=False, data='{"type": "response.done"}')
 ])  # fmt: skip
 def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
     """Closed properly, or left by a client to which the server owed nothing (as with HTTP, where clients hang up after the terminator)."""
-    assert find_ending(frames) is expected
+    assert classify_ending(frames) is expected
 
 
 def test_it_tells_when_the_end_has_begun() -> None:

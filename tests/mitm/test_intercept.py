@@ -20,7 +20,7 @@ from llmproxy.errors import RefusedError
 from llmproxy.mitm.intercept import (
     ConnectInterceptor,
     ProxyCredentials,
-    find_destination,
+    authorize_destination,
     is_loopback,
     is_own_listener,
     read_proxy_credentials,
@@ -527,10 +527,14 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
             assert (flow.response.status_code if flow.response else None) == status, (token, password, host)
             headers = (("proxy-authorization", flow.request.headers["proxy-authorization"]),)
             if status is None:
-                assert find_destination(rig.proxy, flow.client_conn, ("http", host, 80), headers) == ("http", host, 80)
+                assert authorize_destination(rig.proxy, flow.client_conn, ("http", host, 80), headers) == (
+                    "http",
+                    host,
+                    80,
+                )
             else:
                 with pytest.raises(RefusedError):
-                    find_destination(rig.proxy, flow.client_conn, ("http", host, 80), headers)
+                    authorize_destination(rig.proxy, flow.client_conn, ("http", host, 80), headers)
         assert rig.proxy.tunnels == {}
 
 
@@ -538,8 +542,8 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "method"), [
-    ("intercept", "_decide_tunnel"), ("intercept", "_report_refusal"), ("choice", "_choose_layer"), ("dispatcher", "is_in_scope"),
-    ("dispatcher", "get_mode"), ("stages", "begin_exchange"), ("layer", "_on_head"), ("recorder", "requestheaders"),
+    ("intercept", "_decide_tunnel"), ("intercept", "_report_refusal"), ("choice", "_choose_layer"), ("dispatcher", "is_host_in_scope"),
+    ("dispatcher", "get_session_mode"), ("stages", "begin_exchange"), ("layer", "_on_head"), ("recorder", "requestheaders"),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["replay", "record"])
 def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, method: str) -> None:
@@ -555,7 +559,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, method: str
                     c.send(b"\x00" * 8)
                     c.sock.shutdown(socket.SHUT_WR)
                     c.rest()
-        if method not in ("_report_refusal", "get_mode"):
+        if method not in ("_report_refusal", "get_session_mode"):
             with rig.client(5) as c:
                 if c.send(connect_bytes(OPENAI, 443)).head()[0] == 200:
                     try:
@@ -563,7 +567,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, method: str
                     except (ssl.SSLError, ConnectionError):
                         answer = Received(0, {}, b"")
                     assert answer.status in (0, 404, 500, 502)
-        if mode == "replay" or method not in ("_report_refusal", "is_in_scope", "get_mode"):
+        if mode == "replay" or method not in ("_report_refusal", "is_host_in_scope", "get_session_mode"):
             assert p.requests == []
 
 

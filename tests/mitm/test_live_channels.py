@@ -125,7 +125,7 @@ def test_sessions_of_a_replay_proxy(tape: Path, tmp_path: Path) -> None:
         opened = control.open_session("default", live={"live": ["llm"], "unknown_tool": "fail", "read_only": ["get_*"]})
         assert opened.live is not None
         assert (opened.live["cassette"], opened.live["unknown_tool"]) == ("default@live-1", "fail")
-        assert not opened.asks_no_model
+        assert not opened.needs_no_model_keys
         control.close_session("default")
         for given, said in (
             ({"live": ["models"]}, "not one of llm, mcp, http"),

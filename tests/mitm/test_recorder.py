@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, build_forwarded_fields, simplify_cause, unite_lengths
+from llmproxy.mitm.recorder import Fields, build_upstream_headers, simplify_cause, unite_lengths
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -102,9 +102,9 @@ SENT = (
 @pytest.mark.parametrize(("fields", "expected"), [each[1:] for each in SENT], ids=[each[0] for each in SENT])
 def test_the_fields_that_go_upstream(fields: Fields, expected: Fields) -> None:
     """Every other field goes on as it came, in its place."""
-    assert build_forwarded_fields(fields, b"up:1", socket=False) == expected
+    assert build_upstream_headers(fields, b"up:1", socket=False) == expected
     upgrade = (b"upgrade", b"websocket")
-    assert upgrade in build_forwarded_fields((*fields, upgrade), b"up:1", socket=True)
+    assert upgrade in build_upstream_headers((*fields, upgrade), b"up:1", socket=True)
 
 
 def test_nothing_finished_is_unstored(store: Path) -> None:

@@ -27,10 +27,10 @@ from llmproxy.errors import MachineError
 from llmproxy.mitm.open_proxy_context import ContextAndJournal
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.serve import (
-    advise_ignoring_journal,
+    build_journal_ignore_advice,
     check_client_cert,
     check_port_free,
-    close_and_report,
+    close_and_count_unused,
     on_signals,
 )
 from llmproxy.proxy_calls import Totals
@@ -474,7 +474,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
     def closed() -> Future[int | None]:
         built = ContextAndJournal(rig.proxy, Journal.open(tmp_path / "other.state.db", time.time), ())
         return asyncio.run_coroutine_threadsafe(
-            close_and_report(out_of_patience, built, Console(said), totals), rig._loop
+            close_and_count_unused(out_of_patience, built, Console(said), totals), rig._loop
         )
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
@@ -489,13 +489,13 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
 
 def test_typed_as_printed_git_ignores_the_journal(tmp_path: Path) -> None:
     """And then nothing is said any more, as nothing is outside of a repository."""
-    assert advise_ignoring_journal(tmp_path / "llmproxy.db") == ""
+    assert build_journal_ignore_advice(tmp_path / "llmproxy.db") == ""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     store = tmp_path / "tests" / "llmproxy.db"
     store.parent.mkdir()
-    hint = advise_ignoring_journal(store)
+    hint = build_journal_ignore_advice(store)
     assert "llmproxy.db.state.db" in hint
     subprocess.run(["sh", "-c", hint.partition("git: ")[2]], check=True)
-    assert advise_ignoring_journal(store) == ""
+    assert build_journal_ignore_advice(store) == ""
     (tmp_path / ".gitignore").write_text("*.db\n!tests/*.state.db\n")
-    assert advise_ignoring_journal(store) == hint
+    assert build_journal_ignore_advice(store) == hint

@@ -21,7 +21,7 @@ from llmproxy.mitm.websocket_recorder import (
     check_upgrade,
     find_subprotocol_key,
     join_message_parts,
-    split_long_message,
+    split_into_frame_events,
 )
 from tests.mitm.rig import Rig, recorded
 from tests.provider.websocket import Gone, Peer, Upstream
@@ -274,7 +274,7 @@ def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
 @pytest.mark.parametrize("data", ["", b"", "short", b"short", "ü" * (PIECE + 1), b"x" * (3 * PIECE)])
 def test_pieces_make_the_message(data: str | bytes) -> None:
     """All of one kind, none too long, and only the last one ends the message."""
-    found = split_long_message(data)
+    found = split_into_frame_events(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
     assert join_message_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data

@@ -15,10 +15,10 @@ from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RunRows
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.checks.entities.verify import check_verify
-from llmproxy.suite.checks.tools import check_tool_order, check_tools, check_total
-from llmproxy.suite.checks.traffic import check_processing, check_usage, explain_unseen_traffic, find_unknown_tools
+from llmproxy.suite.checks.tools import check_tool_sequence, check_tools, check_total
+from llmproxy.suite.checks.traffic import check_history_edits, check_usage, explain_unseen_traffic, find_unknown_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, ToolExpect, Usage
 from llmproxy.suite.schema.steps import ChatStep
@@ -27,7 +27,7 @@ from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_mapping import read_http_entity
 from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
-from llmproxy.trace.observing.history_edits import HistoryEditFindings, find_history_edits
+from llmproxy.trace.observing.history_edits import ProcessorFindings, find_history_edits
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
 from tests.oracle.places import Database, Service
@@ -80,7 +80,7 @@ def judge(said: dict[str, Any], step: AgentStep) -> Status:
     elif unknown := find_unknown_tools(any_tool, step):
         found = unknown
     elif "toolOrder" in said:
-        found = [check_tool_order(said["toolOrder"], step)]
+        found = [check_tool_sequence(said["toolOrder"], step)]
     elif "totalToolCalls" in said:
         found = check_total(said["totalToolCalls"], step, scope, hosted=said.get("includeHosted", False))
     elif "onlyTools" in said:
@@ -92,7 +92,7 @@ def judge(said: dict[str, Any], step: AgentStep) -> Status:
     return worst(found)
 
 
-def history(wire: WireObserver, step: Chapter) -> HistoryEditFindings:
+def history(wire: WireObserver, step: Chapter) -> ProcessorFindings:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.calls if each.call.seq <= step.after]
     return find_history_edits(
@@ -100,10 +100,10 @@ def history(wire: WireObserver, step: Chapter) -> HistoryEditFindings:
     )
 
 
-def judge_history(said: dict[str, Any], found: HistoryEditFindings) -> Status:
+def judge_history(said: dict[str, Any], found: ProcessorFindings) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
-    return worst(check_processing(wanted, found, VariableScope()))
+    return worst(check_history_edits(wanted, found, VariableScope()))
 
 
 def worst(found: Iterable[Assertion]) -> Status:
@@ -136,8 +136,10 @@ class Books:
     def __exit__(self, *_: object) -> None:
         self.store.close()
 
-    def _looking(self) -> RunRows:
-        return RunRows(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep)
+    def _looking(self) -> RowCheckContext:
+        return RowCheckContext(
+            adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep
+        )
 
     def _sleep(self, seconds: float) -> None:
         """Let time go on, in which the agent does the next thing."""

@@ -18,8 +18,8 @@ from llmproxy.pytest.shared_proxy import (
     SessionOptions,
     SharedProxy,
     SuiteResources,
-    choose_live_channels,
     choose_mode,
+    choose_test_live_channels,
     make_cassette_name,
 )
 from tests.support import Proxy, proxy
@@ -90,7 +90,7 @@ def test_of_many_misses_the_first_are_told(tmp_path: Path, px: Proxy) -> None:
         assert [each.text for each in found] == list(walk.misses)
         assert [not each.key for each in found] == [forgotten] * KEPT_MISSES
         if not forgotten:
-            assert found == list(walk.list_last_misses(count))[:KEPT_MISSES]
+            assert found == list(walk.list_newest_misses(count))[:KEPT_MISSES]
     one.finish_test(walk)
     one.end()
 
@@ -152,17 +152,17 @@ def test_the_mode_is_chosen_by_whoever_is_nearest(given: dict[str, object], mode
 def test_a_marker_says_which_channels_are_live() -> None:
     """As a session takes it; the command line is nearer, and in CI it alone may spend money."""
     marker = {"live": "llm", "unknown_tool": "fail", "read_only": ["get_*"]}
-    assert choose_live_channels(marker, "", ci=False) == {
+    assert choose_test_live_channels(marker, "", ci=False) == {
         "live": ["llm"],
         "unknown_tool": "fail",
         "read_only": ["get_*"],
     }
-    assert choose_live_channels(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
-    assert choose_live_channels(marker, "", ci=True) is None
-    assert choose_live_channels({}, "llm", ci=True) == {"live": ["llm"]}
-    assert choose_live_channels({}, "", ci=False) is None
+    assert choose_test_live_channels(marker, "mcp,http", ci=False) == {**marker, "live": ["mcp", "http"]}
+    assert choose_test_live_channels(marker, "", ci=True) is None
+    assert choose_test_live_channels({}, "llm", ci=True) == {"live": ["llm"]}
+    assert choose_test_live_channels({}, "", ci=False) is None
     with pytest.raises(ValueError, match="not one of llm, mcp, http"):
-        choose_live_channels({"live": ["model"]}, "", ci=False)
+        choose_test_live_channels({"live": ["model"]}, "", ci=False)
 
 
 def test_the_proxy_is_started_as_by_the_command(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.baseline import BaselineReport, compare_with_baseline, format_rows_comparison, read_baseline
+from llmproxy.report.baseline import BaselineReport, format_baseline_comparison, format_rows_comparison, read_baseline
 from llmproxy.report.events import Completed
 
 
@@ -78,7 +78,7 @@ def test_what_is_no_more_in_the_suites_is_counted() -> None:
 def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None:
     """Scenarios that were left out are counted, not called missing; a baseline of others is refused by its flag's name."""
     before = {each["scenario"]: each for each in (row("a"), row("b"), row("left"))}
-    assert compare_with_baseline(before, [row("a", 0), row("b")], tmp_path / "x.json", "--scenario-baseline") == [
+    assert format_baseline_comparison(before, [row("a", 0), row("b")], tmp_path / "x.json", "--scenario-baseline") == [
         "against the baseline: 1 worse, 0 better, 1 as before",
         "  worse    a: passed -> failed",
         "  1 of the baseline did not run",
@@ -86,4 +86,4 @@ def test_what_is_known_only_when_it_ran_is_compared_then(tmp_path: Path) -> None
     with pytest.raises(
         SettingsError, match=r"--scenario-baseline x.json is of other suites: it has a, b, left, and none"
     ):
-        compare_with_baseline(before, [row("c")], Path("x.json"), "--scenario-baseline")
+        format_baseline_comparison(before, [row("c")], Path("x.json"), "--scenario-baseline")

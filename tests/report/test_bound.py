@@ -10,10 +10,10 @@ import pytest
 
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.protocol import Decision
-from llmproxy.proxy_calls import Call, Totals, find_doubts
+from llmproxy.proxy_calls import Call, Totals, find_strict_violations
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.events import Finished, Started, Status
-from llmproxy.report.formatting import describe_replay
+from llmproxy.report.formatting import describe_replayed_answers
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import describe_request_handling, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
@@ -43,7 +43,7 @@ BOUND = _finished(replayed=True, bound=3, bound_names=("cwd", "date"))
 )
 def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) -> None:
     """A run says that it was replayed, and what was bound if anything was."""
-    assert describe_replay(finished) == words
+    assert describe_replayed_answers(finished) == words
 
 
 def test_console_junit_json_and_html_say_it() -> None:
@@ -78,4 +78,5 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"
     assert format_totals(totals, 0)[0].startswith(said)
     assert format_counts(Report.from_json({**totals.to_json(), "name": "x"})).startswith(said)
-    assert "1 hit was carried under system-3f2a" in find_doubts(totals, 0, used=True, fail_on_miss=False, strict=True)
+    found = find_strict_violations(totals, 0, used=True, fail_on_miss=False, strict=True)
+    assert "1 hit was carried under system-3f2a" in found

@@ -7,27 +7,27 @@ import pytest
 from llmproxy.core.changes.change import (
     Author,
     Change,
-    ChangeOrigin,
-    NotCarried,
+    ChangeSource,
     Refusal,
+    RefusalReason,
     UnrecordedTrialCall,
     diff_hunks,
-    digest_of,
+    digest_texts,
 )
-from llmproxy.core.sessions.change_trials import ChangeTrial
+from llmproxy.core.sessions.trial_results import SampleTrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.report.request_changes import ChangeSummary, summarize_trials
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
-    digests = ["" if text is None else digest_of([text]) for text in (before, after)]
+    digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
     made = Change("system", "system prompt", before, after, digests[0], digests[1], diff_hunks(before, after))
     return made._replace(**more)  # type: ignore[arg-type]
 
 
 def call(
-    recording: int | None, *changes: Change, cost: float | None = 0.01, why: NotCarried | None = None
+    recording: int | None, *changes: Change, cost: float | None = 0.01, why: RefusalReason | None = None
 ) -> UnrecordedTrialCall:
     """Return a call that was carried under these changes, or refused."""
     refusal = None if why is None else Refusal(why, "message 1 (user)")
@@ -36,11 +36,11 @@ def call(
     return UnrecordedTrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
 
 
-def trial(name: str, *seen: UnrecordedTrialCall, calls: int = 4, passed: bool | None = True) -> ChangeTrial:
-    return ChangeTrial(name, 1, 0.0, passed, calls, seen)
+def trial(name: str, *seen: UnrecordedTrialCall, calls: int = 4, passed: bool | None = True) -> SampleTrialResult:
+    return SampleTrialResult(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: ChangeTrial, after: dict[int, float | None] | None = None) -> ChangeSummary:
+def total(*trials: SampleTrialResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
     """Put trials together; each cassette holds these recordings, with what they cost."""
     return summarize_trials(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 
@@ -56,10 +56,10 @@ def row(number: int, cost: float | None) -> RowSummary:
 
 def test_one_edit_in_several_cassettes_is_one_change() -> None:
     """It has one name, its calls and cassettes; what has changed by origin is told apart; tests are counted by how they ended."""
-    edit, tool = change(), change("x", "y", origin=ChangeOrigin(Author.CLIENT, "claude-code", "2.1.332"))
+    edit, tool = change(), change("x", "y", origin=ChangeSource(Author.CLIENT, "claude-code", "2.1.332"))
     found = total(
         trial("refund", call(1, edit), call(2, edit)), trial("vip", call(5, edit, tool)), trial("plain"),
-        trial("broken", call(7, why=NotCarried.QUESTION), passed=False),
+        trial("broken", call(7, why=RefusalReason.QUESTION), passed=False),
     )  # fmt: skip
     seen = {(each.name, each.calls, tuple(each.cassettes)) for each in found.groups}
     assert seen == {(edit.name, 3, ("refund", "vip")), (tool.name, 1, ("vip",))}
@@ -73,7 +73,7 @@ def test_one_edit_in_several_cassettes_is_one_change() -> None:
 
 def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     """It is the client's where the client was upgraded; nothing is said of a run that failed, was cut, or went astray."""
-    upgrade = change("x", "y", origin=ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.2"))
+    upgrade = change("x", "y", origin=ChangeSource(Author.CLIENT, "Claude Code", "2.1.2"))
     ended = trial("refund", call(1, upgrade))._replace(served=frozenset({2}))
     found = total(ended, after=dict.fromkeys((1, 2, 3), 0.1))
     (gone,) = [each for each in found.groups if each.name.startswith("gone-")]
@@ -83,7 +83,7 @@ def test_a_call_that_is_no_longer_made_is_a_change() -> None:
     plain = trial("plain")._replace(served=frozenset({1, 2}))
     (alone,) = total(plain, after=dict.fromkeys((1, 2, 3), 0.1)).groups
     assert (alone.origin, alone.name) == ("prompt", gone.name)
-    astray = ended._replace(seen=(call(1, why=NotCarried.QUESTION),))
+    astray = ended._replace(seen=(call(1, why=RefusalReason.QUESTION),))
     for each in (ended._replace(served=None), ended._replace(passed=False), astray):
         assert not [one for one in total(each, after={3: 0.1}).groups if one.name.startswith("gone-")]
 
@@ -107,7 +107,7 @@ def test_nothing_changed_is_said_in_one_line() -> None:
         ([call(1, change(), cost=None)], {1: None}, "1 call: at an unknown price"),
         ([call(1, change()), call(2, change(), cost=None)], {}, "2 calls: $0.0100 and 1 call of unknown price"),
         ([call(1, change())], {1: 0.01, 2: None}, "at most 2: $0.0100 and 1 call of unknown price"),
-        ([call(1, change()), call(None, why=NotCarried.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
+        ([call(1, change()), call(None, why=RefusalReason.NO_PLACE, cost=None)], {}, "1 call: $0.0100"),
     ],
 )
 def test_the_bill_counts_what_is_known_and_says_what_is_not(
@@ -119,7 +119,9 @@ def test_the_bill_counts_what_is_known_and_says_what_is_not(
 
 def test_a_table_for_a_pull_request_holds_every_change() -> None:
     edit = change("a|b", "c")
-    rows = list(total(trial("refund", call(1, edit)), trial("new", call(None, why=NotCarried.NO_PLACE))).to_markdown())
+    rows = list(
+        total(trial("refund", call(1, edit)), trial("new", call(None, why=RefusalReason.NO_PLACE))).to_markdown()
+    )
     assert rows[0] == "**1 change in 1 of 8 calls, 1 of 2 cassettes**"
     assert f'| `{edit.name}` | system prompt: "a\\|b" -> "c" | 1 | refund |' in rows
     assert any(row.startswith("| `new` | chat.completions without a recorded counterpart | 1 | new |") for row in rows)

@@ -14,13 +14,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use
-from llmproxy.report.proxy_console import (
-    Console,
-    ProxyStarted,
-    format_totals,
-    get_terminal_width,
-    wants_colour,
-)
+from llmproxy.report.proxy_console import Console, ProxyStarted, format_totals, get_terminal_width, wants_colour
 from llmproxy.report.request_line import format_request_line
 
 ASKED = partial(

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status
 from llmproxy.report.json_report import JsonLines, is_being_written, read_report_runs, render_json_report
-from llmproxy.report.live_report_reader import LiveReportReader, make_report_reader, read_report_document
+from llmproxy.report.live_report_reader import LiveReportReader, make_report_query_handler, read_finished_report
 from tests.report import samples
 
 BEGIN = Selected(title="tasks", scenarios=2, runs=3, at=60.0)
@@ -136,7 +136,7 @@ def test_a_document_is_sent_once(tmp_path: Path) -> None:
     """And again when the file is another one; of another version it is refused."""
     path = tmp_path / "report.json"
     path.write_text(render_json_report(samples.story()), "utf-8")
-    told = make_report_reader(path, tmp_path / "state.db")
+    told = make_report_query_handler(path, tmp_path / "state.db")
     first = told({})
     assert (len(first["scenarios"]), first["trend"]) == (6, [])
     assert told({"test": first["test"]})["scenarios"] == []
@@ -144,7 +144,7 @@ def test_a_document_is_sent_once(tmp_path: Path) -> None:
     assert len(told({"test": first["test"]})["scenarios"]) == 6
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "format": 7}))
     with pytest.raises(SettingsError, match="a report of format 7; this version reads 1"):
-        read_report_document(path)
+        read_finished_report(path)
     path.write_text("{}")
     with pytest.raises(SettingsError, match="is no JSON report of tests"):
-        read_report_document(path)
+        read_finished_report(path)

@@ -12,12 +12,12 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.formatting import _format_args as in_a_report
 from llmproxy.report.merge_reports import read_shard_report
 from llmproxy.report.sharding import read_test_times
-from llmproxy.scenario.models.errors import proxy_text
+from llmproxy.scenario.models.errors import find_proxy_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _parse_arguments
 from llmproxy.scenario.values.data_files import RowError, read_rows
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.shared_parts import find_scenarios
+from llmproxy.suite.reading.shared_parts import find_scenario_files
 from llmproxy.suite.stores.protocol import Kind
 from llmproxy.suite.stores.value_conversion import to_plain
 from llmproxy.yaml_reader import Problems
@@ -43,7 +43,8 @@ def test_an_answer_nested_too_deeply_is_no_json() -> None:
         parse_json(DEEP)
     assert to_plain(DEEP, Kind.JSON, parse_json=True) == DEEP
     assert (
-        proxy_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response")) == "llmproxy: no recorded response"
+        find_proxy_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response"))
+        == "llmproxy: no recorded response"
     )
 
 
@@ -69,5 +70,5 @@ def test_a_part_s_report_nested_too_deeply_is_refused(kind: str, tmp_path: Path)
 def test_a_name_that_is_too_long_is_no_file(tmp_path: Path) -> None:
     """It is a problem in words, with its place."""
     problems = Problems()
-    assert find_scenarios(tmp_path, "9" * 5_000, None, problems) == []
+    assert find_scenario_files(tmp_path, "9" * 5_000, None, problems) == []
     assert len(problems) == 1

@@ -20,7 +20,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import _OWN, RunSession, choose_proxy, finish_in_thread, wait_despite_cancel
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.turn_taking import pid_session
+from llmproxy.scenario.turn_taking import process_session_name
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
@@ -295,7 +295,7 @@ async def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px:
     async with run_session(px.url, cassette="attributed") as session:
         async with session.speaking_turn(Calls(nothing)):
             pass
-        await asyncio.to_thread(ask_chat, f"{px.url}/s/{pid_session()}/v1", "who am I?")
+        await asyncio.to_thread(ask_chat, f"{px.url}/s/{process_session_name()}/v1", "who am I?")
         assert (await session.count_unattributed(), len(await session.calls())) == (1, 0)
 
 

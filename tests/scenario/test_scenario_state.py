@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
+from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
 from tests.scenario.people import Agent, executor
 
 
@@ -98,7 +98,7 @@ def test_a_dump_holds_what_is_documented() -> None:
 def test_what_servers_of_tools_got() -> None:
     """By the server's name, with arguments and result; differences to what the model asked for are told."""
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output='{"found": 1}')
-    served = ServedTools([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    served = ServedToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
     found = state(wire=[ToolUse("mcp__shop__look", '{"n": 8}', "w1", 1, 1)], served=served)
     assert (found.server_calls("look").inputs, found.server_calls().outputs) == ([{"n": 9}], [{"found": 1}])
     assert not found.server_calls("send").first
@@ -112,7 +112,7 @@ def test_what_servers_of_tools_got() -> None:
 def test_what_a_model_read_of_what_a_server_returned() -> None:
     """The agent may put something around it; what it leaves out is told."""
     got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output="found 3")
-    there = ServedTools([got], frozenset({"look"}), frozenset({"look"}), seen=True)
+    there = ServedToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
     read = ToolUse("mcp__shop__look", '{"n": 9}', "w1", 1, 1, executed=True, output="Output: found 3")
     assert state(wire=[read], served=there).misread_results() == []
     read.output = "found"
@@ -125,10 +125,10 @@ def test_what_a_model_read_of_what_a_server_returned() -> None:
     ("given", "said"),
     [
         ({"served": None}, "there is no proxy"),
-        ({"served": ServedTools()}, "no server of tools was seen"),
-        ({"served": ServedTools(seen=True, unread=["call 3 of the session"])}, "nothing was recorded of call 3"),
-        ({"served": ServedTools([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
-        ({"served": ServedTools(seen=True), "unattributed": 2}, "2 calls arrived"),
+        ({"served": ServedToolCalls()}, "no server of tools was seen"),
+        ({"served": ServedToolCalls(seen=True, unread=["call 3 of the session"])}, "nothing was recorded of call 3"),
+        ({"served": ServedToolCalls([ToolUse("look", "{}", None, 2, 2)], seen=True)}, "did not come whole"),
+        ({"served": ServedToolCalls(seen=True), "unattributed": 2}, "2 calls arrived"),
     ],
 )
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:

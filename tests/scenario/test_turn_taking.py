@@ -17,10 +17,10 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.turn_taking import (
     FairLock,
     bind_service,
-    env_sessions,
     env_without_turn,
     get_session_lock,
-    pid_session,
+    list_base_url_sessions,
+    process_session_name,
     process_turn,
 )
 from tests.support import Proxy, proxy
@@ -117,7 +117,7 @@ async def test_a_waiter_that_is_cancelled_is_passed_over() -> None:
 )  # fmt: skip
 def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], found: tuple[str, ...]) -> None:
     """Every session that one of them names; none where none points at the proxy."""
-    assert env_sessions(env, "http://127.0.0.1:8080") == found
+    assert list_base_url_sessions(env, "http://127.0.0.1:8080") == found
 
 
 async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_does_not(
@@ -126,7 +126,7 @@ async def test_during_a_turn_the_environment_names_the_proxy_and_afterwards_it_d
     """What was there is there again, and what somebody changed meanwhile is theirs."""
     env = {"OPENAI_BASE_URL": "https://api.openai.com/v1"}
     async with process_turn(control, "run", replay=True, env=env):
-        assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{pid_session()}/v1"
+        assert env["OPENAI_BASE_URL"] == f"{px.url}/s/{process_session_name()}/v1"
         assert env["OPENAI_API_KEY"]
         assert "LLMPROXY_URL" not in env  # by it a run without a proxy would find one
         ask_chat(env["OPENAI_BASE_URL"])
@@ -150,7 +150,7 @@ async def test_a_turn_ends_with_an_exception_too(control: Control) -> None:
         with pytest.raises(ZeroDivisionError):
             async with process_turn(control, "run", replay=True, env={}):
                 raise ZeroDivisionError
-    control.bind_session_name(pid_session(), "run")
+    control.bind_session_name(process_session_name(), "run")
 
 
 async def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:

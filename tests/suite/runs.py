@@ -9,7 +9,7 @@ from typing import Any
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.new_rows import check_created
-from llmproxy.suite.checks.entities.row_selection import RunRows
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
@@ -24,7 +24,7 @@ class Run:
 
     store: MemoryStore
     scope: VariableScope
-    look: RunRows
+    look: RowCheckContext
     cleaner: RowCleaner
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     now: float = 1000.0
@@ -62,13 +62,13 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
     scope = VariableScope({"userId": user}, declared=names)
     cleaner = RowCleaner(store, user=user)
     made: Run
-    look = RunRows(adapter=store, scope=scope, user=user, cleaner=cleaner, clock=lambda: made.now,
+    look = RowCheckContext(adapter=store, scope=scope, user=user, cleaner=cleaner, clock=lambda: made.now,
                    sleep=lambda seconds: made.sleep(seconds), **more)  # fmt: skip  # noqa: PLW0108 - made a few lines below
     made = Run(store, scope, look, cleaner)
     return made
 
 
-def created(look: RunRows, before: Any, **wanted: Any) -> list[str]:
+def created(look: RowCheckContext, before: Any, **wanted: Any) -> list[str]:
     """Check one item of `created`, of tasks."""
     return lines(check_created(look, before, [Created(entity="tasks", **wanted)]))
 

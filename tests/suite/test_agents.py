@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RunRows
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Created
@@ -47,11 +47,11 @@ def model(language: str) -> Provider:
 @contextmanager
 def rows(
     language: str, folder: Path, running: TasksAgent, clock: Callable[[], float]
-) -> Iterator[tuple[StoreAdapter, RunRows]]:
+) -> Iterator[tuple[StoreAdapter, RowCheckContext]]:
     """Look at the agent's rows, as one run of a scenario does."""
     store = build_store(store_of(language, folder, running.url), folder)
     cleaner = RowCleaner(store, user="test-user")
-    run = RunRows(adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep,
+    run = RowCheckContext(adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep,
                   cleaner=cleaner, scenario="subtask", deterministic=True)  # fmt: skip
     cleaner.begin_run(["tasks", "reminders"])
     yield store, run

@@ -11,7 +11,7 @@ from llmproxy.settings import load
 from llmproxy.suite.project_settings import (
     SuiteRunOptions,
     find_changed_files,
-    parse_agent_or_store,
+    parse_agent_or_store_flag,
     read_change_times,
     read_project_table,
     rerun_on_change,
@@ -44,14 +44,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str
 
 def test_agents_and_stores_of_the_command_line() -> None:
     """An address, or YAML."""
-    assert parse_agent_or_store("http://x/v1", "--agent") == {"http": "http://x/v1"}
-    assert parse_agent_or_store("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
-    assert parse_agent_or_store("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
-    assert parse_agent_or_store("http://x/api", "--entity-store") == {"http": "http://x/api"}
-    assert parse_agent_or_store("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
+    assert parse_agent_or_store_flag("http://x/v1", "--agent") == {"http": "http://x/v1"}
+    assert parse_agent_or_store_flag("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
+    assert parse_agent_or_store_flag("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
+    assert parse_agent_or_store_flag("http://x/api", "--entity-store") == {"http": "http://x/api"}
+    assert parse_agent_or_store_flag("python: agent.py:answer", "--agent") == {"python": "agent.py:answer"}
     for text in ("", "[1]", "{"):
         with pytest.raises(SuiteError):
-            parse_agent_or_store(text, "--agent")
+            parse_agent_or_store_flag(text, "--agent")
 
 
 def test_nothing_is_spent_or_written_unasked() -> None:

@@ -17,14 +17,14 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,
     SelectionOptions,
-    add_runs_option,
     advise_recording,
+    append_runs_flag,
+    build_run_not_recorded_error,
     cassette_name,
     check_costs,
     estimate_cost,
     explain_miss,
     list_steps_until,
-    not_recorded_error,
     parse_tag_expression,
     read_last_failed,
     record_failed,
@@ -185,8 +185,8 @@ def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said
 
 def test_how_often_each_runs_is_kept() -> None:
     """The command records as many runs as were asked for, and keeps those that are recorded."""
-    assert add_runs_option("llmproxy test", None) == "llmproxy test"
-    assert add_runs_option("llmproxy test", 3) == "llmproxy test --runs 3"
+    assert append_runs_flag("llmproxy test", None) == "llmproxy test"
+    assert append_runs_flag("llmproxy test", 3) == "llmproxy test --runs 3"
     said = advise_recording(["a"], 1, "llmproxy test --runs 3", partly=False, some_runs=True)
     assert said == "not every run is recorded of a; record it: llmproxy test --runs 3 --mode auto"
 
@@ -199,7 +199,7 @@ def test_a_long_list_is_cut() -> None:
 
 def test_one_run() -> None:
     """By itself it says which run, and ends with 4."""
-    error = not_recorded_error("a", "llmproxy test --id a", 2, 3)
+    error = build_run_not_recorded_error("a", "llmproxy test --id a", 2, 3)
     assert str(error) == "nothing is recorded for a, run 2; record it: llmproxy test --id a --mode auto --runs 3"
     assert error.exit_code is Exit.MISS
 
@@ -234,4 +234,5 @@ def test_under_pytest_its_own_option_is_advised() -> None:
     told = explain_miss(MISS, again, flag="--llmproxy-mode", starts={"auto": "llmproxy start --mode auto --cassette x"})
     assert told.count(f"{again} --llmproxy-mode auto") == 2
     assert "llmproxy start" not in told
-    assert str(not_recorded_error("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode auto")
+    error = build_run_not_recorded_error("a", again, 1, 3, flag="--llmproxy-mode")
+    assert str(error).endswith(f"{again} --llmproxy-mode auto")

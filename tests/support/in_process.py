@@ -29,7 +29,7 @@ from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp_messages import SendCondition
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
+from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Headers, Response
 from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan
@@ -75,7 +75,7 @@ class InProcess:
             clock=lambda: self.time - NOW,
         )
         self.proxy = ProxyContext(self.engine, lambda _: None)
-        self._places: dict[tuple[object, ...], RequestHeadInfo] = {}
+        self._places: dict[tuple[object, ...], RoutedRequestHead] = {}
         self.labels: list[str] = []
         """Of the requests that found their session, in the order of their arrival."""
         self.sent: list[tuple[str, bytes]] = []

@@ -21,7 +21,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import Channel, Decision, Mode, UnknownTool
+from llmproxy.protocol import Channel, Decision, Mode, UnknownToolPolicy
 
 Json = dict[str, Any]
 
@@ -152,7 +152,9 @@ class Bench:
         """`lasting` is how many microseconds a real answer takes; every look at the clock takes a second."""
         self._lasting = lasting
         self._journal = Journal.open(Path(f"{store}.state.db"), lambda: began)
-        channels = LiveChannels(frozenset(map(Channel, live)), UnknownTool(unknown), tuple(read_only)) if live else None
+        channels = (
+            LiveChannels(frozenset(map(Channel, live)), UnknownToolPolicy(unknown), tuple(read_only)) if live else None
+        )
         self.now = Clock(began)
         dead = {"tools": "http://127.0.0.1:9"}
         config = Config(mode=Mode[mode.upper()], store=store, live=channels, upstreams=dead)

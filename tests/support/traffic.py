@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from llmproxy.core.providers.routing import Route, route_host
+from llmproxy.core.providers.routing import Route, route_by_host
 from llmproxy.core.traffic.interaction import Headers
 
 
@@ -48,7 +48,7 @@ def exchanges(folder: Path) -> Iterator[Exchange]:
             yield Exchange(
                 name=path.name,
                 host=f"{host}:{url.port}" if url.port else host,
-                route=route_host(url.scheme, host, url.port, target),
+                route=route_by_host(url.scheme, host, url.port, target),
                 method=row["request"]["method"].upper(),
                 asked=_bytes(row["request"]["body"]),
                 status=row["response"]["status"]["code"],

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.cassettes.importing import ImportedExchange
+from llmproxy.core.cassettes.importing import ConvertedExchange
 from tests.support.forked import program
 from tests.support.process import Process, clean_env
 from tests.support.proxy import proxy
 from tests.traffic.resend import ByBaseURL, ByInterception, Row, exchanges, render, resend, strangers
 
-Cassettes = list[tuple[str, list[ImportedExchange]]]
+Cassettes = list[tuple[str, list[ConvertedExchange]]]
 
 
 @pytest.fixture(scope="module")

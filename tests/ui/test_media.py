@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.ui.calls import find_media
+from llmproxy.ui.calls import find_media_in_json
 from tests.ui.samples import PICTURE
 
 PNG = {"type": "image/png", "data": PICTURE}
@@ -23,13 +23,13 @@ PNG = {"type": "image/png", "data": PICTURE}
 )
 def test_a_picture_is_found_in_every_dialect(block: object) -> None:
     """Each carries the same bytes in a form of its own."""
-    found = find_media({"role": "user", "content": [block]})
+    found = find_media_in_json({"role": "user", "content": [block]})
     assert found == [PNG] or [each["data"] for each in found] == [PICTURE]
 
 
 def test_sound_is_found() -> None:
     block = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
-    assert find_media([block]) == [{"type": "audio/wav", "data": "UklGRg=="}]
+    assert find_media_in_json([block]) == [{"type": "audio/wav", "data": "UklGRg=="}]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_sound_is_found() -> None:
 )  # fmt: skip
 def test_what_could_run_or_be_fetched_is_none(url: str) -> None:
     """A document, an address and what is no base64 stay text."""
-    assert find_media({"type": "image_url", "image_url": {"url": url}}) == []
+    assert find_media_in_json({"type": "image_url", "image_url": {"url": url}}) == []
 
 
 def test_a_deep_body_ends() -> None:
@@ -49,4 +49,4 @@ def test_a_deep_body_ends() -> None:
     tree: object = "x"
     for _ in range(5000):
         tree = [tree]
-    assert find_media(tree) == []
+    assert find_media_in_json(tree) == []

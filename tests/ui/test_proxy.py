@@ -21,7 +21,7 @@ from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.proxy_calls import KEPT, CallLog
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLines
-from llmproxy.report.live_report_reader import make_report_reader
+from llmproxy.report.live_report_reader import make_report_query_handler
 from llmproxy.ui.mount_in_proxy import Viewer
 from llmproxy.ui.queries import QUESTIONS, read_int
 from tests.support.chats import NOW, chat, fill
@@ -110,7 +110,7 @@ def test_every_question_is_documented(asker: Asker) -> None:
 def test_the_last_test_of_the_folder_is_told(asker: Asker, tmp_path: Path) -> None:
     """While it runs, and when it is over; where the proxy knows of no folder there is no such question."""
     assert asker.ask(f"{DATA}report")[0] == 404
-    asker.viewer.tests = make_report_reader(tmp_path / "last.jsonl", tmp_path / "x.db.state.db")
+    asker.viewer.tests = make_report_query_handler(tmp_path / "last.jsonl", tmp_path / "x.db.state.db")
     assert asker.get("report")["scenarios"] == []
     writer = JsonLines(tmp_path / "last.jsonl")
     for event in (Selected(title="tasks", scenarios=1, runs=1), Started(run_id="r", scenario="s", name="s")):

@@ -11,7 +11,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.ui.serve import make_server, respond_to_request
+from llmproxy.ui.serve import answer_ui_request, make_server
 from tests.support.proxy import DIRECT
 from tests.support.services import serving
 
@@ -30,7 +30,7 @@ def ask(question: str, query: dict[str, str]) -> object:
 def status(method: str, target: str, **headers: str) -> int:
     """Return with which status a request is answered; `host` is ours unless given."""
     fields = {"host": "127.0.0.1:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    return respond_to_request(method, target, tuple(fields.items()), TOKEN, ask, {}).status
+    return answer_ui_request(method, target, tuple(fields.items()), TOKEN, ask, {}).status
 
 
 def test_data_wants_the_token() -> None:
@@ -67,7 +67,7 @@ def test_what_may_be_written_is_written_by_our_own_page_only() -> None:
 
     def post(body: bytes, token: str = TOKEN, **more: str) -> int:
         headers = (("host", "localhost"), ("x-llmproxy-token", token), *more.items())
-        return respond_to_request("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, put, body).status
+        return answer_ui_request("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, put, body).status
 
     assert post(b'{"run": "1"}', token="wrong") == 403
     assert post(b'{"run": "1"}', origin="https://evil.example") == 403
@@ -76,17 +76,15 @@ def test_what_may_be_written_is_written_by_our_own_page_only() -> None:
     assert post(b'{"run": "1"}') == 200
     assert took == [{"run": "1"}]
     headers = (("host", "localhost"), ("x-llmproxy-token", TOKEN))
-    assert respond_to_request("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, None, b"{}").status == 405
+    assert answer_ui_request("POST", "/_llmproxy/ui/label", headers, TOKEN, ask, {}, None, b"{}").status == 405
 
 
 def test_an_error_is_told_as_json() -> None:
     """What happened, and what to do; a fault of ours where the answer would stand, and the command's terminal stays quiet."""
-    found = respond_to_request(
-        "GET", DATA + "bad", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {}
-    )
+    found = answer_ui_request("GET", DATA + "bad", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {})
     assert found.status == 400
     assert json.loads(found.body)["error"] == {"code": "llmproxy_settings", "message": "no", "hint": "yes"}
-    found = respond_to_request(
+    found = answer_ui_request(
         "GET", DATA + "broken", (("host", "localhost"), ("x-llmproxy-token", TOKEN)), TOKEN, ask, {}
     )
     assert found.status == 500

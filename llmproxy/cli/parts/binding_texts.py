@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_line
-from llmproxy.core.bindings import VolatileField, list_volatile_values
+from llmproxy.core.bindings import VolatileField, list_volatile_values_of_request
 from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.engine.volatile_field_learning import MergedPair, find_equated_pairs
+from llmproxy.core.engine.volatile_field_learning import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store
@@ -23,13 +23,13 @@ _RUNS = 3
 _LONGEST = 60
 
 
-def parse_run_variables_json(said: str) -> list[dict[str, str]]:
+def parse_run_variable_dicts(said: str) -> list[dict[str, str]]:
     return list(json.loads(said)) if said else []
 
 
-def format_run_variables(said: str) -> str:
+def format_run_variables_line(said: str) -> str:
     """Return run variables on one line: ``cwd /tmp/a, home /home/kim``; long values are cut."""
-    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in parse_run_variables_json(said))
+    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in parse_run_variable_dicts(said))
 
 
 def _shorten_value(text: str) -> str:
@@ -37,10 +37,10 @@ def _shorten_value(text: str) -> str:
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def describe_run_variables(name: str, said: Sequence[str]) -> Iterator[str]:
+def iter_run_variable_lines(name: str, said: Sequence[str]) -> Iterator[str]:
     """Yield the run variables of a cassette's runs; nothing if it has none."""
     for each in said[:_RUNS]:
-        yield f"{name}: recorded with {format_run_variables(each)}"
+        yield f"{name}: recorded with {format_run_variables_line(each)}"
     if len(said) > _RUNS:
         yield f"{name}: and {len(said) - _RUNS} more runs with other run variables"
 
@@ -57,7 +57,7 @@ def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterat
 
 def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
-        "run_variables": [parse_run_variables_json(each) for each in said],
+        "run_variables": [parse_run_variable_dicts(each) for each in said],
         "volatile": [field.to_dict() for field in fields],
     }
 
@@ -70,7 +70,7 @@ def extract_volatile_values(
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_volatile_values((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
+    values = list_volatile_values_of_request((*read_volatile_fields(database, found.cassette), *list_builtin()), tree)
     return [
         {"name": each.field.name, "kind": each.field.kind, "value": each.value, "path": each.place.path}
         for each in values
@@ -79,17 +79,17 @@ def extract_volatile_values(
 
 def list_volatile_merges(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
-) -> dict[str, list[MergedPair]]:
+) -> dict[str, list[InterchangeablePair]]:
     """Return the recordings that a cassette's own and built-in volatile fields merge, by cassette, if any."""
     found = {}
     for name in database.list_cassette_names() if cassette is None else [cassette]:
-        merges = find_equated_pairs(database, name, (), rules, upstreams)
+        merges = find_interchangeable_recordings(database, name, (), rules, upstreams)
         if merges or read_volatile_fields(database, name):
             found[name] = merges
     return found
 
 
-def print_merges(found: Mapping[str, Sequence[MergedPair]]) -> None:
+def print_merges(found: Mapping[str, Sequence[InterchangeablePair]]) -> None:
     """Print the recordings that volatile fields merge; nothing without volatile fields."""
     if not found:
         return
@@ -110,5 +110,5 @@ def print_merges(found: Mapping[str, Sequence[MergedPair]]) -> None:
         print_line(f"  ... and {count - _SHOWN} more")
 
 
-def merges_to_json(found: Mapping[str, Iterable[MergedPair]]) -> dict[str, list[dict[str, Any]]]:
+def merges_to_json(found: Mapping[str, Iterable[InterchangeablePair]]) -> dict[str, list[dict[str, Any]]]:
     return {name: [each._asdict() for each in merges] for name, merges in found.items()}

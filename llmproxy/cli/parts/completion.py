@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import join_name
+from llmproxy.protocol import format_sample_name
 
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
@@ -54,7 +54,7 @@ def adapt_to_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(
-        ctx, incomplete, lambda store: (join_name(info.name, info.sample) for info in store.cassettes())
+        ctx, incomplete, lambda store: (format_sample_name(info.name, info.sample) for info in store.cassettes())
     )
 
 
@@ -64,7 +64,7 @@ def complete_models(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete_from_store(ctx, incomplete, lambda store: map("/".join, store.query(query)))
 
 
-def complete_words(words: Iterable[str]) -> Callable[[str], list[str]]:
+def make_word_completer(words: Iterable[str]) -> Callable[[str], list[str]]:
     known = list(words)
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 

@@ -39,7 +39,7 @@ def get_weather(city: str) -> str:
     return json.dumps({"city": city, "sky": "rain", "celsius": 7})
 
 
-def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
+def run_narrated_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     """Run the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
     history: list[ChatCompletionMessageParam] = [{"role": "user", "content": plain}]
     say(f"\nuser       {plain}\n")
@@ -47,7 +47,7 @@ def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     say(f"assistant  {answer}\n")
     history += [{"role": "assistant", "content": answer}, {"role": "user", "content": WEATHER}]
     say(f"\nuser       {WEATHER}\n")
-    _ask_with_tool(create, history, say)
+    _append_tool_turn(create, history, say)
     history.append({"role": "user", "content": STREAMED})
     say(f"\nuser       {STREAMED}\nassistant  ")
     for chunk in create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True}):
@@ -56,7 +56,7 @@ def run_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
     say("\n")
 
 
-def _ask_with_tool(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
+def _append_tool_turn(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
     for call in create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.tool_calls or ():
         if call.type != "function":
             continue
@@ -89,7 +89,7 @@ class DemoClient:
         try:
             import openai
         except ModuleNotFoundError:
-            return cls("a plain HTTP client (openai is not installed here)", _make_httpx_client, DemoRefused)
+            return cls("a plain HTTP client (openai is not installed here)", _make_completion_function, DemoRefused)
         return cls(
             "the real openai client",
             lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0).chat.completions.create,
@@ -124,7 +124,7 @@ def _parse_attribute_json(text: str) -> Any:
     return json.loads(text, object_hook=lambda found: _AttributeDict(**found))
 
 
-def _make_httpx_client(url: str) -> Create:
+def _make_completion_function(url: str) -> Create:
     """Return a replacement of `client.chat.completions.create` that needs only httpx."""
     import httpx
 

@@ -25,23 +25,23 @@ from typing import Any
 import typer
 
 from llmproxy.amounts import format_count, format_seconds
-from llmproxy.cli.parts.options import advise_record, refuse_live
+from llmproxy.cli.parts.options import format_record_command, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.client.control import ControlError
 from llmproxy.client.fault_sweep_judging import (
-    SweepFinding,
     SweepRun,
     Trial,
+    TrialFinding,
     find_failure_message,
     findings_to_json,
     format_findings,
+    format_sweep_summary_lines,
     give_bound_hits_recorded_keys,
     judge_trial,
     plan_trials,
     select_kinds,
-    summarize_findings,
 )
 from llmproxy.client.proxy_process import ensure_proxy, find_program, kill_group, to_exit_code
 from llmproxy.core.faults import FaultKind
@@ -66,7 +66,7 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
     refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = select_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
-        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {advise_record(loaded)}")
+        raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {format_record_command(loaded)}")
     find_program(asked.command, env)
     if asked.options.json is not None:
         write_json_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
@@ -76,15 +76,15 @@ def run_sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> in
         for name, value in named.items()
         if loaded.sources[name].was_typed(environment=False)
     ]
-    typed = " ".join([asked.run_line, "--faults FAULT", *same, "--", shlex.join(asked.command)])
+    typed = " ".join([asked.run_command_prefix, "--faults FAULT", *same, "--", shlex.join(asked.command)])
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         sweep = Sweep(asked, loaded, env, kinds, Path(folder))
         try:
             sweep.run()
         except KeyboardInterrupt:
-            print_findings(sweep.findings, typed, asked.options.json)
+            print_findings_for_exit_code(sweep.findings, typed, asked.options.json)
             return Exit.INTERRUPTED
-    return print_findings(sweep.findings, typed, asked.options.json)
+    return print_findings_for_exit_code(sweep.findings, typed, asked.options.json)
 
 
 class Sweep:
@@ -101,7 +101,7 @@ class Sweep:
         self._guard, self._ended = threading.Lock(), False
         self._bound: set[int | None] = set()
         """Recordings that were bound in some run."""
-        self.findings: list[SweepFinding] = []
+        self.findings: list[TrialFinding] = []
         self.baseline: list[SweepRun] = []
 
     def run(self) -> None:
@@ -111,11 +111,11 @@ class Sweep:
         options = start_options(flags, forward=asked.options.intercept)
         env = {name: value for name, value in self._env.items() if not name.startswith("LLMPROXY_FAULTS")}
         log = self._folder / "proxy.log"
-        with ensure_proxy(options, env, log=log, started_by=asked.run_line) as self._proxy:
+        with ensure_proxy(options, env, log=log, started_by=asked.run_command_prefix) as self._proxy:
             self.baseline = [self._run_undisturbed()]
             trials = plan_trials(self.baseline[0].calls, self._kinds)
             wanted = asked.options.jobs or os.cpu_count() or 1
-            jobs = self._compare_undisturbed(max(1, min(wanted, len(trials))))
+            jobs = self._determine_safe_parallelism(max(1, min(wanted, len(trials))))
             longest = max(each.seconds for each in self.baseline)
             self._patience = asked.options.patience or max(PATIENCE, TIMES * longest)
             calls = len({(trial.key, trial.occurrence) for trial in trials})
@@ -123,7 +123,7 @@ class Sweep:
                 f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
                 f"without faults it takes {format_seconds(longest)}"
             )
-            self._play_trials(trials, jobs)
+            self._collect_trial_findings(trials, jobs)
 
     def _run_undisturbed(self) -> SweepRun:
         """Return a successful undisturbed run. Raises SweepImpossible."""
@@ -133,7 +133,7 @@ class Sweep:
             error = SweepImpossible(
                 f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare "
                 "with.",
-                hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {advise_record(self._loaded)}",
+                hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {format_record_command(self._loaded)}",
             )
             error.exit_code = Exit.MISS
             raise error
@@ -147,7 +147,7 @@ class Sweep:
             raise SweepImpossible(f"undisturbed, the command {said}; a sweep needs one that ends well.")
         return went
 
-    def _compare_undisturbed(self, jobs: int) -> int:
+    def _determine_safe_parallelism(self, jobs: int) -> int:
         """Run undisturbed again, in parallel like the trials; return the possible parallelism."""
         alone = [(call.key, call.occurrence) for call in self.baseline[0].calls]
         with ThreadPoolExecutor(jobs) as pool:
@@ -166,9 +166,9 @@ class Sweep:
         if jobs == 1:
             raise SweepImpossible("two undisturbed runs ask differently: what a fault does cannot be told from that.")
         self._tell("sweep: several runs at once disturb each other; one at a time, then")
-        return self._compare_undisturbed(1)
+        return self._determine_safe_parallelism(1)
 
-    def _play_trials(self, trials: Sequence[Trial], jobs: int) -> None:
+    def _collect_trial_findings(self, trials: Sequence[Trial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 pending = [pool.submit(self._run_trial, trial) for trial in trials]
@@ -183,7 +183,7 @@ class Sweep:
                         kill_group(each)
                 raise
 
-    def _run_trial(self, trial: Trial) -> SweepFinding:
+    def _run_trial(self, trial: Trial) -> TrialFinding:
         return judge_trial(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
     def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
@@ -266,11 +266,11 @@ def make_progress_printer() -> Callable[[str], None]:
     return print_progress
 
 
-def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
+def print_findings_for_exit_code(findings: Sequence[TrialFinding], typed: str, file: Path | None = None) -> int:
     """Print the table and result, and write them to `file`; returns the exit code. `typed` has FAULT in it."""
     if sys.stderr.isatty():
         typer.echo("\r", err=True, nl=False)
-    for line in [*format_findings(findings), "", *summarize_findings(findings, typed)]:
+    for line in [*format_findings(findings), "", *format_sweep_summary_lines(findings, typed)]:
         typer.echo(line)
     if file is not None:
         write_json_result(file, findings_to_json(findings))

@@ -17,12 +17,12 @@ from llmproxy.core.cassettes.formats import (
     SUFFIXES,
     Format,
     Source,
-    open_source,
-    recognise_format,
+    find_matching_format,
+    read_source_file,
     review_yaml,
 )
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
+from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
 from llmproxy.core.forks.fork_rows import store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -55,7 +55,7 @@ def group_files(paths: Sequence[Path], name: str | None, form: Format | None = N
     for own, pieces in found.items():
         apart = all(piece.form is not None and piece.form.apart for piece in pieces)
         if name is None and len(pieces) > 1 and not apart:
-            named = any(_read_cassette_name(piece.path) for piece in pieces)
+            named = any(_read_embedded_cassette_name(piece.path) for piece in pieces)
             way = "Change the line `cassette:` of one" if named else "Import the folder that holds both"
             raise SettingsError(
                 f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}.",
@@ -69,13 +69,13 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield ImportFile(path, form), _read_cassette_name(path) or build_slug(path.stem)
+        yield ImportFile(path, form), _read_embedded_cassette_name(path) or build_slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = []
     for file in files:
         known = form is not None or file.suffix in _YAML
-        found = form if known else recognise_format(open_source(file))
+        found = form if known else find_matching_format(read_source_file(file))
         if known or found is not None:  # else it is another file (package.json)
             pieces.append(ImportFile(file, found))
     if not pieces:
@@ -85,10 +85,10 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
             yield piece, build_slug(path.resolve().name)
         else:
             own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
-            yield piece, _read_cassette_name(piece.path) or build_slug(own)
+            yield piece, _read_embedded_cassette_name(piece.path) or build_slug(own)
 
 
-def _read_cassette_name(path: Path) -> str:
+def _read_embedded_cassette_name(path: Path) -> str:
     """Return the cassette name in a file of ours; empty for other formats."""
     if path.suffix not in _YAML:
         return ""
@@ -102,8 +102,8 @@ def read_exchanges(pieces: Sequence[ImportFile], models: Sequence[str] = ()) -> 
     sources: dict[str, list[Source]] = {}
     forms: dict[str, Format] = {}
     for piece in pieces:
-        source = open_source(piece.path, models)
-        form = piece.form or recognise_format(source)
+        source = read_source_file(piece.path, models)
+        form = piece.form or find_matching_format(source)
         if form is None:
             raise CassetteCorrupt(
                 f"{source.name}: this is not a file of recordings of any format that we know.",
@@ -156,7 +156,7 @@ class Importer:
     seconds: float = 0.0
 
     @property
-    def imported_nothing(self) -> bool:
+    def skipped_every_exchange(self) -> bool:
         """Whether exchanges were read, but none was imported."""
         return bool(self.hosts) and not any(host.imported or host.unchanged for host in self.hosts.values())
 
@@ -164,7 +164,7 @@ class Importer:
         """Import the files of one cassette; a damaged file is reported, and the cassette is skipped."""
         started = time.perf_counter()
         try:
-            recorded, source = read_exchanges(pieces, self.models), open_source(pieces[0].path)
+            recorded, source = read_exchanges(pieces, self.models), read_source_file(pieces[0].path)
             fork = review_yaml.read_fork(source) if len(pieces) == 1 and review_yaml.recognises(source) else None
             notes = read_head_notes(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
@@ -179,7 +179,7 @@ class Importer:
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 
-    def _store_interactions(self, database: Store, name: str, adopted: Sequence[ImportedExchange]) -> None:
+    def _store_interactions(self, database: Store, name: str, adopted: Sequence[ConvertedExchange]) -> None:
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
         holder = "llmproxy import"
         for sample in sorted(samples):
@@ -201,7 +201,7 @@ class Importer:
                 if one and not each.known and (_exchange_key(one), one.response.body) in named_before:
                     same.add(_recording_group_key(one))
                 if one and _recording_group_key(one) in same:
-                    self._count_exchange(each, one).unchanged += 1
+                    self._count_exchange_at_host(each, one).unchanged += 1
                 else:
                     self._import_exchange(database, name, each)
             clean = True
@@ -209,8 +209,8 @@ class Importer:
             for sample in samples:
                 database.end_writing(name, sample, holder, clean=clean)
 
-    def _import_exchange(self, database: Store, name: str, each: ImportedExchange) -> None:
-        host = self._count_exchange(each, each.interaction)
+    def _import_exchange(self, database: Store, name: str, each: ConvertedExchange) -> None:
+        host = self._count_exchange_at_host(each, each.interaction)
         if each.interaction is None:
             self.skipped.append(f"{name}, interaction {each.recorded.number}: {each.why}")
             return
@@ -220,7 +220,7 @@ class Importer:
         host.asks_unknown |= not each.known and each.interaction.request.body.startswith(b"{")
         host.imported += 1
 
-    def _count_exchange(self, each: ImportedExchange, interaction: Interaction | None) -> _HostCounts:
+    def _count_exchange_at_host(self, each: ConvertedExchange, interaction: Interaction | None) -> _HostCounts:
         host = self.hosts.setdefault(each.host or "(no host)", _HostCounts())
         host.exchanges += 1
         if interaction is not None and (each.known or not host.provider):

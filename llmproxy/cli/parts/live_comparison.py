@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.cli.parts.options import advise_record
+from llmproxy.cli.parts.options import format_record_command
 from llmproxy.cli.parts.printing import to_line
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.server_store_path import store_exists
@@ -17,7 +17,7 @@ from llmproxy.settings import shown_path
 if TYPE_CHECKING:
     from llmproxy.client.session_reports import Report
     from llmproxy.report.events import Event
-    from llmproxy.scenario.repeats.model_comparison import ModelComparison
+    from llmproxy.scenario.repeats.model_comparison import RecordingComparison
     from llmproxy.settings import Loaded
 
 
@@ -38,11 +38,11 @@ def require_recordings(loaded: Loaded) -> None:
     store, channels = loaded.settings.store, ",".join(loaded.settings.live)
     if not store_exists(store) and loaded.settings.cassette_dir is None:
         msg = f"there is no store {shown_path(store)}, so there is nothing to serve beside --live {channels}."
-        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {advise_record(loaded)}")
+        raise CassetteNotFound(msg, hint=f"Record it first, with its tools: {format_record_command(loaded)}")
 
 
 @dataclass(slots=True)
-class LiveRuns:
+class RepeatedLiveRuns:
     loaded: Loaded
     runs: list[LiveRun] = field(default_factory=list)
 
@@ -127,7 +127,7 @@ class LiveTestDiff:
 
 def compare_live_runs(
     loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
-) -> ModelComparison | None:
+) -> RecordingComparison | None:
     """Return the differences of live runs from the recording with verdict `verdict`; None without model calls or
     recordings.
 
@@ -138,7 +138,7 @@ def compare_live_runs(
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.model_comparison import ModelComparison, ModelRun
+    from llmproxy.scenario.repeats.model_comparison import ComparedRun, RecordingComparison
     from llmproxy.trace.comparing.behavior_comparison import read_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
@@ -155,7 +155,7 @@ def compare_live_runs(
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
                 told, _ = restate_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
-                made.append(ModelRun(name, read_behavior(mine), read_behavior(told), each.verdict, unknown))
+                made.append(ComparedRun(name, read_behavior(mine), read_behavior(told), each.verdict, unknown))
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
-    return ModelComparison(parent, read_behavior(recorded), tuple(made), verdict)
+    return RecordingComparison(parent, read_behavior(recorded), tuple(made), verdict)

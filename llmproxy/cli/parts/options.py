@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from llmproxy import protocol
 from llmproxy.advice import StartCommand
-from llmproxy.cli.parts.completion import complete_cassettes, complete_words
+from llmproxy.cli.parts.completion import complete_cassettes, make_word_completer
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.errors import SettingsError
@@ -29,7 +29,7 @@ _FLAGS, _OPTIONS, _ALL = "llmproxy.flags", "llmproxy.options", "llmproxy.help_al
 
 
 class SettingsCommand(TyperCommand):
-    """A command with the flags of `Settings` and `RunOptions` that have help; see `get_flags`, `get_run_options`."""
+    """A command with the flags of `Settings` and `RunOptions` that have help; `get_given_...` read them."""
 
     with_settings = True
 
@@ -56,12 +56,12 @@ class SettingsCommand(TyperCommand):
             own_names = {each.name for each in self.params}
             facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if self.free_port else {}
             settings = [
-                _make_option_parameter(option, facts.get(option.name))
+                _make_option_signature_parameter(option, facts.get(option.name))
                 for option in (list_options() if self.with_settings else ())
                 if option.has_flag and option.name not in own_names and not (self.without_live and option.of_live)
             ]
             self._derived = _make_parameters(settings)
-            self._shared = _make_parameters(_make_run_parameters(self.run_options or self.name or "-"))
+            self._shared = _make_parameters(_make_run_signature_parameters(self.run_options or self.name or "-"))
         own = super().get_params(ctx)
         at = len(self.params)  # behind them stands --help
         own = [*own[:at], *self._shared, *own[at:]]
@@ -129,12 +129,12 @@ class LivelessCommand(FreePortCommand):
     without_live = True
 
 
-def get_flags(ctx: typer.Context) -> Mapping[str, object]:
+def get_given_flag_values(ctx: typer.Context) -> Mapping[str, object]:
     """Return the given values of derived flags by option; None if not given."""
     return cast("Mapping[str, object]", ctx.meta[_FLAGS])
 
 
-def get_run_options(ctx: typer.Context) -> RunOptions:
+def get_given_run_options(ctx: typer.Context) -> RunOptions:
     """Return the given values of options shared by commands that run an agent."""
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
@@ -154,7 +154,7 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
     return list(get_command(app).params)
 
 
-def _make_run_parameters(command: str) -> list[inspect.Parameter]:
+def _make_run_signature_parameters(command: str) -> list[inspect.Parameter]:
     made, kinds = [], get_type_hints(RunOptions)
     for name, row in list_run_options(command).items():
         default = RUN_DEFAULTS[name]
@@ -165,7 +165,7 @@ def _make_run_parameters(command: str) -> list[inspect.Parameter]:
     return made
 
 
-def _make_option_parameter(option: Option, facts: str | None) -> inspect.Parameter:
+def _make_option_signature_parameter(option: Option, facts: str | None) -> inspect.Parameter:
     """Return an option as text, parsed by `settings.load`; `facts` adds variable and default to the help."""
     kind = bool | None if option.boolean else list[str] | None if option.repeat else str | None
     names = [f"{option.flag}/--no-{option.key}"] if option.boolean else [option.flag]
@@ -174,7 +174,9 @@ def _make_option_parameter(option: Option, facts: str | None) -> inspect.Paramet
         facts = f"[{option.env}; default {usual}]" if usual else f"[{option.env}]"
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
-    complete = complete_cassettes if option.name == "cassette" else complete_words(words) if len(words) > 1 else None
+    complete = (
+        complete_cassettes if option.name == "cassette" else make_word_completer(words) if len(words) > 1 else None
+    )
     help_ = f"{option.help} {facts}"
     declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)
@@ -198,7 +200,7 @@ def load_settings(flags: Mapping[str, object]) -> Loaded:
     return add_env_upstreams(load(flags, os.environ, Path.cwd()), os.environ)
 
 
-def advise_record(loaded: Loaded, cassette: str = "") -> str:
+def format_record_command(loaded: Loaded, cassette: str = "") -> str:
     """Return the command that records a cassette, by default the settings'; COMMAND stands for the user's own."""
     again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))

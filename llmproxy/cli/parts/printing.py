@@ -76,7 +76,7 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def fit_columns(
+def format_table_lines(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     room: int | None,

@@ -16,15 +16,15 @@ from pathlib import Path
 from llmproxy.advice import StartCommand, format_command
 from llmproxy.amounts import name_some
 from llmproxy.cli.parts.printing import write_stderr_lines
-from llmproxy.cli.parts.store_arguments import learn_from_runs, open_given
+from llmproxy.cli.parts.store_arguments import learn_from_recorded_runs, open_given
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
 from llmproxy.client.control import ControlError, ProxyUnreachable
 from llmproxy.client.known_clients import PROJECTS, find_clients, is_configured_in_command
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report, format_counts, list_miss_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
-from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownTool
-from llmproxy.proxy_calls import Totals, explain_exit, find_doubts, find_violated_option
+from llmproxy.protocol import OFFLINE, PROXIES, Decision, UnknownToolPolicy
+from llmproxy.proxy_calls import Totals, explain_exit, find_carried_or_stale_exit, find_strict_violations
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.settings import Loaded, shown_path
 
@@ -76,7 +76,7 @@ class RunEnding:
         A command that `failed` or was interrupted leaves its cassette open: mode `once` records the missing requests
         next time.
         """
-        self._wait_until_listening_again()
+        self._wait_for_reopened_proxy_port()
         control, complete = self.proxy.control, False if failed else None
         try:
             self.refused += self._read_refusals()
@@ -100,15 +100,15 @@ class RunEnding:
         settings = self.loaded.settings
         if settings.cassette_dir is None or settings.mode not in OFFLINE or self.proxy.process is None:
             return ""
-        from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled
+        from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled_hits
 
         files = CassetteDir(settings.cassette_dir, now=time.time)
         calls = self.proxy.control.calls
-        return describe_unfiled(
+        return describe_unfiled_hits(
             settings.store, files, {settings.cassette: lambda: [each.interaction for each in calls(self.session)]}
         )
 
-    def _wait_until_listening_again(self) -> None:
+    def _wait_for_reopened_proxy_port(self) -> None:
         """Wait until the proxy listens again, since an injected fault may have closed its port."""
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
         while self.loaded.settings.faults and process is not None and process.is_alive and time.monotonic() < until:
@@ -124,7 +124,7 @@ class RunEnding:
         found: list[str] = []
         with suppress(ControlError):
             if self.proxy.process is not None:  # of one that others use too, nobody knows whose such a request was
-                strays = self.proxy.control.read_refused()
+                strays = self.proxy.control.read_refused_without_session()
                 found += [f"{each.method} {each.target}: {each.text}" for each in strays if each.at >= self.since]
             told = self.proxy.control.report(self.session)
             if told.refused:
@@ -150,21 +150,25 @@ class RunEnding:
         write_stderr_lines(*list_miss_lines(self.refused, prefix="  refused: "))
         write_stderr_lines(*(f"  {text}" for text in (report.faults or {}).get("idle", ())))
         if self.misses:
-            write_stderr_lines(self._suggest_after_misses(shown_path(settings.store)))
+            write_stderr_lines(self._format_miss_advice(shown_path(settings.store)))
         certified = report.calls - report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER or report.replacement
-        fewer = [] if code else self._warn_of_fewer_calls(report)
+        fewer = [] if code else self._warn_of_shorter_recording(report)
         write_stderr_lines(*fewer)
         if not used and not fewer:
             refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
             recorded = 0 if refused else len(report.unused or ())
             write_stderr_lines(
-                *(describe_no_requests(recorded, report.cassette, code, plan) if recorded else ()),
-                *(() if recorded else explain_no_use(plan, self.proxy.url, self.command, refused=refused, code=code)),
+                *(explain_unused_recordings(recorded, report.cassette, code, plan) if recorded else ()),
+                *(
+                    ()
+                    if recorded
+                    else explain_unused_proxy(plan, self.proxy.url, self.command, refused=refused, code=code)
+                ),
             )
         if report.recorded:
-            write_stderr_lines(*self._suggest_learning())
+            write_stderr_lines(*self._advise_learning_if_varying())
         lost = report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if incomplete := self._explain_incomplete(report, code):
             write_stderr_lines(f"llmproxy: {incomplete}: this recording is incomplete.")
@@ -176,7 +180,7 @@ class RunEnding:
                 write_stderr_lines(f"llmproxy: exit code {Exit.MISS}: on CI, what is not committed proves nothing.")
                 return Exit.MISS
         if doubts := self._list_doubts(report, used=bool(used)):
-            failing = settings.unknown_tool is UnknownTool.FAIL and not settings.fail_on_miss
+            failing = settings.unknown_tool is UnknownToolPolicy.FAIL and not settings.fail_on_miss
             named = "--unknown-tool fail" if failing else "--strict" if settings.strict else "--fail-on-miss"
             write_stderr_lines(f"llmproxy: {explain_exit(Exit.MISS, named, *doubts)}.")
             return Exit.MISS
@@ -184,13 +188,13 @@ class RunEnding:
             write_stderr_lines(f"llmproxy: {report.unreplaced_recordings_reason}")
             return code or Exit.FAILED
         counted = self.totals or report
-        forbidden = find_violated_option(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
+        forbidden = find_carried_or_stale_exit(counted, carried=settings.fail_on_carried, stale=settings.fail_on_stale)
         if forbidden is not None and not (code or lost):
             write_stderr_lines(f"llmproxy: {forbidden[1]}.")
             return forbidden[0]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
-    def print_bypassed(self, code: int, *, only: bool) -> int:
+    def print_blocked_for_exit_code(self, code: int, *, only: bool) -> int:
         """Print known attempts to bypass the proxy, and return the exit code."""
         if self.tries:
             said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
@@ -212,7 +216,7 @@ class RunEnding:
                     return "the command was interrupted" if code in ENDED_BY_USER else why
         return ""
 
-    def _suggest_after_misses(self, store: str) -> str:
+    def _format_miss_advice(self, store: str) -> str:
         """Suggest a command after misses; without any recordings `why` has nothing to add."""
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Record what is missing: {command}"
@@ -243,14 +247,14 @@ class RunEnding:
             "exit_code": int(final),
         }
 
-    def _warn_of_fewer_calls(self, report: Report) -> list[str]:
+    def _warn_of_shorter_recording(self, report: Report) -> list[str]:
         """Return a warning if a new recording has fewer calls than the one before; else empty."""
-        from llmproxy.core.store.queries import count_live_at
+        from llmproxy.core.store.queries import count_current_recordings_at
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given(settings.store) as store:
-                before = count_live_at(store, report.cassette, report.sample, self.since)
+                before = count_current_recordings_at(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
@@ -258,7 +262,7 @@ class RunEnding:
             *_list_client_caches(os.environ),
         ] if report.recorded < before else []  # fmt: skip
 
-    def _suggest_learning(self) -> list[str]:
+    def _advise_learning_if_varying(self) -> list[str]:
         """Print the number of values that vary between this run and earlier ones; errors are ignored."""
         settings = self.loaded.settings
         learn = StartCommand(
@@ -266,7 +270,7 @@ class RunEnding:
         )
         typed = learn.command("", store=shown_path(settings.store))
         try:
-            number = len(learn_from_runs(self.loaded).lessons)
+            number = len(learn_from_recorded_runs(self.loaded).lessons)
         except LLMProxyError:
             return []
         vary = "values vary" if number > 1 else "value varies"
@@ -276,8 +280,8 @@ class RunEnding:
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
         counted = replace(report, misses=self._count_misses(), refused=report.refused or len(self.refused))
-        fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownTool.FAIL)
-        return find_doubts(counted, unused, used=used, fail_on_miss=fails, strict=settings.strict)
+        fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownToolPolicy.FAIL)
+        return find_strict_violations(counted, unused, used=used, fail_on_miss=fails, strict=settings.strict)
 
 
 NAMED = 6
@@ -297,7 +301,7 @@ _CACHES = {
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
-def describe_no_requests(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
+def explain_unused_recordings(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
     """Return the message for a command that used none of its recordings: it failed, or has its own cache."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:
@@ -320,7 +324,7 @@ def _list_client_caches(env: Mapping[str, str]) -> list[str]:
     return found or ["    Empty its cache, or turn it off, in the recording and in the replay."]
 
 
-def explain_no_use(
+def explain_unused_proxy(
     plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: Sequence[str] = (), code: int = 0
 ) -> list[str]:
     """Return the message if no request arrived, or only `refused` ones, and the command ended with `code`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import quote_word
-from llmproxy.client.gather_run_variables import gather_run_variables, parse_var_options
+from llmproxy.client.gather_run_variables import gather_run_variables, parse_var_option_dicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class RunOptions:
         run="With --faults sweep: time limit of a run. [20, or 5 times a run without faults]",
     )
 
-    def list_flags(self) -> Iterator[tuple[str, str | None]]:
+    def list_flags_to_repeat(self) -> Iterator[tuple[str, str | None]]:
         """Yield the flags to repeat with their values, None for a switch."""
         for name, row in list_run_options().items():
             value = getattr(self, name)
@@ -150,16 +150,19 @@ class RunArguments:
     def list_run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return the run variables; given ones override detected ones. Raises SettingsError."""
         found = gather_run_variables(env, Path.cwd(), git=True)
-        typed = parse_var_options(list(self.options.run_variable))
+        typed = parse_var_option_dicts(list(self.options.run_variable))
         names = {each["name"] for each in typed}
         return [*(each for each in found if each["name"] not in names), *typed]
 
     @property
-    def run_line(self) -> str:
+    def run_command_prefix(self) -> str:
         """Beginning of the command for advice after a miss; the agent's command may hold private words."""
-        return self.format_with_flags("llmproxy run")
+        return self.append_flags_to_command("llmproxy run")
 
-    def format_with_flags(self, command: str) -> str:
+    def append_flags_to_command(self, command: str) -> str:
         """Return the beginning of another of our commands that runs the agent in the same way."""
-        words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.list_flags()]
+        words = [
+            flag if value is None else f"{flag} {quote_word(value)}"
+            for flag, value in self.options.list_flags_to_repeat()
+        ]
         return " ".join([command, *words])

@@ -112,7 +112,7 @@ def plan_environment(
         proxy.url,
         opened.name,
         env,
-        replay=opened.asks_no_model,
+        replay=opened.needs_no_model_keys,
         base_urls=asked.options.base_urls,
         interception=interception,
         aws_files=aws,

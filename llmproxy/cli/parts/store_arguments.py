@@ -13,13 +13,13 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import format_command
-from llmproxy.cli.parts.options import advise_record, load_settings
+from llmproxy.cli.parts.options import format_record_command, load_settings
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_prefix
 from llmproxy.parsers import read_name, read_path
-from llmproxy.protocol import join_name
-from llmproxy.server_store_path import find_store_server, is_server, register_server, show_store, store_exists
+from llmproxy.protocol import format_sample_name
+from llmproxy.server_store_path import find_server_of_copy, is_server, register_server, show_store, store_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def refuse_url(
 
 def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): given ones, and those in given folders."""
-    from llmproxy.core.cassettes.formats import open_source, recognise_format
+    from llmproxy.core.cassettes.formats import find_matching_format, read_source_file
 
     for path in given:
         refuse_url(path)
@@ -76,14 +76,16 @@ def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
             if is_store_file(each):
                 yield each, True
-            elif each.suffix in _CASSETTES and recognise_format(open_source(each)) is not None:  # not settings or such
+            elif (
+                each.suffix in _CASSETTES and find_matching_format(read_source_file(each)) is not None
+            ):  # not settings or such
                 yield each, False
 
 
 @contextmanager
 def copy_server_store(path: Path) -> Iterator[Path]:
     """Yield a store's path; for a server's store a fresh copy, so that its current state is checked."""
-    server = find_store_server(path)
+    server = find_server_of_copy(path)
     if server is None:
         yield path
         return
@@ -111,7 +113,7 @@ def build_not_recorded_error(loaded: Loaded) -> CassetteNotFound:
         with open_given(store) as database:
             there = f" {describe_cassettes(database)}".rstrip()
     said = f"nothing is recorded in cassette {loaded.settings.cassette!r} of {show_store(store)}.{there}"
-    return CassetteNotFound(said, hint=f"Record it first: {advise_record(loaded)}")
+    return CassetteNotFound(said, hint=f"Record it first: {format_record_command(loaded)}")
 
 
 LONGEST_NUMBER = 19
@@ -145,12 +147,12 @@ def find_cassette(store: Readable, typed: str) -> CassetteAndSample:
 def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     known = {(info.name, info.sample) for info in store.cassettes()}
     names = sorted({name for name, _ in known})
-    near = did_you_mean(typed, [*names, *(join_name(name, sample) for name, sample in known if sample > 1)])
+    near = did_you_mean(typed, [*names, *(format_sample_name(name, sample) for name, sample in known if sample > 1)])
     hint = _describe_names(names, store) + (" A number is an interaction's." if names else "")
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def suggest_by_name(store: Readable, typed: str, command: str) -> str:
+def suggest_cassette_named_by_number(store: Readable, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
     shown = f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
     return shown if store.has_recordings(typed, 1) else ""
@@ -194,7 +196,7 @@ def _describe_names(names: Sequence[str], store: Readable) -> str:
     return f"There is {shown}{more}." if names else "Nothing is recorded in it."
 
 
-class TrialResult(NamedTuple):
+class LearningTrialResult(NamedTuple):
     """Result of a trial or a comparison of runs."""
 
     lessons: Sequence[LearnedField]
@@ -204,7 +206,7 @@ class TrialResult(NamedTuple):
     """Requests not answered even on trial."""
 
 
-def learn_from_runs(loaded: Loaded) -> TrialResult:
+def learn_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
     """Compare recorded runs with each other. Raises CassetteError."""
     from llmproxy.core.engine.volatile_field_learning import learn_fields
     from llmproxy.core.keys.user_rules import Rules
@@ -213,4 +215,4 @@ def learn_from_runs(loaded: Loaded) -> TrialResult:
     rules = Rules.from_settings(settings.normalize)
     with open_given(settings.store) as store, ProgressLine(f"comparing the runs of {settings.cassette}"):
         find_cassette(store, settings.cassette)
-        return TrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))
+        return LearningTrialResult(learn_fields(store, settings.cassette, rules, settings.upstream))

@@ -49,7 +49,7 @@ def cut_shard(
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
     # late: the schema of suites, of which `--help` and a wrong option need nothing
-    from llmproxy.suite.selection import add_runs_option
+    from llmproxy.suite.selection import append_runs_flag
 
     shard = parse_shard(text)
     weighed = weigh_items(
@@ -59,7 +59,7 @@ def cut_shard(
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
     return ShardCases(
-        mine, title, shard_split_to_json(shard, parts, "test", command=add_runs_option(command, runs), partly=partly)
+        mine, title, shard_split_to_json(shard, parts, "test", command=append_runs_flag(command, runs), partly=partly)
     )
 
 
@@ -131,7 +131,7 @@ async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class CompletionTracker(ImmediateHandler):
+class CaseEndEmitter(ImmediateHandler):
     """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class CompletionTracker(ImmediateHandler):
     def handle(self, event: Event) -> None:
         self._told = self._told or isinstance(event, Completed)
 
-    def emit_error(self, reports: Sequence[Handler], error: BaseException) -> None:
+    def emit_end_with_error(self, reports: Sequence[Handler], error: BaseException) -> None:
         """Emit that an error ended the test, unless its end was emitted."""
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
@@ -158,14 +158,14 @@ def make_last_report_writer() -> Handler | None:
         return None
 
 
-def find_state_path(settings: LoadedSettings) -> Path:
+def find_tests_journal_path(settings: LoadedSettings) -> Path:
     """Return the path of the journal of the tests' store."""
     store = tests_store(settings)
     return store.with_name(f"{store.name}.state.db")
 
 
 def make_trend_recorder(settings: LoadedSettings) -> Handler:
-    return TrendRecorder(find_state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
+    return TrendRecorder(find_tests_journal_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
 def make_suite_console(*, verbose: bool) -> Handler:

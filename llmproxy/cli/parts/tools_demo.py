@@ -75,13 +75,15 @@ def run_tools_demo(folder: Path, print_line: Callable[[str], None]) -> None:
         f"with a\nscripted model on this machine:\n"
     )
     with _serve_model() as url:
-        _run_command(folder, agent, print_line, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
+        _run_and_print_output(
+            folder, agent, print_line, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}"
+        )
     (folder / server).unlink()
     print_line(
         f"\n{tickets.name} has {_count_created(tickets)} line. Now the model is gone, and {server} is deleted. "
         "The same agent again:\n"
     )
-    _run_command(folder, agent, print_line)
+    _run_and_print_output(folder, agent, print_line)
     print_line(
         f"\n{tickets.name} has {_count_created(tickets)} line still: the recorded call was answered, not made again.\n"
         f"The second command replays again:  cd {folder}\n\n"
@@ -98,7 +100,7 @@ def _count_created(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
 
 
-def _run_command(folder: Path, agent: str, print_line: Callable[[str], None], *options: str) -> None:
+def _run_and_print_output(folder: Path, agent: str, print_line: Callable[[str], None], *options: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY_", "OPENAI_"))}
     words = ["run", *options, "--mcp-config", "tools.json", "--", "python", agent, "tools.json"]
     print_line(f"  $ llmproxy {' '.join(words)}")

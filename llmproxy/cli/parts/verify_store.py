@@ -19,7 +19,13 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.integrity_checks import find_damages
 from llmproxy.core.store.queries import read_accepted_changes
-from llmproxy.core.store.rekeying import Rekeyed, find_merged_keys, find_split_keys, rederive_keys, update_keys
+from llmproxy.core.store.rekeying import (
+    RekeyedRecording,
+    derive_and_write_keys,
+    find_merged_keys,
+    find_split_keys,
+    rederive_keys,
+)
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.server_store_path import show_store
@@ -47,12 +53,12 @@ class Verifier:
                 return 0
             damaged = list(find_damages(database, working.iterate, self.cassette))
             readable = not any(each.interaction is None for each in damaged)
-            found: list[Rekeyed] = []
+            found: list[RekeyedRecording] = []
             if readable:
                 live = database.count_interactions(self.cassette)
                 found += working.iterate(rederive_keys(database, self.rules, self.upstreams, self.cassette), live)
             merged = {} if damaged else list_volatile_merges(database, self.rules, self.upstreams, self.cassette)
-            told = [] if damaged else list(self._list_accepted_change_conflicts(database))
+            told = [] if damaged else list(self._describe_conflicting_recordings(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
             print_line(f"damaged: {where}{to_line(each.what)}")
@@ -63,7 +69,7 @@ class Verifier:
         self._print_outdated_keys(path, found)
         if self.rekey and not damaged:
             with open_given(path, writable=True) as database:
-                count = update_keys(database, self.rules, self.upstreams)
+                count = derive_and_write_keys(database, self.rules, self.upstreams)
             print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
         print_merges(merged)
         for text in told:
@@ -73,7 +79,7 @@ class Verifier:
         print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
 
-    def verify_file(self, path: Path) -> int:
+    def count_file_errors(self, path: Path) -> int:
         """Check that each exchange of a file is a recording; returns the number of others. Raises CassetteError."""
         recorded = read_exchanges([ImportFile(path, None)])
         adopted = convert_exchanges(recorded, "verify", rules=self.rules, redactor=Redactor(), upstreams=self.upstreams)
@@ -85,7 +91,7 @@ class Verifier:
         print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
 
-    def _list_accepted_change_conflicts(self, database: Store) -> Iterator[str]:
+    def _describe_conflicting_recordings(self, database: Store) -> Iterator[str]:
         """Yield recordings that accepted changes would merge although their answers differ."""
         for name in database.list_cassette_names() if self.cassette is None else [self.cassette]:
             accepted = read_accepted_changes(database, name)
@@ -109,7 +115,7 @@ class Verifier:
         self.held.append(path)
         return True
 
-    def _print_outdated_keys(self, path: Path, found: list[Rekeyed]) -> None:
+    def _print_outdated_keys(self, path: Path, found: list[RekeyedRecording]) -> None:
         """Print recordings whose stored key differs from the key under the current rules."""
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
@@ -123,7 +129,7 @@ class Verifier:
                 print_line(f"To make them last: {format_command('verify --rekey', path)}")
 
 
-def _print_groups(what: str, groups: list[list[Rekeyed]]) -> None:
+def _print_groups(what: str, groups: list[list[RekeyedRecording]]) -> None:
     for group in groups[:_SHOWN]:
         print_line(f"  {', '.join(str(each.id) for each in group)}: {what}")
     if len(groups) > _SHOWN:

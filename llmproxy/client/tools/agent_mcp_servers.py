@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.client.tools.rewrite_mcp_config import ToolsConfig, insert_config, make_config, read_config
+from llmproxy.client.tools.rewrite_mcp_config import ToolsConfig, insert_config, make_config, parse_tools_config
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
@@ -65,7 +65,7 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
             return insert_config(command, asked, write_config_copy(made, folder))
 
-        return FoundTools(read_config(text, asked), place)
+        return FoundTools(parse_tools_config(text, asked), place)
     return _find_agent_tools(command, env, cwd) if asked is None else None
 
 
@@ -105,7 +105,7 @@ def write_config_copy(made: Mapping[str, Any], folder: Path) -> str:
 
 
 def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
-    rest, given = _split_config_option(command)
+    rest, given = _extract_mcp_config_values(command)
     servers: dict[str, Any] = {}
     notes: list[str] = []
     if _STRICT not in rest:
@@ -113,7 +113,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
         own = _read_json(home / ".claude.json")
         local = _get_table(_get_table(own, "projects"), str(cwd))
         servers |= _get_table(own, "mcpServers")
-        approved = _read_approvals(env, cwd, local)
+        approved = _make_approval_check(env, cwd, local)
         for name, server in _get_table(_read_json(cwd / ".mcp.json"), "mcpServers").items():
             if approved(name):
                 servers[name] = server
@@ -139,7 +139,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
     return FoundTools(make_config(servers), place, tuple(notes))
 
 
-def _split_config_option(command: Sequence[str]) -> tuple[list[str], list[str]]:
+def _extract_mcp_config_values(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a command without its configuration option, and the option's values: all words until the next option."""
     rest: list[str] = []
     given: list[str] = []
@@ -155,7 +155,7 @@ def _split_config_option(command: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, given
 
 
-def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
+def _make_approval_check(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
     """Return a function that checks whether a server of the folder's file was approved: it may be a stranger's."""
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path(env.get("HOME") or Path.home(), ".claude"))
     files = [home / "settings.json", cwd / ".claude" / "settings.json", cwd / ".claude" / "settings.local.json"]

@@ -174,7 +174,7 @@ SHOWN = 100
 """Maximum characters shown of an invalid value."""
 
 
-def _can_be_argument(value: object) -> bool:
+def _is_valid_command_word(value: object) -> bool:
     """Return whether a value can be a word of a command: a text without characters that systems refuse."""
     return (
         isinstance(value, str)
@@ -184,10 +184,10 @@ def _can_be_argument(value: object) -> bool:
 
 
 _IS: Mapping[str, Callable[[Any], bool]] = {
-    "string": _can_be_argument,
+    "string": _is_valid_command_word,
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "object": lambda value: isinstance(value, dict) and all(map(_can_be_argument, (*value, *value.values()))),
-    "array": lambda value: isinstance(value, list) and all(map(_can_be_argument, value)),
+    "object": lambda value: isinstance(value, dict) and all(map(_is_valid_command_word, (*value, *value.values()))),
+    "array": lambda value: isinstance(value, list) and all(map(_is_valid_command_word, value)),
 }
 """Check by schema type. The members of objects and arrays are texts."""
 

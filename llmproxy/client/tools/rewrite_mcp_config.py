@@ -48,7 +48,7 @@ class ToolsConfig:
         return {name: origin for name, origin in self.upstreams.items() if not is_proxy_url(origin, url)}
 
 
-def read_config(text: str, name: str) -> ToolsConfig:
+def parse_tools_config(text: str, name: str) -> ToolsConfig:
     """Parse a configuration; `name` is its file's. Raises SettingsError."""
     hint = 'It looks like {"mcpServers": {"files": {"command": "npx", "args": ["-y", "some-server"]}}}.'
     try:
@@ -71,12 +71,12 @@ def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
 
 
 def _build_config(values: Mapping[str, Any], table: str) -> ToolsConfig:
-    names = choose_upstream_names(values[table])
+    names = choose_recorded_server_names(values[table])
     found = {names[server]: origin for server, each in values[table].items() if (origin := _server_origin(each))}
     return ToolsConfig(values, table, names, found)
 
 
-def choose_upstream_names(servers: Iterable[str]) -> dict[str, str]:
+def choose_recorded_server_names(servers: Iterable[str]) -> dict[str, str]:
     """Return the recorded name by server. Names are unique, so that no server gets another's answers."""
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())

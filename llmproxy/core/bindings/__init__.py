@@ -9,31 +9,32 @@ nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
     create_expectations(bindings)                           -> ExpectedMessages, a cache for the next comparisons
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
-    rebind_exact_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
+    rewrite_exact_hit_answer(bindings, request tree, response, known)
+                                              -> Response | Mismatch  for an exact hit (rule 4.1)
     rewrite_recorded(bindings, tree)                        -> a recorded request with this run's values
-    list_volatile_values(fields, tree)                      -> the values of volatile fields in one request
+    list_volatile_values_of_request(fields, tree)                      -> the values of volatile fields in one request
 
 `Fit.names` are the bindings whose values differ, `Fit.identities` the ids that tools created in this pair of requests:
 add them to the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is
 a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 """
 
-from llmproxy.core.bindings.answer_rewriting import rebind_exact_answer, rewrite_answer
+from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
 from llmproxy.core.bindings.bound_lookup_key import build_bound_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import list_volatile_values
+from llmproxy.core.bindings.leaf_pairs import list_volatile_values_of_request
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
 from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_recorded
-from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
+from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
     RunVariable,
     ValueKind,
-    check_run_variable,
     dump_run_variables,
     load_run_variables,
+    parse_run_variable,
 )
 from llmproxy.core.bindings.volatile_fields import (
     BLOCK,
@@ -45,14 +46,40 @@ from llmproxy.core.bindings.volatile_fields import (
     fits_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_learning import find_captured_fields
+from llmproxy.core.bindings.volatile_learning import find_fields_of_variable
 from llmproxy.protocol import BindScope
 
 __all__ = [
-    "BLOCK", "KINDS", "OUTSIDE", "SYSTEM", "BadRunVariable", "BadVolatileField", "BindScope", "Bindings",
-    "ExpectedMessages", "Fit", "IdPair", "IdPairs", "Mismatch", "MismatchKind", "RunVariable", "ValueKind",
-    "VolatileField", "build_bound_key", "check_run_variable", "create_expectations", "dump_run_variables",
-    "find_captured_fields", "find_volatile_matches", "fit_request", "fits_kind", "list_volatile_values",
-    "load_run_variables", "mask_arguments", "parse_volatile_field", "rebind_exact_answer", "rewrite_answer",
+    "BLOCK",
+    "KINDS",
+    "OUTSIDE",
+    "SYSTEM",
+    "BadRunVariable",
+    "BadVolatileField",
+    "BindScope",
+    "Bindings",
+    "ExpectedMessages",
+    "Fit",
+    "IdPair",
+    "IdPairs",
+    "Mismatch",
+    "MismatchKind",
+    "RunVariable",
+    "ValueKind",
+    "VolatileField",
+    "build_bound_key",
+    "create_expectations",
+    "dump_run_variables",
+    "find_fields_of_variable",
+    "find_volatile_matches",
+    "fit_request",
+    "fits_kind",
+    "list_volatile_values_of_request",
+    "load_run_variables",
+    "parse_run_variable",
+    "parse_volatile_field",
+    "rewrite_answer",
+    "rewrite_exact_hit_answer",
     "rewrite_recorded",
+    "write_arguments_with_placeholders",
 ]  # fmt: skip

@@ -27,9 +27,9 @@ from typing import NamedTuple
 from llmproxy.core.bindings.answer_texts import (
     Path,
     Piece,
-    list_arguments,
+    list_argument_pieces,
     list_texts,
-    rename_keys,
+    rename_keys_in_place,
     set_at,
     value_at_path,
 )
@@ -40,17 +40,17 @@ from llmproxy.core.bindings.id_pairs import (
     IdPairSearch,
     ShortValue,
     cast_to_type_of,
+    collect_changed_short_values,
     contains_recorded_id,
     find_partial_id,
-    list_changed_ids,
-    list_short_values,
+    index_changed_id_pairs,
     mentions_short_value,
     short_values_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormMatch
-from llmproxy.core.dialects.answer_json_edits import BodyEdit, apply_edits, list_json_parts
+from llmproxy.core.dialects.answer_json_edits import ByteReplacement, apply_edits_to_chunks, list_json_parts
 from llmproxy.core.traffic.canonical_json import read_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
@@ -114,7 +114,7 @@ def keeps_shell_quoting(text: str, start: int, end: int, new: str) -> bool:
     recorded = text[start:end]
     if _find_shell_characters(new) <= _find_shell_characters(recorded):
         return True
-    opened = _find_open_quote(text, start)
+    opened = _find_open_quote_start(text, start)
     if opened < 0:
         return "\\" in recorded and _ESCAPED.match(new) is not None
     if opened != start - 1 or (opened and text[opened - 1] == "$") or _READ_TWICE.search(text):
@@ -132,7 +132,7 @@ def _find_shell_characters(value: str) -> set[str]:
     return set(_PLAIN.sub("", value))
 
 
-def _find_open_quote(text: str, at: int) -> int:
+def _find_open_quote_start(text: str, at: int) -> int:
     """Return the start of the quote that contains a position, as a POSIX shell reads it; -1 if none."""
     opened, n = -1, 0
     while n < at:
@@ -179,7 +179,7 @@ def rewrite_answer(
     return AnswerRewriter(bindings, fit, known, strict=strict).rewrite_response(response)
 
 
-def rebind_exact_answer(
+def rewrite_exact_hit_answer(
     bindings: Bindings,
     request: object,
     response: Response,
@@ -196,7 +196,7 @@ def rebind_exact_answer(
     Folders of one part and well-known ones stay: ``/tmp`` in a sentence belongs to no run. The same object if nothing
     changes.
     """
-    paths = bindings.limited_to_own_paths
+    paths = bindings.limited_to_run_paths
     if not paths.changed and not known:
         return response
     texts = list(_iterate_tree_texts(request))
@@ -243,8 +243,8 @@ class AnswerRewriter:
         whole = IdPairs((*fit.identities, *(known or ())))
         self._bindings, self._fit = bindings, fit
         self._tokens = IdPairSearch(each for each in whole if each.recorded != each.present)
-        self._shorts = list_short_values(bindings.pairs, whole)
-        self._changed: Mapping[str, IdPair] = list_changed_ids(whole)
+        self._shorts = collect_changed_short_values(bindings.pairs, whole)
+        self._changed: Mapping[str, IdPair] = index_changed_id_pairs(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
         """Names of members in this run, by value and path of the object."""
         self.names: set[str] = set()
@@ -264,18 +264,20 @@ class AnswerRewriter:
                 found = any(True for _ in self._list_text_changes(text, "$", None))
                 found = found or any(value in text for value in self._changed)
                 return Mismatch(MismatchKind.UNREADABLE, "$") if found else response
-            edited = self._rewrite_body_values([part.value for part in parts])
+            edited = self._rewrite_values_in_place([part.value for part in parts])
         except _Refused as refused:
             return refused.mismatch
-        edits = [BodyEdit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
+        edits = [
+            ByteReplacement(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited
+        ]
         if not edits:
             return response
         headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
-        return replace(response, headers=headers, chunks=apply_edits(response.chunks, edits))
+        return replace(response, headers=headers, chunks=apply_edits_to_chunks(response.chunks, edits))
 
     # -- all values of an answer
 
-    def _rewrite_body_values(self, values: list[object]) -> set[int]:
+    def _rewrite_values_in_place(self, values: list[object]) -> set[int]:
         """Rewrite values in place; return the indexes of those that changed."""
         edited: set[int] = set()
         channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
@@ -286,7 +288,7 @@ class AnswerRewriter:
                 for piece in list(list_texts(each)):
                     located = piece._replace(path=(*base, *piece.path))
                     if piece.channel is None:
-                        if self._rewrite_value(values, n, located):
+                        if self._rewrite_value_in_place(values, n, located):
                             edited.add(n)
                     else:
                         channels.setdefault(piece.channel, []).append((n, located))
@@ -299,7 +301,7 @@ class AnswerRewriter:
         self._rename_members(values)
         return edited
 
-    def _rewrite_value(self, values: list[object], n: int, piece: Piece) -> bool:
+    def _rewrite_value_in_place(self, values: list[object], n: int, piece: Piece) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
             return self._record_renamed_member(n, piece, place)
@@ -326,7 +328,7 @@ class AnswerRewriter:
     def _rename_members(self, values: list[object]) -> None:
         """Rename members, innermost first, those of one object together: two may swap names."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
-            if not rename_keys(values[n], path, names):
+            if not rename_keys_in_place(values[n], path, names):
                 place, (old, new) = format_path(path), next(iter(names.items()))
                 raise _Refused(Mismatch(MismatchKind.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
         self._members.clear()
@@ -400,7 +402,7 @@ class AnswerRewriter:
         if not isinstance(whole, (dict, list)):  # incomplete, a duplicate member, or plain text
             return list(self._list_text_changes(text, place, None))
         changes: list[TextEdit] = []
-        for start, end, piece in locate_pieces_in_json(text, list_arguments(whole, tool)):
+        for start, end, piece in locate_pieces_in_json(text, list_argument_pieces(whole, tool)):
             value = json.loads(text[start:end])
             if piece is not None and (short := self._find_short_value(tool, piece, value, place)):
                 self.names.add(short.name)

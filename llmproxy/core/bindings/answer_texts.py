@@ -58,13 +58,13 @@ def list_texts(value: object) -> Iterator[Piece]:
     """Yield the texts of one JSON value of an answer: a whole body, or the data of an event."""
     if not isinstance(value, dict):
         return
-    yield from _list_body_pieces(value, (), value, None)
+    yield from _list_value_pieces(value, (), value, None)
 
 
-def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
+def _list_value_pieces(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
     if isinstance(node, list):
         for n, each in enumerate(node):
-            yield from _list_body_pieces(each, (*path, n), event, tool)
+            yield from _list_value_pieces(each, (*path, n), event, tool)
         return
     if not isinstance(node, dict) or _is_thinking_block(node):
         return
@@ -75,12 +75,12 @@ def _list_body_pieces(node: object, path: Path, event: dict[str, Any], tool: str
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
         if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
-            yield from list_arguments(value, tool or "", here)
+            yield from list_argument_pieces(value, tool or "", here)
         elif isinstance(value, str):
             if value:
                 yield _build_piece(node, name, value, here, event, tool)
         else:
-            yield from _list_body_pieces(value, here, event, tool)
+            yield from _list_value_pieces(value, here, event, tool)
 
 
 def _is_thinking_block(node: dict[str, Any]) -> bool:
@@ -89,16 +89,18 @@ def _is_thinking_block(node: dict[str, Any]) -> bool:
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
-def list_arguments(value: object, tool: str, path: Path = (), inner: str = "$", member: str = "") -> Iterator[Piece]:
+def list_argument_pieces(
+    value: object, tool: str, path: Path = (), inner: str = "$", member: str = ""
+) -> Iterator[Piece]:
     """Yield the texts and numbers of arguments; a member's name follows its content."""
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
-            yield from list_arguments(each, tool, here, at, name)
+            yield from list_argument_pieces(each, tool, here, at, name)
             yield Piece(here, name, None, tool=tool, inner=at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
-            yield from list_arguments(each, tool, (*path, n), f"{inner}[{n}]", member)
+            yield from list_argument_pieces(each, tool, (*path, n), f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         text = value if isinstance(value, str) else str(value)
         yield Piece(path, text, None, tool=tool, member=member, inner=inner)
@@ -144,7 +146,7 @@ def value_at_path(value: Any, path: Path) -> Any:
     return value
 
 
-def rename_keys(tree: object, path: Path, names: Mapping[str, str]) -> bool:
+def rename_keys_in_place(tree: object, path: Path, names: Mapping[str, str]) -> bool:
     """Rename members of the object at a path, all together and in order; False if two names would be equal."""
     value = value_at_path(tree, path)
     members = {names.get(name, name): each for name, each in value.items()}

@@ -81,14 +81,14 @@ def _iter_turns(node: object) -> Iterator[str]:
             yield from _iter_turns(each)
     elif isinstance(node, str):
         if not find_agent_written_spans(node):
-            yield _LONG.sub(_blank_id_like_word, node[: _find_path_start(node)])
+            yield _LONG.sub(_blank_id_like_word, node[: _find_first_path_start(node)])
     elif isinstance(node, dict):
         yield from _list_turn_parts(node)
     else:
         yield repr(node)
 
 
-def _find_path_start(text: str) -> int:
+def _find_first_path_start(text: str) -> int:
     """Return the position at which the first path may begin (its end is unknown); the text's length if none."""
     for sign in _SIGNS.finditer(text):
         at = sign.start()

@@ -14,8 +14,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.core.bindings.id_pairs import list_short_values
-from llmproxy.core.bindings.leaf_places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain_names, list_fields_at
+from llmproxy.core.bindings.id_pairs import collect_changed_short_values
+from llmproxy.core.bindings.leaf_places import (
+    LeafPlace,
+    PlaceReader,
+    ToolInvocation,
+    Zone,
+    are_plain_names,
+    list_fields_at,
+)
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap, splice
 from llmproxy.core.bindings.volatile_fields import may_occur
@@ -35,7 +42,7 @@ class ExpectedMessage:
     """Its canonical JSON if it contains numbers: in Python 1 equals True."""
     texts: str = ""
     """All its texts, recorded and expected."""
-    calls: list[tuple[str | None, PlacedCall]] = field(default_factory=list)
+    calls: list[tuple[str | None, ToolInvocation]] = field(default_factory=list)
     asked: list[tuple[dict[str, Any], str | None]] = field(default_factory=list)
     """Results in it, with the tools that returned them."""
     chosen: list[tuple[FilledGap, str, LeafPlace]] = field(default_factory=list)
@@ -67,7 +74,7 @@ class ExpectedMessages:
         """Start empty; `find_gaps` is the comparison's function, without ids created by tools."""
         self._find_gaps = find_gaps
         self._bindings = bindings
-        self._off = bool(list_short_values(bindings.pairs, ()))  # these occur at members of JSON
+        self._off = bool(collect_changed_short_values(bindings.pairs, ()))  # these occur at members of JSON
         self._made: dict[int, tuple[object, ExpectedMessage | None]] = {}
         self._size = 0
 
@@ -91,8 +98,8 @@ class ExpectedMessages:
         try:
             made = _ExpectedMessageBuilder(self._bindings, self._find_gaps, reader).build_message(message, place)
             made.calls, made.asked = reader.noted[known:], reader.asked[asked:]
-        except _UncertainMessage:
-            reader.keep_first_calls(known)
+        except _UncertainMessageError:
+            reader.truncate_calls(known)
             made = None
         self._remember_message(message, made)
         return made
@@ -105,7 +112,7 @@ class ExpectedMessages:
         self._made[id(message)] = message, made
 
 
-class _UncertainMessage(Exception): ...
+class _UncertainMessageError(Exception): ...
 
 
 class _ExpectedMessageBuilder:
@@ -123,7 +130,7 @@ class _ExpectedMessageBuilder:
     @staticmethod
     def _keep_plain_name(name: str, _: LeafPlace) -> str:
         if not are_plain_names([name]):
-            raise _UncertainMessage
+            raise _UncertainMessageError
         return name
 
     def _build_leaf(self, text: object, place: LeafPlace) -> object:
@@ -131,27 +138,27 @@ class _ExpectedMessageBuilder:
             self._numbers |= text is not None
             return text
         if place.zone is Zone.RESULT and place.call is not None and place.call.tool in self._bindings.json_tools:
-            raise _UncertainMessage
+            raise _UncertainMessageError
         volatile = list_fields_at(self._bindings, place)
         if any(may_occur(each, text) for each in volatile):
-            raise _UncertainMessage
+            raise _UncertainMessageError
         new = self._replace_values(text, place)
         if any(may_occur(each, new) for each in volatile):
-            raise _UncertainMessage
+            raise _UncertainMessageError
         self._texts += (text, new) if new != text else (text,)
         return new
 
     def _replace_values(self, text: str, place: LeafPlace) -> str:
         gaps = self._find_gaps(text, place)
         if any(gap.free is not None for gap in gaps):  # a listing's columns
-            raise _UncertainMessage
+            raise _UncertainMessageError
         if gaps and _is_json_text(text, place) and not all(gap_survives_parsing(text, gap) for gap in gaps):
-            raise _UncertainMessage
+            raise _UncertainMessageError
         if any(
             not any(gap.start < spot.end and spot.start < gap.end for gap in gaps)
-            for spot in self._bindings.present_forms_in_recorded.find_matches(text)
+            for spot in self._bindings.present_forms.find_matches(text)
         ):
-            raise _UncertainMessage  # the recorded text contains this run's value
+            raise _UncertainMessageError  # the recorded text contains this run's value
         new = splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
         options = ((gap, gap.options[0]) for gap in gaps)
         self._chosen += ((FilledGap(gap, option, option.text), text, place) for gap, option in options)
@@ -166,7 +173,7 @@ def _check_gap_borders(gaps: list[TextGap], new: str) -> None:
         start = gap.start + shift
         end = start + len(option.text)
         if not option.unchanged and not option.border(new, start, end):
-            raise _UncertainMessage
+            raise _UncertainMessageError
         shift += len(option.text) - (gap.end - gap.start)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
-from llmproxy.core.bindings.value_forms import is_isolated, is_word_character
+from llmproxy.core.bindings.value_forms import is_isolated, is_letter_or_digit
 from llmproxy.core.bindings.volatile_fields import matches_path
 from llmproxy.core.traffic.json_diff import count_common_prefix
 from llmproxy.lazy_regex import late
@@ -127,7 +127,7 @@ class IdPairSearch:
         """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
-            searched = _add_port_hosts(each) if each.kind == "port" else _list_spellings(each)
+            searched = _list_port_spellings(each) if each.kind == "port" else _list_spellings(each)
             for found in searched if each.is_distinct or each.kind == "port" else ():
                 head = found.recorded[:SHORTEST_PREFIX] if found.kind in PREFIXED else found.recorded
                 self._heads.setdefault(head, []).append(found)
@@ -162,7 +162,7 @@ class IdPairSearch:
 _HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - a name in a text
 
 
-def _add_port_hosts(port: IdPair) -> list[IdPair]:
+def _list_port_spellings(port: IdPair) -> list[IdPair]:
     """Return a port in searchable form: only the host name before it distinguishes it from other numbers."""
     if port.recorded == port.present:
         return []
@@ -225,7 +225,7 @@ class ShortValue(NamedTuple):
         return f"{self.name}={self.recorded}"
 
 
-def list_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdPair]) -> list[ShortValue]:
+def collect_changed_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdPair]) -> list[ShortValue]:
     made = [
         ShortValue(each.name, each.recorded, each.present, identity=True)
         for each in identities
@@ -240,7 +240,7 @@ def list_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdP
 
 
 def _keep_letters_and_digits(text: str) -> str:
-    return "".join(letter for letter in text.lower() if is_word_character(letter))
+    return "".join(letter for letter in text.lower() if is_letter_or_digit(letter))
 
 
 def is_member_of_value(name: str, member: str, tool: str) -> bool:
@@ -285,7 +285,7 @@ def cast_to_type_of(value: object, text: str) -> object:
     return text
 
 
-def list_changed_ids(identities: Iterable[IdPair]) -> Mapping[str, IdPair]:
+def index_changed_id_pairs(identities: Iterable[IdPair]) -> Mapping[str, IdPair]:
     """Return the ids whose recorded value must not be served, by that value."""
     return {each.recorded: each for each in identities if each.recorded != each.present}
 

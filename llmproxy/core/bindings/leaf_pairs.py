@@ -20,14 +20,14 @@ from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlaceReader,
     Zone,
+    applies_to_call,
     are_plain_names,
     find_volatile_matches,
-    is_of_call,
     iterate_request_members,
     list_fields_at,
 )
-from llmproxy.core.bindings.run_bindings import Bindings, mask_arguments
-from llmproxy.core.bindings.shell_listings import remove_llmproxy_files
+from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
+from llmproxy.core.bindings.shell_listings import remove_llmproxy_files_from_both
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind, matches_path
 from llmproxy.core.traffic.canonical_json import pair_json_parts, parse_json_container
 
@@ -63,7 +63,7 @@ def pair_bodies(recorded: object, present: object, expectations: ExpectedMessage
         if expectations is not None and isinstance(value, list) and isinstance(other, list):
             wrong = _pair_messages(reader, value, other, place, paired, expectations)
         else:
-            wrong = pair_leaves(reader, value, other, place, paired.leaves)
+            wrong = collect_leaf_pairs(reader, value, other, place, paired.leaves)
         if wrong is not None:
             return paired._replace(parted=wrong)
     return paired
@@ -84,13 +84,13 @@ def _pair_messages(
             paired.settled.append(expected)
             continue
         if expected is not None and expected.calls:
-            reader.keep_first_calls(known)
-        if (wrong := pair_leaves(reader, one, other, at, paired.leaves)) is not None:
+            reader.truncate_calls(known)
+        if (wrong := collect_leaf_pairs(reader, one, other, at, paired.leaves)) is not None:
             return wrong
     return compare_list_lengths(mine, theirs, place)
 
 
-def pair_leaves(
+def collect_leaf_pairs(
     reader: PlaceReader, mine: object, theirs: object, place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
     """Add the leaves below two nodes; return the first place where their shapes differ."""
@@ -98,10 +98,10 @@ def pair_leaves(
         if not place.json:
             return build_mismatch(place.path, mine, theirs)
     elif isinstance(mine, dict) and isinstance(theirs, dict):
-        return _pair_members(reader, mine, theirs, place, into)
+        return _collect_member_leaf_pairs(reader, mine, theirs, place, into)
     elif isinstance(mine, list) and isinstance(theirs, list):
         for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-            if (wrong := pair_leaves(reader, one, other, place.enter_child(n), into)) is not None:
+            if (wrong := collect_leaf_pairs(reader, one, other, place.enter_child(n), into)) is not None:
                 return wrong
         return compare_list_lengths(mine, theirs, place)
     elif mine == theirs and not place.json and not isinstance(mine, str):
@@ -116,7 +116,7 @@ def compare_list_lengths(mine: list[object], theirs: list[object], place: LeafPl
     return build_mismatch(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")
 
 
-def _pair_members(
+def _collect_member_leaf_pairs(
     reader: PlaceReader, mine: dict[str, object], theirs: dict[str, object], place: LeafPlace, into: list[Leaf]
 ) -> Mismatch | None:
     if place.json and not (are_plain_names(mine) and are_plain_names(theirs)):
@@ -130,7 +130,7 @@ def _pair_members(
         one, other = mine[name], theirs[name]
         if bare and one == other and (one is None or (name in _LABELS and isinstance(one, str))):
             continue
-        if (wrong := pair_leaves(reader, one, other, reader.enter_member(mine, name, place), into)) is not None:
+        if (wrong := collect_leaf_pairs(reader, one, other, reader.enter_member(mine, name, place), into)) is not None:
             return wrong
     return None
 
@@ -152,7 +152,7 @@ class LeafPairVisitor:
     def descend(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two values inside of a tool's JSON."""
         leaves = list[Leaf]()
-        wrong = pair_leaves(PlaceReader(), recorded, present, place, leaves)
+        wrong = collect_leaf_pairs(PlaceReader(), recorded, present, place, leaves)
         return self.visit(leaves) or wrong
 
     def _visit_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
@@ -201,19 +201,19 @@ class LeafPairVisitor:
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         raise NotImplementedError
 
-    def find_json_field(self, place: LeafPlace) -> VolatileField | None:
+    def find_volatile_field_at(self, place: LeafPlace) -> VolatileField | None:
         """Return the volatile field at a place in the JSON of a result."""
         call, bindings = place.call, self.bindings
         if not place.json or call is None or place.zone is not Zone.RESULT or call.tool not in bindings.json_tools:
             return None
-        mask = self.mask_call_arguments
-        named = (field for field in bindings.fields if field.at.startswith("$") and is_of_call(field, call, mask))
+        mask = self.write_arguments_with_placeholders
+        named = (field for field in bindings.fields if field.at.startswith("$") and applies_to_call(field, call, mask))
         return next((field for field in named if matches_path(field.at, place.subpath)), None)
 
-    def mask_call_arguments(self, arguments: object) -> str:
+    def write_arguments_with_placeholders(self, arguments: object) -> str:
         """Return a recorded call's arguments in canonical JSON, with names in place of bound values."""
         if (text := self._bound.get(id(arguments))) is None:
-            text = self._bound[id(arguments)] = mask_arguments(self.bindings, arguments)
+            text = self._bound[id(arguments)] = write_arguments_with_placeholders(self.bindings, arguments)
         return text
 
 
@@ -239,7 +239,7 @@ class VolatileFieldReader(LeafPairVisitor):
             tuple((name, tuple(dict.fromkeys((now, other or now, was)))) for name, was, now, other in sides),
         )
 
-    def read_fields(self, leaves: list[Leaf]) -> Mismatch | None:
+    def collect_field_values(self, leaves: list[Leaf]) -> Mismatch | None:
         """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
         return self.visit(leaves) if self.bindings.fields else None
 
@@ -253,7 +253,7 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
-        field = self.find_json_field(place)
+        field = self.find_volatile_field_at(place)
         if field is not None and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._read_pair(field, str(recorded), str(present), place)
         return None
@@ -262,11 +262,11 @@ class VolatileFieldReader(LeafPairVisitor):
         fields = list_fields_at(self.bindings, place)
         if not (fields or (place.call is not None and place.call.tool in self.bindings.json_tools)):
             return None
-        if (field := self.find_json_field(place)) is not None:
+        if (field := self.find_volatile_field_at(place)) is not None:
             return self._read_pair(field, recorded, present, place)
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
-            recorded, present = remove_llmproxy_files(recorded, present)
+            recorded, present = remove_llmproxy_files_from_both(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
         if call is not None and not place.json and (recorded[:1] == "{" or call.tool in self.bindings.json_tools):
             for mine, theirs in pair_json_parts(recorded, present):
@@ -274,7 +274,7 @@ class VolatileFieldReader(LeafPairVisitor):
                     return wrong
         if not fields:
             return None
-        mine, theirs = (find_volatile_matches(fields, call, text, names, self.mask_call_arguments)
+        mine, theirs = (find_volatile_matches(fields, call, text, names, self.write_arguments_with_placeholders)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
             if one.field != other.field:
@@ -296,8 +296,8 @@ class VolatileFieldReader(LeafPairVisitor):
         return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, both, field.name)
 
 
-def list_volatile_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
+def list_volatile_values_of_request(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
     """Return the values of volatile fields in one request (a canonical tree), in its order."""
     reader = VolatileFieldReader(Bindings((), (), fields))
-    reader.read_fields(pair_bodies(tree, tree).leaves)
+    reader.collect_field_values(pair_bodies(tree, tree).leaves)
     return reader.values

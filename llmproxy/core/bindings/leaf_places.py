@@ -46,7 +46,7 @@ class Zone(StrEnum):
     OTHER = "other"
 
 
-class PlacedCall(NamedTuple):
+class ToolInvocation(NamedTuple):
     tool: str
     arguments: object
 
@@ -59,7 +59,7 @@ class LeafPlace:
     def __init__(
         self,
         zone: Zone = Zone.OTHER,
-        call: PlacedCall | None = None,
+        call: ToolInvocation | None = None,
         parent: LeafPlace | None = None,
         step: str | int = "",
         *,
@@ -84,7 +84,7 @@ class LeafPlace:
     def enter_child(self, step: str | int) -> LeafPlace:
         return LeafPlace(self.zone, self.call, self, step)
 
-    def enter_zone(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
+    def enter_zone(self, zone: Zone, call: ToolInvocation | None = None) -> LeafPlace:
         return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
 
     def enter_json(self) -> LeafPlace:
@@ -142,25 +142,25 @@ class PlaceReader:
     """Maps the members of each object of a request to their zones, and collects the calls in order."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, PlacedCall] = {}
-        self._last: dict[str, PlacedCall] = {}
-        self.noted: list[tuple[str | None, PlacedCall]] = []
+        self._calls: dict[str, ToolInvocation] = {}
+        self._last: dict[str, ToolInvocation] = {}
+        self.noted: list[tuple[str | None, ToolInvocation]] = []
         """The calls in order, with their ids."""
         self.asked: list[tuple[Node, str | None]] = []
         """Objects taken for results of calls, with the names of the tools."""
 
-    def add_known_calls(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
+    def add_known_calls(self, calls: list[tuple[str | None, ToolInvocation]]) -> None:
         """Add calls that another reader found."""
         for id_, call in calls:
             self._add_call(id_, call)
 
-    def keep_first_calls(self, known: int) -> None:
+    def truncate_calls(self, known: int) -> None:
         """Keep only the first `known` calls."""
         kept = self.noted[:known]
         self._calls, self._last, self.noted = {}, {}, []
         self.add_known_calls(kept)
 
-    def _add_call(self, id_: str | None, call: PlacedCall) -> None:
+    def _add_call(self, id_: str | None, call: ToolInvocation) -> None:
         if id_ is not None:
             self._calls[id_] = call
         self._last[call.tool] = call
@@ -197,7 +197,7 @@ class PlaceReader:
             return inner.enter_zone(Zone.ASSISTANT)
         if name in _ASKED and (tool := find_qualified_name(node)) is not None:
             call = self._record_tool_call(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
-            return inner.enter_zone(Zone.ARGUMENTS, call or PlacedCall(tool, value)).enter_json()
+            return inner.enter_zone(Zone.ARGUMENTS, call or ToolInvocation(tool, value)).enter_json()
         if name in _THOUGHTS:
             return inner.enter_zone(Zone.THINKING)
         return inner
@@ -220,16 +220,16 @@ class PlaceReader:
             return [self.map_leaves(each, place.enter_child(n), leaf, named) for n, each in enumerate(node)]
         return leaf(node, place)
 
-    def _record_tool_call(self, node: Node, name: object) -> PlacedCall | None:
+    def _record_tool_call(self, node: Node, name: object) -> ToolInvocation | None:
         tool = find_qualified_name(node)
         if tool is None:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
-        call = PlacedCall(tool, arguments)
+        call = ToolInvocation(tool, arguments)
         self._add_call(None if name is None else str(name), call)
         return call
 
-    def _record_result_call(self, node: Node) -> PlacedCall | None:
+    def _record_result_call(self, node: Node) -> ToolInvocation | None:
         call = self._find_call(node)
         self.asked.append((node, call.tool if call is not None else None))
         return call
@@ -238,12 +238,12 @@ class PlaceReader:
         """Return whether results belong to the same tools here as at their first reading."""
         return all((call.tool if (call := self._find_call(node)) is not None else None) == tool for node, tool in asked)
 
-    def _find_call(self, node: Node) -> PlacedCall | None:
+    def _find_call(self, node: Node) -> ToolInvocation | None:
         for name in _IDS:
             if (value := node.get(name)) is not None and (call := self._calls.get(str(value))) is not None:
                 return call
         tool = node.get("tool_name") or node.get("name")
-        return self._last.get(tool, PlacedCall(tool, None)) if isinstance(tool, str) else None
+        return self._last.get(tool, ToolInvocation(tool, None)) if isinstance(tool, str) else None
 
 
 _WRAPPERS = ("output", "result", "content", "error")
@@ -285,11 +285,17 @@ def iterate_request_members(tree: object) -> Iterator[tuple[str, object, LeafPla
 
 
 def find_volatile_matches(
-    fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
+    fields: Sequence[VolatileField],
+    call: ToolInvocation | None,
+    text: str,
+    names: Names,
+    bound: Callable[[object], str],
 ) -> list[VolatileMatch]:
     """Return the values of text volatile fields in a tool's result, or (`call` None) elsewhere; in order, disjoint."""
     wanted = [
-        each for each in fields if each.at in (LINE, TEXT) and may_occur(each, text) and is_of_call(each, call, bound)
+        each
+        for each in fields
+        if each.at in (LINE, TEXT) and may_occur(each, text) and applies_to_call(each, call, bound)
     ]
     if not wanted:
         return []
@@ -314,16 +320,16 @@ def list_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField,
         return ()
     if place.zone is Zone.RESULT and place.call is not None:
         tool = place.call.tool
-        alike = tuple(field for field in bindings.of_many if tool.startswith(field.tool_prefix))
+        alike = tuple(field for field in bindings.of_many if tool.startswith(field.tool_name_prefix))
         return (*fields.get(tool, ()), *alike) if alike else fields.get(tool, ())
     anywhere = fields.get(OUTSIDE, ())
     written = {Zone.SYSTEM: SYSTEM, Zone.USER: BLOCK}.get(place.zone)
     return (*anywhere, *fields.get(written, ())) if written else anywhere
 
 
-def is_of_call(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
-    """Return whether a volatile field applies to this call's results; `bound` is `mask_arguments`."""
+def applies_to_call(field: VolatileField, call: ToolInvocation | None, bound: Callable[[object], str]) -> bool:
+    """Return whether a field applies to this call's results; `bound` is `write_arguments_with_placeholders`."""
     if field.tool in (BLOCK, OUTSIDE, SYSTEM) or call is None:
         return field.tool in (BLOCK, OUTSIDE, SYSTEM) and call is None
-    same = call.tool.startswith(field.tool_prefix) if field.tool_prefix else field.tool == call.tool
+    same = call.tool.startswith(field.tool_name_prefix) if field.tool_name_prefix else field.tool == call.tool
     return same and (not field.arguments or field.arguments == bound(call.arguments))

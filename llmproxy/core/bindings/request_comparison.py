@@ -26,8 +26,8 @@ from llmproxy.core.bindings.id_pairs import (
     IdPairSearch,
     ShortValue,
     cast_to_type_of,
-    list_changed_ids,
-    list_short_values,
+    collect_changed_short_values,
+    index_changed_id_pairs,
     short_values_at,
 )
 from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedBodies, VolatileFieldReader, pair_bodies
@@ -46,7 +46,7 @@ from llmproxy.core.bindings.shell_listings import (
     LISTING,
     find_listing_parts,
     list_shell_output_gaps,
-    remove_llmproxy_files,
+    remove_llmproxy_files_from_both,
     remove_llmproxy_git_status,
 )
 from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
@@ -76,7 +76,7 @@ def fit_request(
     """
     paired = pair_bodies(recorded, present, expectations)
     fields = VolatileFieldReader(bindings)
-    if (wrong := fields.read_fields(paired.leaves)) is not None:
+    if (wrong := fields.collect_field_values(paired.leaves)) is not None:
         return wrong
     if known is not None and (wrong := _check_known_ids(fields.found, known, paired)) is not None:
         return wrong
@@ -111,8 +111,8 @@ class RequestComparison(LeafPairVisitor):
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
         self._identities = whole
         self._tokens = IdPairSearch(whole)
-        self._shorts = list_short_values(bindings.pairs, whole)
-        self._forbidden = [text for text in list_changed_ids(whole) if len(text) >= _WHOLE_ID]
+        self._shorts = collect_changed_short_values(bindings.pairs, whole)
+        self._forbidden = [text for text in index_changed_id_pairs(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueConsistency(bindings, whole, self._shorts)
         self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.id_prefilter_texts)
         self._used: set[str] = set()
@@ -179,13 +179,13 @@ class RequestComparison(LeafPairVisitor):
         if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
             self.equalities.record_unchanged_member(recorded, place)
             return None
-        if (field := self.find_json_field(place)) is not None:
+        if (field := self.find_volatile_field_at(place)) is not None:
             if not field.is_id and _are_values_of_kind(field.kind, recorded, present):
                 self._used.add(field.name)
                 return None
             mine, theirs = str(recorded), str(present)
             if field.is_id and self._identities.find_present(field.name, mine) == theirs:
-                self._record_used_name(field.name, mine, theirs)
+                self._record_changed_binding(field.name, mine, theirs)
                 return None
         short = self._find_short_value(recorded, place, present)
         if short is not None:
@@ -207,7 +207,7 @@ class RequestComparison(LeafPairVisitor):
     def _record_short_value(self, short: ShortValue, place: LeafPlace) -> None:
         if not short.identity:
             self.equalities.record_short_value(short, place, moved=True)
-        self._record_used_name(short.name, short.recorded, short.present)
+        self._record_changed_binding(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.comparison_label, set()).add(short.present)
 
     def _record_unchanged_value(self, short: ShortValue, place: LeafPlace) -> Mismatch | None:
@@ -218,7 +218,7 @@ class RequestComparison(LeafPairVisitor):
         self.equalities.record_short_value(short, place, moved=False)
         return None
 
-    def _record_used_name(self, name: str, recorded: str, present: str) -> None:
+    def _record_changed_binding(self, name: str, recorded: str, present: str) -> None:
         if recorded != present:
             self._used.add(name)
 
@@ -227,7 +227,7 @@ class RequestComparison(LeafPairVisitor):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
             if place.zone is Zone.RESULT:
-                mine, theirs = remove_llmproxy_files(recorded, present)
+                mine, theirs = remove_llmproxy_files_from_both(recorded, present)
             else:
                 mine, theirs = remove_llmproxy_git_status(recorded), remove_llmproxy_git_status(present)
             if recorded != present and mine == theirs:
@@ -244,7 +244,7 @@ class RequestComparison(LeafPairVisitor):
             return build_mismatch(place.path, recorded, present)
         elif place.json and recorded == present:
             self.equalities.record_unchanged_member(recorded, place)
-        if (field := self.find_json_field(place)) is not None:
+        if (field := self.find_volatile_field_at(place)) is not None:
             if not _are_values_of_kind(field.kind, recorded, present):
                 return self._compare_plain_text(recorded, present, place)
             if not field.is_id:
@@ -252,7 +252,7 @@ class RequestComparison(LeafPairVisitor):
                 return None
             if self._identities.find_present(field.name, recorded) != present:
                 return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
-            self._record_used_name(field.name, recorded, present)
+            self._record_changed_binding(field.name, recorded, present)
             return None
         if place.zone is Zone.RESULT and (not place.json or "\n" in recorded):
             return self._compare_json_texts(recorded, present, place)
@@ -280,7 +280,11 @@ class RequestComparison(LeafPairVisitor):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
             return True
-        forms = self.bindings.agent_forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.non_agent_forms
+        forms = (
+            self.bindings.forms_in_system_text
+            if place.zone in (Zone.SYSTEM, Zone.USER)
+            else self.bindings.forms_outside_system_text
+        )
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
     def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -353,7 +357,7 @@ class RequestComparison(LeafPairVisitor):
             gaps = list_shell_output_gaps(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
         if fields := list_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
-            found = find_volatile_matches(fields, call, recorded, self._names, self.mask_call_arguments)
+            found = find_volatile_matches(fields, call, recorded, self._names, self.write_arguments_with_placeholders)
             gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])
         gaps = _add_nonoverlapping_gaps(gaps, self._list_id_gaps(recorded, accepts=place.zone is Zone.THINKING))
         return _add_nonoverlapping_gaps(gaps, self._list_form_gaps(recorded, place))
@@ -370,12 +374,12 @@ class RequestComparison(LeafPairVisitor):
     def find_forms(self, recorded: str, place: LeafPlace) -> list[FormMatch]:
         """Return the run variables in a text that count in its zone."""
         if place.zone is Zone.SYSTEM:
-            return self.bindings.agent_forms.find_matches(recorded)
+            return self.bindings.forms_in_system_text.find_matches(recorded)
         if place.zone is not Zone.USER:
-            return self.bindings.non_agent_forms.find_matches(recorded)
+            return self.bindings.forms_outside_system_text.find_matches(recorded)
         if not (spans := find_agent_written_spans(recorded)):
             return self.bindings.forms_in_user_text.find_matches(recorded)
-        return self.bindings.agent_forms.find_matches(
+        return self.bindings.forms_in_system_text.find_matches(
             recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
         )
 

@@ -10,7 +10,7 @@ from llmproxy.core.bindings.run_variables import (
     RunVariable,
     RunVariablePair,
     ValueKind,
-    is_own_path,
+    is_run_specific_path,
     pair_run_variables,
 )
 from llmproxy.core.bindings.text_alignment import splice
@@ -44,7 +44,7 @@ class Bindings:
         for field in self.fields:
             if field.at in (LINE, TEXT):
                 self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
-        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_prefix)
+        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.fields if field.tool_name_prefix)
         """Volatile fields of all tools with a common prefix."""
         self.changed = frozenset(pair.name for pair in pairs if pair.has_changed)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
@@ -58,17 +58,17 @@ class Bindings:
         return tuple(list_value_forms(self.pairs))
 
     @cached_property
-    def agent_forms(self) -> FormSearch:
+    def forms_in_system_text(self) -> FormSearch:
         """Every form: the agent's own text may contain any."""
         return FormSearch(self._all_forms)
 
     @cached_property
-    def present_forms_in_recorded(self) -> FormSearch:
+    def present_forms(self) -> FormSearch:
         """Search for present values in recorded text, where they are no variables."""
         return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
-    def non_agent_forms(self) -> FormSearch:
+    def forms_outside_system_text(self) -> FormSearch:
         """Forms that count in arguments, results and the model's words: no dates, no blocks."""
         return FormSearch(form for form in self._all_forms if form.reach is not FormScope.AGENT)
 
@@ -81,10 +81,12 @@ class Bindings:
         return FormSearch(form for form in self._all_forms if form.in_answers)
 
     @cached_property
-    def limited_to_own_paths(self) -> Bindings:
+    def limited_to_run_paths(self) -> Bindings:
         """Bindings that may change an exact hit's answer: cwd, home and tmp, if the recorded one is that run's own."""
         pairs = [
-            pair for pair in self.pairs if pair.recorded.kind is not ValueKind.PATH or is_own_path(pair.recorded.value)
+            pair
+            for pair in self.pairs
+            if pair.recorded.kind is not ValueKind.PATH or is_run_specific_path(pair.recorded.value)
         ]
         return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=BindScope.PATHS)
 
@@ -93,7 +95,7 @@ class Bindings:
         return bool(self.changed or self.fields)
 
 
-def mask_arguments(bindings: Bindings, arguments: object) -> str:
+def write_arguments_with_placeholders(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments as canonical JSON with ``{name}`` for bound values, as in anchors."""
     value = parse_json_container(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")

@@ -40,7 +40,7 @@ _WELL_KNOWN = re.compile(
 """Folders of machines and images, which a text may name without meaning this run's."""
 
 
-def is_own_path(path: str) -> bool:
+def is_run_specific_path(path: str) -> bool:
     """Return whether a path can only belong to a run: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
     trimmed = path.rstrip("/\\")
     return len([part for part in re.split(r"[/\\]", trimmed) if part]) > 1 and not _WELL_KNOWN.fullmatch(trimmed)
@@ -105,7 +105,7 @@ class RunVariable:
         return {name: text for name, text in whole.items() if text or name in ("name", "value")}
 
 
-def check_run_variable(
+def parse_run_variable(
     name: object, value: object, other: object = "", tool: object = "", path: object = ""
 ) -> RunVariable:
     """Return a run variable from a client's values. Raises BadRunVariable: a bad name, or neither text nor integer."""
@@ -134,7 +134,7 @@ def load_run_variables(text: str) -> tuple[RunVariable, ...]:
     """Return the run variables in a text from :func:`dump_run_variables`. Raises BadRunVariable."""
     try:
         values = json.loads(text) if text else []
-        return tuple(check_run_variable(**value) for value in values)
+        return tuple(parse_run_variable(**value) for value in values)
     except (ValueError, TypeError, RecursionError) as error:
         raise BadRunVariable(f"llmproxy: these are no run variables: {error}") from error
 

@@ -38,7 +38,7 @@ class BoundAnswer(NamedTuple):
 
 
 @dataclass(slots=True)
-class LearningTrial:
+class FieldLearningResults:
     """A run that shows which values vary."""
 
     lessons: list[LearnedField] = field(default_factory=list)
@@ -54,7 +54,7 @@ class SessionBindings:
     declared: dict[str, RunVariable] = field(default_factory=dict)
     fields: tuple[VolatileField, ...] = ()
     """Fields of the cassette, fields of a trial, and built-in ones."""
-    trial: LearningTrial | None = None
+    trial: FieldLearningResults | None = None
     """The results of a trial so far; None outside of one."""
     known: IdPairs = field(default_factory=IdPairs)
     """The id pairs so far."""

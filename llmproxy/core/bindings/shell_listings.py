@@ -66,7 +66,7 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
             yield TextGap(*row.span("size"), free=_SIZE, name=LISTING)
 
 
-def remove_llmproxy_files(recorded: str, present: str) -> tuple[str, str]:
+def remove_llmproxy_files_from_both(recorded: str, present: str) -> tuple[str, str]:
     """Return two results without lines of listings that name llmproxy's files, and without ``ls -l``'s block totals."""
     if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
         return recorded, present
@@ -104,7 +104,7 @@ _ON_BRANCH = (
 )
 
 
-def find_git_user_and_branch(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[TextGap]:
+def find_git_output_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[TextGap]:
     """Yield the positions at which this run's user or branch may replace the recorded one.
 
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
@@ -127,11 +127,11 @@ def list_shell_output_gaps(
     `values` are recorded and present run variables by name; `git_user` is this run's.
     """
     gaps = [*find_listing_parts(text, elsewhere=elsewhere, users=values.get("user"))]
-    gaps += find_git_user_and_branch(text, values.get(USER, ("", git_user)), values.get(BRANCH))
+    gaps += find_git_output_parts(text, values.get(USER, ("", git_user)), values.get(BRANCH))
     return sorted(gaps, key=lambda gap: gap.start)
 
 
-def list_git_users(text: str) -> dict[str, list[int]]:
+def find_git_user_positions(text: str) -> dict[str, list[int]]:
     """Return the people in a text's git output (or in a file of such texts), with their positions."""
     found: dict[str, list[int]] = {}
     for each in _PEOPLE.finditer(text):

@@ -105,10 +105,10 @@ class ValueConsistency:
                 return Mismatch(MismatchKind.MERGED, place.path, text, text, name)
         if not self.moved and not self.id_prefilter_texts:
             return None
-        return next(self._find_merged_values(leaves, find_gaps), None)
+        return next(self._find_newly_equal_values(leaves, find_gaps), None)
 
-    def _find_merged_values(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
-        present = self._bindings.present_forms_in_recorded
+    def _find_newly_equal_values(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
+        present = self._bindings.present_forms
         for recorded, _, place in leaves:
             text = format_leaf_text(recorded)
             found = list(self._find_present_in_recorded(text, present)) if text else ()

@@ -45,16 +45,16 @@ _FOLLOWED = frozenset("_~$%+@")
 _FIRST_MARK = "\u0300"
 
 
-def is_word_character(letter: str) -> bool:
+def is_letter_or_digit(letter: str) -> bool:
     """Return whether a character is a letter or digit of any script, or a mark on one: ``é`` may be two characters."""
     return letter.isalnum() or (letter >= _FIRST_MARK and unicodedata.category(letter)[0] == "M")
 
 
 def is_isolated(text: str, start: int, end: int) -> bool:
     """Return whether no letter or digit is next to text[start:end]: the border of ids (``<uuid>.txt`` contains one)."""
-    if start and is_word_character(text[start - 1]) and not _follows_escape(text, start):
+    if start and is_letter_or_digit(text[start - 1]) and not _follows_escape(text, start):
         return False
-    return end >= len(text) or not is_word_character(text[end])
+    return end >= len(text) or not is_letter_or_digit(text[end])
 
 
 def _follows_escape(text: str, start: int) -> bool:
@@ -71,7 +71,7 @@ def _is_path_start(text: str, start: int) -> bool:
     if not start:
         return True
     last = text[start - 1]
-    if not (is_word_character(last) or last in _INSIDE_PATH):
+    if not (is_letter_or_digit(last) or last in _INSIDE_PATH):
         return True
     before = text[max(0, start - _LOOK_BACK) : start]
     if before.endswith("://") or (before.endswith("\\/\\/") and ":" in before[-5:]):
@@ -88,17 +88,17 @@ def is_path_end(text: str, end: int) -> bool:
         return True
     letter = text[at]
     if at > end:
-        return not (is_word_character(letter) or letter in "_/")
-    if is_word_character(letter) or letter in _FOLLOWED:
+        return not (is_letter_or_digit(letter) or letter in "_/")
+    if is_letter_or_digit(letter) or letter in _FOLLOWED:
         return False
     return not (letter == "\\" and text[at : at + 2] == "\\ ")
 
 
 def spans_slug(text: str, start: int, end: int) -> bool:
     """Return whether a folder's name derived from a path is isolated."""
-    if start and (is_word_character(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
+    if start and (is_letter_or_digit(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
-    return end >= len(text) or not (is_word_character(text[end]) or text[end] in "-_")
+    return end >= len(text) or not (is_letter_or_digit(text[end]) or text[end] in "-_")
 
 
 def spans_folder_slug(text: str, start: int, end: int) -> bool:
@@ -233,7 +233,7 @@ class _PathSpelling(NamedTuple):
     in_answers: bool = True
 
 
-def _build_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
+def _build_json_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
     def write(path: str) -> str:
         for _ in range(levels):
             path = json.dumps(path, ensure_ascii=ascii_only)[1:-1]
@@ -244,9 +244,9 @@ def _build_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
 
 _WAYS = (
     _PathSpelling(lambda path: path, spans_path),
-    _PathSpelling(_build_escaper(1, ascii_only=False), spans_path),
-    _PathSpelling(_build_escaper(1, ascii_only=True), spans_path),
-    _PathSpelling(_build_escaper(2, ascii_only=True), spans_path),
+    _PathSpelling(_build_json_escaper(1, ascii_only=False), spans_path),
+    _PathSpelling(_build_json_escaper(1, ascii_only=True), spans_path),
+    _PathSpelling(_build_json_escaper(2, ascii_only=True), spans_path),
     _PathSpelling(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), spans_path),
     _PathSpelling(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", spans_path),
     _PathSpelling(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", spans_path),
@@ -299,25 +299,25 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
         return
     sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
     trimmed = [(_trim_path(each.value), _trim_path(home.value)) for each, home in sides]
-    mine, theirs = (_relative_to_home(path, home) for path, home in trimmed)
+    mine, theirs = (_abbreviate_home(path, home) for path, home in trimmed)
     if mine:
         yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), spans_path)
     elif theirs:
         yield ValueForm(pair.name, recorded[0], (present[0], theirs), spans_path)
-    yield from _list_hidden_folder_forms(pair, homes)
-    between = [_format_home_relative_to(path, home) for path, home in trimmed]
+    yield from _list_forms_below_hidden_folders(pair, homes)
+    between = [_relative_path_to_home(path, home) for path, home in trimmed]
     if between[0] and between[1]:
         there = (between[1], *_list_paths(homes.present))
         yield ValueForm(homes.name, between[0], there, spans_path, FormScope.NOT_TYPED)
 
 
-def _list_hidden_folder_forms(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
+def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the working folder's name in hidden folders below home; in answers only for known agents."""
     recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
     if pair.name != "cwd" or not (recorded and present):
         return
     before, now = _list_paths(homes.recorded), _list_paths(homes.present)
-    border = _build_hidden_folder_check((*before, *now, "~"))
+    border = _build_below_hidden_folder_check((*before, *now, "~"))
     for write in (str, _make_slug):
         yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)
         for folder in STATE_FOLDERS:
@@ -330,7 +330,7 @@ def _make_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or name
 
 
-def _build_hidden_folder_check(homes: Sequence[str]) -> Border:
+def _build_below_hidden_folder_check(homes: Sequence[str]) -> Border:
     """Return a check whether a name is part of a path that begins with a hidden folder of one of these homes."""
 
     def is_below(text: str, start: int, end: int) -> bool:
@@ -343,12 +343,12 @@ def _build_hidden_folder_check(homes: Sequence[str]) -> Border:
     return is_below
 
 
-def _relative_to_home(path: str, home: str) -> str:
+def _abbreviate_home(path: str, home: str) -> str:
     """Return ``~/rest`` for a path below home, else an empty text."""
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
-def _format_home_relative_to(path: str, home: str) -> str:
+def _relative_path_to_home(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: dots alone may occur anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""

@@ -27,7 +27,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from llmproxy.core.bindings.shell_listings import LISTED, ROW, build_padding_pattern
-from llmproxy.core.bindings.value_forms import is_word_character
+from llmproxy.core.bindings.value_forms import is_letter_or_digit
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
@@ -113,7 +113,7 @@ class VolatileField:
     """Literal text that must follow the value."""
 
     @property
-    def tool_prefix(self) -> str:
+    def tool_name_prefix(self) -> str:
         """Common prefix of its tools' names; empty if it is one tool's."""
         return self.tool[:-1] if self.tool.endswith("*") else ""
 
@@ -152,7 +152,7 @@ def parse_volatile_field(value: object) -> VolatileField:
         raise BadVolatileField(f"{this} is of kind {field.kind!r}.", hint=f"There are: {', '.join(KINDS)}.")
     if field.at not in (LINE, TEXT) and not field.at.startswith("$"):
         raise BadVolatileField(f"{this} stands at {field.at!r}.", hint="`line`, `text`, or a JSON path from $ on.")
-    if field.at not in (LINE, TEXT) and (field.tool_prefix or field.after):
+    if field.at not in (LINE, TEXT) and (field.tool_name_prefix or field.after):
         raise BadVolatileField(f"{this} stands in JSON: it is of one tool, and nothing is `after` it.")
     if field.at == TEXT and not field.before:
         raise BadVolatileField(f"{this} stands anywhere in a text, so `before` must say behind what.")
@@ -225,7 +225,7 @@ def find_field_values(field: VolatileField, text: str, names: Names) -> Iterator
     """Yield a volatile field's values in a text, in order; only for fields at `LINE` and `TEXT`."""
     for found in _compile_anchor(field, names).finditer(text):
         start, end = found.span("value")
-        if start and not field.before and is_word_character(text[start - 1]):
+        if start and not field.before and is_letter_or_digit(text[start - 1]):
             continue
         yield VolatileMatch(field, start, end, found["value"])
 

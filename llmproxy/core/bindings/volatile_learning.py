@@ -135,11 +135,11 @@ class LearnedField:
             KINDS[self.field.kind].accepted
             and not number
             and self.field.tool not in (BLOCK, OUTSIDE, SYSTEM)
-            and not self.is_from_other_machine
+            and not self.has_external_source
         )
 
     @property
-    def is_from_other_machine(self) -> bool:
+    def has_external_source(self) -> bool:
         """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
         return is_external_result(self.field.tool, self.field.arguments)
 
@@ -153,11 +153,11 @@ def learn_volatile_fields(
     from system text, which only the agent writes: for developers of an agent's built-in volatile fields, never for a
     trial.
     """
-    learned, outcome = _learn_fields(bindings, recorded, present, known, outside=outside)
+    learned, outcome = _learn_fields_and_compare(bindings, recorded, present, known, outside=outside)
     return outcome if isinstance(outcome, Mismatch) else learned
 
 
-def _learn_fields(
+def _learn_fields_and_compare(
     bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
 ) -> tuple[tuple[LearnedField, ...], Fit | Mismatch]:
     """Return the learned fields, and the result of the comparison with them."""
@@ -168,7 +168,7 @@ def _learn_fields(
         outcome = fit_request(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
-        if _demote_id_to_count(outcome, learned):
+        if _demote_conflicting_id_to_count(outcome, learned):
             continue
         new = _FieldLearner(now, recorded, present, known, outside=outside).lessons
         if not new or len(learned) + len(new) > MOST_SLOTS:
@@ -177,7 +177,7 @@ def _learn_fields(
     return tuple(learned), outcome
 
 
-def _demote_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
+def _demote_conflicting_id_to_count(outcome: Mismatch, learned: list[LearnedField]) -> bool:
     """Turn a number that was taken for an id but does not map one to one into a count, which is noise."""
     if outcome.why is not MismatchKind.NOT_ONE_TO_ONE:
         return False
@@ -200,7 +200,7 @@ class _FieldLearner(RequestComparison):
     ) -> None:
         leaves = pair_bodies(recorded, present).leaves
         reading = VolatileFieldReader(bindings)
-        reading.read_fields(leaves)
+        reading.collect_field_values(leaves)
         super().__init__(bindings, IdPairs((*reading.found, *(known or ()))), None)
         self.lessons: list[LearnedField] = []
         self._outside = outside
@@ -247,7 +247,7 @@ class _FieldLearner(RequestComparison):
     # -- what is learned
 
     def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if self.find_json_field(place) is not None:
+        if self.find_volatile_field_at(place) is not None:
             return False
         kind = find_pair_kind(recorded, present, f"{place.member}: ", number=number)
         if kind is None or kind == "word":
@@ -317,7 +317,7 @@ class _FieldLearner(RequestComparison):
         """Record a volatile field and use it from now on; False if it is known already."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
-            tool, arguments = place.call.tool, self.mask_call_arguments(place.call.arguments)
+            tool, arguments = place.call.tool, self.write_arguments_with_placeholders(place.call.arguments)
         bare = value.kind if at == LINE and not before else ""  # then only its kind distinguishes it from others
         if any(
             (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
@@ -386,7 +386,7 @@ _INDEX = re.compile(r"\[\d+\]")
 _UNNAMED = re.compile(r"[^\w.-]")
 
 
-def find_captured_fields(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
+def find_fields_of_variable(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
     """Return the volatile fields for a captured value in tools' results of canonical requests, each once."""
     kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
@@ -429,7 +429,7 @@ def restate_recording(
     """Return a recorded request with this run's values; varying values stay recorded if nothing else differs."""
     if not isinstance(recorded, dict) or not isinstance(present, dict):
         return RestatedRecording(recorded)
-    varying = _learn_fields(bindings, recorded, present, known, outside=False)[0]
+    varying = _learn_fields_and_compare(bindings, recorded, present, known, outside=False)[0]
     if varying:
         wider = with_volatile_fields(bindings, [each.field for each in varying])
         whole = _restate_once(wider, recorded, present, known)
@@ -442,16 +442,18 @@ def restate_recording(
 
 def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
     paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
-    fields.read_fields(paired.leaves)
+    fields.collect_field_values(paired.leaves)
     restating, tree = _PresentValueWriter(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         fits = restating.visit([(mine, theirs, place)]) is None
-        _put_at_path(tree, place.list_steps(), theirs if fits else restating.restate_leaf(mine, theirs, place))
+        _put_at_path(
+            tree, place.list_steps(), theirs if fits else restating.restate_fitting_beginning(mine, theirs, place)
+        )
     return RestatedRecording(tree, restating.build_fit().names)
 
 
 class _PresentValueWriter(RequestComparison):
-    def restate_leaf(self, recorded: object, present: object, place: LeafPlace) -> object:
+    def restate_fitting_beginning(self, recorded: object, present: object, place: LeafPlace) -> object:
         """Return a leaf that does not fit, with its fitting beginning in the present form."""
         if not isinstance(recorded, str) or not isinstance(present, str):
             return recorded

@@ -35,7 +35,7 @@ from llmproxy.core.bindings import (
     rewrite_recorded,
 )
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
-from llmproxy.core.cassettes.formats.jsonl import build_line, parse_exchange
+from llmproxy.core.cassettes.formats.jsonl import build_line_object, parse_exchange
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.dialects.answer_json_edits import write_json_like
 from llmproxy.core.keys.head_rules import counts_header
@@ -76,10 +76,10 @@ def anonymize_interaction(interaction: Interaction) -> Interaction:
     said, bindings = _build_stand_ins(interaction.run_variables)
     if not bindings.changed:
         return replace(interaction, run_variables=said)
-    return replace(apply_bindings(interaction, bindings), run_variables=said)
+    return replace(rewrite_run_variables(interaction, bindings), run_variables=said)
 
 
-def apply_bindings(interaction: Interaction, bindings: Bindings) -> Interaction:
+def rewrite_run_variables(interaction: Interaction, bindings: Bindings) -> Interaction:
     """Return a recording with the present values of run variables in place of the recorded ones."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     renamed = rewrite_recorded(bindings, tree := parse_json(request.body))
@@ -146,17 +146,17 @@ def describe_remaining_names(path: object, text: str, declared: Iterable[str]) -
             yield f"{path}: {name} still stands on line {where}: look at it before you commit the file."
 
 
-def anonymize_all(
+def to_anonymized_records(
     interactions: Iterable[Interaction], notes: Sequence[Note] = (), *, whole: bool = False
 ) -> list[Recorded]:
     """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
     recorded = list(interactions)
     found = [to_recorded(anonymize_interaction(each)) if whole else anonymize(each) for each in recorded]
-    found = found if whole else drop_unused_variables(found, [to_recorded(each) for each in recorded])
-    return add_notes(found, notes)
+    found = found if whole else strip_records_of_unused_variables(found, [to_recorded(each) for each in recorded])
+    return attach_cassette_notes(found, notes)
 
 
-def add_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
+def attach_cassette_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
     """Add the notes of a file's head to the first recording: age, volatile fields, and accepted changes."""
     said: dict[str, list[Any]] = {
         "max_age": [note.age for note in notes if isinstance(note, MaxAge)],
@@ -169,7 +169,7 @@ def add_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
     return found
 
 
-def drop_unused_variables(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
+def strip_records_of_unused_variables(said: Sequence[Recorded], recorded: Sequence[Recorded]) -> list[Recorded]:
     """Return `said` without run variables that occur in no body of `recorded`, its form before anonymization."""
     bodies = b"".join(body for each in recorded for body in (each.body, each.response_body))
     text, found = bodies.decode("utf-8", "replace").lower(), []
@@ -199,10 +199,10 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
 
 def anonymize(interaction: Interaction) -> Recorded:
     """Return an interaction for a file in pull requests, with stand-ins for personal values."""
-    return drop_unkeyed_headers(to_recorded(anonymize_interaction(interaction)))
+    return strip_record_of_unkeyed_headers(to_recorded(anonymize_interaction(interaction)))
 
 
-def drop_unkeyed_headers(each: Recorded) -> Recorded:
+def strip_record_of_unkeyed_headers(each: Recorded) -> Recorded:
     """Return an exchange without request headers that cannot choose an answer; the user-agent stays."""
     kept = tuple(
         (name, value)
@@ -268,7 +268,7 @@ Json = Any
 def to_json(interaction: Interaction) -> dict[str, Json]:
     i = interaction
     released = to_recorded(i)
-    line: dict[str, Json] = build_line(released, i.cassette)
+    line: dict[str, Json] = build_line_object(released, i.cassette)
     line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
     line["recorded"] = {
         **released.extra, "id": i.id, "key": i.key, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,

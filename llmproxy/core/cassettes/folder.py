@@ -30,14 +30,14 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.anonymized_export import (
     anonymize,
-    anonymize_all,
     anonymize_interaction,
     describe_remaining_names,
-    drop_unkeyed_headers,
-    drop_unused_variables,
     read_head_notes,
+    strip_record_of_unkeyed_headers,
+    strip_records_of_unused_variables,
+    to_anonymized_records,
 )
-from llmproxy.core.cassettes.formats import Source, open_source, recognise_format, review_yaml, write_text
+from llmproxy.core.cassettes.formats import Source, find_matching_format, read_source_file, review_yaml, write_text
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
@@ -164,7 +164,7 @@ class CassetteDir:
         files = self.list_cassette_files()
         merged: dict[Path, str] = {}
         for name, path in files.items():
-            source = open_source(path)
+            source = read_source_file(path)
             try:
                 if review_yaml.is_conflicted(source):
                     merged[path] = review_yaml.merge_both_sides(source)
@@ -187,10 +187,12 @@ class CassetteDir:
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
             unfinished = _has_unfinished_recording(store, name) if not ours else review_yaml.is_incomplete(source)
-            said = [drop_unkeyed_headers(each) for each in review_yaml.read(source)] if ours else []
+            said = [strip_record_of_unkeyed_headers(each) for each in review_yaml.read(source)] if ours else []
             if (
                 ours
-                and review_yaml.dumps(drop_unused_variables(said, said), name, fork, unfinished=unfinished).encode()
+                and review_yaml.dumps(
+                    strip_records_of_unused_variables(said, said), name, fork, unfinished=unfinished
+                ).encode()
                 == kept
             ):
                 continue  # as written by a version that removed fewer headers and variables
@@ -266,7 +268,9 @@ class CassetteDir:
         return self.path / f"{build_slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 
-def describe_unfiled(store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]) -> str:
+def describe_unfiled_hits(
+    store: Path, folder: CassetteDir, served: Mapping[str, Callable[[], Iterable[int | None]]]
+) -> str:
     """Describe how many `served` recordings, by cassette, are in no file (a fresh clone lacks them); or ""."""
     if not store_exists(store):
         return ""
@@ -304,7 +308,7 @@ def build_slug(name: str, *, unique: bool = False) -> str:
 
 def _format_cassette(store: Readable, cassette: str) -> bytes | None:
     """Return the content of a cassette's file; None if nothing is recorded."""
-    recorded = anonymize_all(store.iter_interactions(cassette), read_notes(store, cassette))
+    recorded = to_anonymized_records(store.iter_interactions(cassette), read_notes(store, cassette))
     if not recorded:
         return None
     fork, unfinished = find_fork(store, cassette, 1), _has_unfinished_recording(store, cassette)
@@ -331,7 +335,7 @@ def _read_file_interactions(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Note, ...]]:
     """Return a file's interactions in the store's order, skipped exchanges, and the cassette's notes."""
-    if (form := recognise_format(source)) is None:
+    if (form := find_matching_format(source)) is None:
         raise CassetteCorrupt(f"{source.name}: this is not a cassette of any format that we know.")
     recorded = form.loaded.read(source)
     adopted = convert_exchanges(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
@@ -404,7 +408,7 @@ def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     """Raise unless all recordings of a file are, or once were, in the store (superseded ones count)."""
     kept = format_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
-    source = open_source(path)
+    source = read_source_file(path)
     if not review_yaml.recognises(source):
         raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
     try:
@@ -419,7 +423,7 @@ def _check_file_is_in_store(path: Path, store: Readable, cassette: str) -> None:
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        wanted = _COMPARED(drop_unkeyed_headers(each))
+        wanted = _COMPARED(strip_record_of_unkeyed_headers(each))
         if not any(_COMPARED(anonymize(store.load(id_))) == wanted for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",

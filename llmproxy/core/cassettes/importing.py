@@ -1,6 +1,6 @@
 """Conversion of other programs' exchanges to interactions (`anonymized_export`: the other direction).
 
-    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ImportedExchange, ...]    `convert_exchanges`
+    [Recorded, ...] -> route by host -> redact -> normalize -> key -> [ConvertedExchange, ...]    `convert_exchanges`
     Interaction -> Recorded                                                              `anonymized_export`
 
 The path is that of live traffic, so a later request finds its imported recording. Bodies are decoded: *exact* means
@@ -23,17 +23,17 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
-from llmproxy.core.bindings import BadRunVariable, check_run_variable, dump_run_variables
+from llmproxy.core.bindings import BadRunVariable, dump_run_variables, parse_run_variable
 from llmproxy.core.cassettes.formats.entries import Recorded
-from llmproxy.core.dialects.conversation import list_made_ids
+from llmproxy.core.dialects.conversation import list_server_made_ids
 from llmproxy.core.dialects.streams import decide_ending
-from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.keys.head_rules import SAID_HEADER, fingerprint_unstored_fields
-from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, drop_asked_ids
+from llmproxy.core.keys.normalize import Canonical, IdOrigin, build_key, canonicalize, exclude_requested_ids
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges, find_change, is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
-from llmproxy.core.providers.routing import Route, asks_for_stream, route_host
+from llmproxy.core.providers.routing import Route, asks_for_stream, route_by_host
 from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -59,7 +59,7 @@ _TIMES = {"head_offset", "body_offset"}
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedExchange:
+class ConvertedExchange:
     recorded: Recorded
     host: str
     """Lower case, with its port if that is not the scheme's default; empty if the URI has none."""
@@ -95,7 +95,7 @@ def convert_exchanges(
     rules: Rules,
     redactor: Redactor,
     upstreams: Mapping[str, str] | None = None,
-) -> list[ImportedExchange]:
+) -> list[ConvertedExchange]:
     """Return the result for each exchange of one file, in order. `redactor` is a new one, for this file alone."""
     places = [_split_uri(each.uri) for each in recorded]
     adopter = _ExchangeConverter(cassette, rules, redactor, upstreams or {})
@@ -131,24 +131,24 @@ class _ExchangeConverter:
         self.changes: dict[int, StateChanges] = {}
         """Changes by sample, for a file of another program: one session, from its start."""
 
-    def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ImportedExchange:
+    def convert_exchange(self, each: Recorded, place: _RequestUrl | None) -> ConvertedExchange:
         if each.problem:
-            return ImportedExchange(each, place.netloc if place else "", None, each.problem)
+            return ConvertedExchange(each, place.netloc if place else "", None, each.problem)
         if place is None:
-            return ImportedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
+            return ConvertedExchange(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
         extra = _OwnMember(each.extra)
         route, known = self.route_exchange(place, extra)
         before = len(self.occurrences)
         interaction = self.build_interaction(each, place, route, extra)
-        return ImportedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
+        return ConvertedExchange(each, place.netloc, interaction, known=known, first=len(self.occurrences) > before)
 
     def route_exchange(self, place: _RequestUrl, extra: _OwnMember) -> tuple[Route, bool]:
         provider = extra.text("provider")
-        if provider and (ours := route_host(*place, {provider: place.origin})):
+        if provider and (ours := route_by_host(*place, {provider: place.origin})):
             return ours, provider in PROVIDERS
-        if found := route_host(*place, self.upstreams):
+        if found := route_by_host(*place, self.upstreams):
             return found, True
-        made_up = route_host(*place, {place.netloc: place.origin})
+        made_up = route_by_host(*place, {place.netloc: place.origin})
         if made_up is None:
             raise AssertionError(f"{place.origin} was named as an upstream and not found")
         return made_up, False
@@ -190,12 +190,15 @@ class _ExchangeConverter:
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
             request=request, response=response, started_at=extra.get_float("started_at", each.recorded_at),
             cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
-            model=canonical.model or read_model(header(headers, "content-type") or "", body), stream=canonical.stream,
+            model=canonical.model or read_model_in_body(header(headers, "content-type") or "", body),
+            stream=canonical.stream,
             upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
             usage=read_usage(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.rules_digest,
             run_variables=extra.read_run_variables(),
-            made_ids=drop_asked_ids(list_made_ids(route.family, route.operation, kind, answer), canonical.refs),
+            made_ids=exclude_requested_ids(
+                list_server_made_ids(route.family, route.operation, kind, answer), canonical.refs
+            ),
         )  # fmt: skip
         for nth, name in enumerate(interaction.made_ids):
             self.made.setdefault((sample, name), IdOrigin(key, interaction.occurrence, nth))
@@ -251,7 +254,7 @@ class _OwnMember:
         """Return the file's run variables. Raises CassetteCorrupt: a wrong one would silently bind nothing."""
         found = self.values.get("run_variables") or []
         try:
-            return dump_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
+            return dump_run_variables(parse_run_variable(**each) for each in found)  # type: ignore[attr-defined]
         except (BadRunVariable, TypeError) as error:
             raise CassetteCorrupt(
                 f"`run_variables` of a recording cannot be {str(found)[:200]}: {remove_prefix(error)}"

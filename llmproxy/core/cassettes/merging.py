@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.core.cassettes.anonymized_export import add_notes, read_head_notes
+from llmproxy.core.cassettes.anonymized_export import attach_cassette_notes, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, open_source, review_yaml, write_text
+from llmproxy.core.cassettes.formats import Source, read_source_file, review_yaml, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.review_yaml import list_identities
 from llmproxy.core.changes.accepted_changes import AcceptedChange, merge_accepted
@@ -71,7 +71,7 @@ class MergedStores:
     """Recordings left out because another store had replaced them."""
 
 
-def merge_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
+def merge_into_new_store(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> MergedStores:
     """Write a new store with the live recordings of several; the order of `paths` is irrelevant. `now` returns Unix
     time.
 
@@ -156,7 +156,7 @@ def _merge_cassette(stores: Mapping[Path, Store], name: str) -> tuple[list[Inter
             place = (each.sample, each.party, each.key, each.occurrence)  # by which a request is looked up
             before, there = kept.setdefault(place, (each, path))
             if _digest_answer(before) != _digest_answer(each):
-                conflicts.append(f"{_format_title(each)}: #{before.id} of {there}, #{each.id} of {path}")
+                conflicts.append(f"{_format_recording_title(each)}: #{before.id} of {there}, #{each.id} of {path}")
             elif each.started_at < before.started_at:
                 kept[place] = each, path
     holding = [(path, store) for path, store in stores.items() if store.find_last_id(name)]
@@ -182,7 +182,7 @@ def _digest_answer(one: Interaction) -> tuple[object, ...]:
     return one.response.status, hashlib.sha256(one.response.body).digest(), one.response.ending
 
 
-def _format_title(one: Interaction) -> str:
+def _format_recording_title(one: Interaction) -> str:
     nth = f", time {one.occurrence}" if one.occurrence > 1 else ""
     sample = f"~{one.sample}" if one.sample > 1 else ""
     return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
@@ -235,7 +235,7 @@ def merge_folders(folders: Sequence[Path], target: Path, now: Callable[[], float
         first = Path(changed[0].name)
         at = old or target / first.name
         if len(changed) == 1:
-            review_yaml.read(changed[0]) if review_yaml.recognises(changed[0]) else open_source(first)
+            review_yaml.read(changed[0]) if review_yaml.recognises(changed[0]) else read_source_file(first)
             ready[at] = changed[0].text
         elif text := _merge_three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
             ready[at] = text
@@ -294,7 +294,9 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
         for each in kept
     ]
     unfinished = any(review_yaml.is_incomplete(each) for each in sides)
-    return review_yaml.dumps(add_notes(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished)
+    return review_yaml.dumps(
+        attach_cassette_notes(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished
+    )
 
 
 def _list_notes_except_changes(store: Store, name: str) -> tuple[Note, ...]:

@@ -59,7 +59,7 @@ def explain_impossible(said: Message, output: int | None, was: ParsedRequest, no
     return _check_calls(said, was, now)
 
 
-def may_hold_prompt(name: str, value: object) -> bool:
+def may_contain_question(name: str, value: object) -> bool:
     """Return whether a parameter may contain a part of the question: by its name, or because it contains prose."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False

@@ -30,7 +30,7 @@ class Author(StrEnum):
     TOOL_SERVER = "tool server"
 
 
-class ChangeOrigin(NamedTuple):
+class ChangeSource(NamedTuple):
     source: Author
     name: str = ""
     """Name of the client or of the tool's server; empty if unknown."""
@@ -66,7 +66,7 @@ class Change(NamedTuple):
     after_digest: str
     hunks: tuple[Hunk, ...]
     """Different lines; of a tool's result without their values."""
-    origin: ChangeOrigin = ChangeOrigin(Author.PROMPT)
+    origin: ChangeSource = ChangeSource(Author.PROMPT)
     turned: str = ""
     """For a tool's result: ``fails now`` if the recorded one had succeeded."""
     place: str = ""
@@ -78,7 +78,7 @@ class Change(NamedTuple):
         said = [self.kind, self.segment, self.turned]
         for hunk in self.hunks:
             said += ["-", *hunk.before, "+", *hunk.after]
-        return digest_of(said if self.hunks else [*said, self.before_digest, self.after_digest])
+        return digest_texts(said if self.hunks else [*said, self.before_digest, self.after_digest])
 
     @property
     def name(self) -> str:
@@ -126,7 +126,7 @@ class Change(NamedTuple):
         after = "\n".join(line for hunk in hunks for line in hunk.after) if value["after_digest"] else None
         return cls(
             value["kind"], value["segment"], before, after, value["before_digest"], value["after_digest"], hunks,
-            ChangeOrigin(Author(source), name, version), value["turned"], value.get("place", ""),
+            ChangeSource(Author(source), name, version), value["turned"], value.get("place", ""),
         )  # fmt: skip
 
 
@@ -135,7 +135,7 @@ def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
-def digest_of(parts: Sequence[str]) -> str:
+def digest_texts(parts: Sequence[str]) -> str:
     """Return a digest of texts: equal only for equal texts."""
     told = [piece for part in parts for piece in (f"{len(part)}:", part)]
     return hashlib.sha256("".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
@@ -160,7 +160,7 @@ def iterate_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[
     yield from ((i, j, at, to) for tag, i, j, at, to in opcodes if tag != "equal")
 
 
-class NotCarried(StrEnum):
+class RefusalReason(StrEnum):
     """The reason why an answer is not carried."""
 
     NO_PLACE = "new"
@@ -189,7 +189,7 @@ class NotCarried(StrEnum):
 class Refusal(NamedTuple):
     """The reason why an answer is not carried, and its position."""
 
-    why: NotCarried
+    why: RefusalReason
     text: str
     """For people: ``message 3 (user), line 1: "..." -> "..."``."""
 
@@ -221,7 +221,7 @@ class UnrecordedTrialCall(NamedTuple):
 
     @property
     def has_no_place(self) -> bool:
-        return self.refusal is not None and self.refusal.why is NotCarried.NO_PLACE
+        return self.refusal is not None and self.refusal.why is RefusalReason.NO_PLACE
 
     def to_json(self) -> dict[str, Any]:
         refusal = None if self.refusal is None else {"why": self.refusal.why.value, "text": self.refusal.text}
@@ -231,5 +231,5 @@ class UnrecordedTrialCall(NamedTuple):
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form."""
         said, changes = value["refusal"], tuple(map(Change.from_json, value["changes"]))
-        refusal = None if said is None else Refusal(NotCarried(said["why"]), said["text"])
+        refusal = None if said is None else Refusal(RefusalReason(said["why"]), said["text"])
         return cls(**{**value, "changes": changes, "refusal": refusal, "pending": tuple(value["pending"])})

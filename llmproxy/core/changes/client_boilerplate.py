@@ -33,7 +33,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _DIGITS = 12
 
 
-class _ClientLine(NamedTuple):
+class _MatchedClientLine(NamedTuple):
     """A line that the client wrote."""
 
     text: str
@@ -67,15 +67,15 @@ class ClientFrames:
         known = len(lines) > 2 and all(map(self._match_client_line, (*lines[:2], lines[-1])))
         return known and len(lines[0]) + len(lines[1]) >= SHORT
 
-    def _match_client_line(self, line: str) -> _ClientLine | None:
+    def _match_client_line(self, line: str) -> _MatchedClientLine | None:
         """Return a client's line with the texts in its holes; None if it is not the client's."""
-        if digest_frame_line(line) in self._lines:
-            return _ClientLine(line.strip())
+        if digest_stripped_line(line) in self._lines:
+            return _MatchedClientLine(line.strip())
         matches = ((text, pattern.fullmatch(line.strip())) for text, pattern in self._holes.items())
-        return next((_ClientLine(text, found.groups()) for text, found in matches if found), None)
+        return next((_MatchedClientLine(text, found.groups()) for text, found in matches if found), None)
 
     def _split_text(self, text: str) -> FrameSplit:
-        own, others, between = list[_ClientLine](), list[str](), list[str]()
+        own, others, between = list[_MatchedClientLine](), list[str](), list[str]()
         for line, found in self._match_client_lines(text.split("\n")):
             if found is None:
                 between.append(line)
@@ -87,7 +87,7 @@ class ClientFrames:
         values = tuple(value for each in own for value in each.values)
         return FrameSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
-    def _match_client_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _ClientLine | None]]:
+    def _match_client_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _MatchedClientLine | None]]:
         """Yield each line with its match; None if it is empty or not the client's."""
         said = [n for n, line in enumerate(lines) if line.strip()]
         found = {n: self._match_client_line(lines[n]) for n in said}
@@ -108,7 +108,7 @@ class ClientFrames:
         yield from ((line, found.get(n)) for n, line in enumerate(lines))
 
 
-def digest_frame_line(line: str) -> str:
+def digest_stripped_line(line: str) -> str:
     return hashlib.sha256(line.strip().encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 

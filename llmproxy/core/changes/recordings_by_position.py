@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import NotCarried, Refusal, digest_of, iterate_edits
+from llmproxy.core.changes.change import Refusal, RefusalReason, digest_texts, iterate_edits
 from llmproxy.core.changes.client_boilerplate import get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
-from llmproxy.core.changes.reworded_results import blank_values
+from llmproxy.core.changes.reworded_results import blank_and_list_values
 from llmproxy.core.dialects.conversation import Kind
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.keys.normalize import Canonical
@@ -55,7 +55,7 @@ class RecordedCall(NamedTuple):
 
 
 @dataclass(slots=True)
-class PlacedRecording:
+class ParsedRecording:
     recorded: RecordedCall
     request: ParsedRequest
     meaning: str
@@ -75,27 +75,27 @@ class CallPositions:
         for each in all_:
             if each.answer is not None:
                 self.known.add_answer(each.answer)
-        self._at: dict[str, list[PlacedRecording]] = {}
-        self._by_line: dict[tuple[str, str], list[PlacedRecording]] = {}
-        at_history: dict[str, list[PlacedRecording]] = {}
+        self._at: dict[str, list[ParsedRecording]] = {}
+        self._by_line: dict[tuple[str, str], list[ParsedRecording]] = {}
+        at_history: dict[str, list[ParsedRecording]] = {}
         self.results: dict[str, set[str]] = {}
         """Results of each tool in any recording."""
         for each in all_:
             request = self.parse_recorded_request(each.canonical, each.call_ids, each.client)
             for tool, text in request.tool_results:
                 self.results.setdefault(tool, set()).add(text)
-            standing = PlacedRecording(each, request, _digest_answer(each.answer))
+            standing = ParsedRecording(each, request, _format_answer_without_ids(each.answer))
             if (history := _digest_history(request)) is not None:
                 self._at.setdefault(_digest_position(history, request), []).append(standing)
                 at_history.setdefault(history, []).append(standing)
         for alike in at_history.values():
             self._mark_template_lines(alike)
-        self._mark_data_lines([each for alike in self._at.values() for each in alike])
+        self._mark_varying_system_lines([each for alike in self._at.values() for each in alike])
 
     @staticmethod
-    def _mark_data_lines(standing: Sequence[PlacedRecording]) -> None:
+    def _mark_varying_system_lines(standing: Sequence[ParsedRecording]) -> None:
         """Record the lines of system text that differ between calls that share most of it."""
-        texts: dict[frozenset[str], list[PlacedRecording]] = {}
+        texts: dict[frozenset[str], list[ParsedRecording]] = {}
         for each in standing:
             lines = frozenset(line for block in each.request.systems for line in to_text(block.value).split("\n"))
             texts.setdefault(lines, []).append(each)
@@ -106,9 +106,9 @@ class CallPositions:
             for each in group:
                 each.data = data
 
-    def _mark_template_lines(self, alike: list[PlacedRecording]) -> None:
+    def _mark_template_lines(self, alike: list[ParsedRecording]) -> None:
         """Record the lines of users' words that recordings with the same history and other words share."""
-        texts: dict[str, list[PlacedRecording]] = {}
+        texts: dict[str, list[ParsedRecording]] = {}
         for each in alike:
             texts.setdefault(_digest_user_words(each.request), []).append(each)
         lines: dict[tuple[int, str], int] = {}
@@ -131,41 +131,43 @@ class CallPositions:
     ) -> ParsedRequest:
         return parse_request(canonical, call_ids, self.known, get_client_frames(client))
 
-    def find_recordings(self, request: ParsedRequest) -> list[PlacedRecording] | Refusal:
+    def find_recordings(self, request: ParsedRequest) -> list[ParsedRecording] | Refusal:
         """Return the recordings at a request's place, all with one answer; else the reason why there are none."""
         if (history := _digest_history(request)) is None:
             why = "its history holds a part of a recorded answer, or it has no conversation"
-            return Refusal(NotCarried.NO_PLACE, why)
-        found = self._at.get(_digest_position(history, request)) or self._find_by_question(history, request)
+            return Refusal(RefusalReason.NO_PLACE, why)
+        found = self._at.get(_digest_position(history, request)) or self._find_despite_changed_template(
+            history, request
+        )
         if not found:
-            return Refusal(NotCarried.NO_PLACE, "no recording has its place in the run")
+            return Refusal(RefusalReason.NO_PLACE, "no recording has its place in the run")
         if not (good := [each for each in found if each.recorded.answer is not None]):
             why = f"recording #{found[0].recorded.id} has its place, but is a failed answer"
-            return Refusal(NotCarried.IMPOSSIBLE, why)
+            return Refusal(RefusalReason.IMPOSSIBLE, why)
         if not _have_equal_answers(good):  # a client's frames are equal in equal calls
             framed = [to_text(part.value) for part in request.frames]
             good = [each for each in good if [to_text(part.value) for part in each.request.frames] == framed] or good
         if not _have_equal_answers(good):
             good = [each for each in good if each.request.first_system_text == request.first_system_text]
         if not good or not _have_equal_answers(good):
-            return Refusal(NotCarried.AMBIGUOUS, "recordings with different answers stand at its place")
+            return Refusal(RefusalReason.AMBIGUOUS, "recordings with different answers stand at its place")
         return good
 
-    def find_conflicts(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
+    def find_conflicts_under_changes(self, accepted: Iterable[AcceptedChange]) -> Iterator[tuple[int, int]]:
         """Yield pairs of recordings with different answers whose requests are equal under accepted changes."""
         after = {was: now for each in accepted for was, now in each.exactly if was and now}
         for standing in self._at.values():
-            seen: dict[tuple[str, ...], PlacedRecording] = {}
+            seen: dict[tuple[str, ...], ParsedRecording] = {}
             for each in standing:
                 segments = [*each.request.systems, *each.request.slots.values()]
-                digests = [digest_of([dump(segment.value).hex()]) for segment in segments]
+                digests = [digest_texts([dump(segment.value).hex()]) for segment in segments]
                 other = seen.setdefault(tuple(after.get(digest, digest) for digest in digests), each)
                 if other.meaning != each.meaning and other.recorded.key != each.recorded.key:
                     yield other.recorded.id, each.recorded.id
 
-    def _find_by_question(self, history: str, request: ParsedRequest) -> list[PlacedRecording]:
+    def _find_despite_changed_template(self, history: str, request: ParsedRequest) -> list[ParsedRecording]:
         """Return the recordings of the same question in another template."""
-        found: dict[int, PlacedRecording] = {}
+        found: dict[int, ParsedRecording] = {}
         for line in dict.fromkeys(line for _, line in _list_user_lines(request)):
             alike = self._by_line.get((history, line), ())
             if len(alike) > _MOST_ALIKE:
@@ -174,7 +176,7 @@ class CallPositions:
         return [each for each in found.values() if asks_same_question(each, request)]
 
 
-def _have_equal_answers(standing: Sequence[PlacedRecording]) -> bool:
+def _have_equal_answers(standing: Sequence[ParsedRecording]) -> bool:
     """Return whether recordings have one answer; equal requests may have several, in the order of the run."""
     by_key: dict[Key, list[str]] = {}
     for each in standing:
@@ -182,7 +184,7 @@ def _have_equal_answers(standing: Sequence[PlacedRecording]) -> bool:
     return len({tuple(meanings) for meanings in by_key.values()}) == 1
 
 
-def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> bool:
+def asks_same_question(standing: ParsedRecording, request: ParsedRequest) -> bool:
     """Return whether a request has a recording's question: only lines of its template differ."""
     was, now = standing.request, request
     if was.turns != now.turns or len(was.words) != len(now.words):
@@ -198,12 +200,12 @@ def asks_same_question(standing: PlacedRecording, request: ParsedRequest) -> boo
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):
                 return False
-            if blank_values("\n".join(before[i:j]))[1] != blank_values("\n".join(after[at:to]))[1]:
+            if blank_and_list_values("\n".join(before[i:j]))[1] != blank_and_list_values("\n".join(after[at:to]))[1]:
                 return False
     return True
 
 
-def _is_between_template_lines(standing: PlacedRecording, n: int, lines: Sequence[str], at: int) -> bool:
+def _is_between_template_lines(standing: ParsedRecording, n: int, lines: Sequence[str], at: int) -> bool:
     """Return whether a new line is between template lines; next to a question it may be a part of the question."""
     beside = [lines[i] for i in (at - 1, at) if 0 <= i < len(lines)]
     return len(beside) == 2 and all((n, line) in standing.prompt for line in beside)
@@ -217,7 +219,7 @@ def _list_user_lines(request: ParsedRequest) -> Iterable[tuple[int, str]]:
 
 def _digest_user_words(request: ParsedRequest) -> str:
     said = [f"{turn} {dump(part.value).hex()}" for turn, part in zip(request.turns, request.words, strict=True)]
-    return digest_of(said)
+    return digest_texts(said)
 
 
 def _digest_history(request: ParsedRequest) -> str | None:
@@ -230,14 +232,14 @@ def _digest_history(request: ParsedRequest) -> str | None:
     for slot, segment in request.slots.items():
         if slot[0] == Kind.PARAMETER and segment.own in _STATE:
             said += [segment.name, dump(segment.value).decode("utf-8", "surrogatepass")]
-    return digest_of(said)
+    return digest_texts(said)
 
 
 def _digest_position(history: str, request: ParsedRequest) -> str:
-    return digest_of([history, _digest_user_words(request)])
+    return digest_texts([history, _digest_user_words(request)])
 
 
-def _digest_answer(answer: Message | None) -> str:
+def _format_answer_without_ids(answer: Message | None) -> str:
     """Return an answer's content without its ids, as a text to compare."""
     if answer is None:
         return ""

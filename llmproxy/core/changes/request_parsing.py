@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
-from llmproxy.core.changes.change import digest_of
+from llmproxy.core.changes.change import digest_texts
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames
 from llmproxy.core.dialects.answers import parse_arguments
 from llmproxy.core.dialects.conversation import Kind, Segment, list_segments
@@ -65,14 +65,14 @@ class KnownAnswers:
         )
         if not calls:
             return
-        told = [message.text, *(text for call in calls for text in (call.id, call.name, _to_json(call.arguments)))]
-        answer = KnownAnswer(digest_of(told), calls)
+        told = [message.text, *(text for call in calls for text in (call.id, call.name, _dump_json(call.arguments)))]
+        answer = KnownAnswer(digest_texts(told), calls)
         for call in calls:
             if call.id and self._by_id.setdefault(call.id, answer) != answer:
                 self._by_id[call.id] = None
         self._by_names.setdefault(tuple(call.name for call in calls), {})[answer.digest] = answer
 
-    def find_by_id(self, call: HistoryCall) -> KnownAnswer | None:
+    def find_by_call_id(self, call: HistoryCall) -> KnownAnswer | None:
         return self._by_id.get(call.id) if call.id else None
 
     def find_by_calls(self, calls: Sequence[HistoryCall]) -> KnownAnswer | None:
@@ -90,7 +90,7 @@ def extends_arguments(now: object, was: object) -> bool:
     return now == was
 
 
-def _to_json(value: object) -> str:
+def _dump_json(value: object) -> str:
     return dump(value).decode("utf-8", "surrogatepass")
 
 
@@ -119,7 +119,7 @@ class ParsedRequest:
 
     @property
     def first_system_text(self) -> str:
-        return _to_json(self.systems[0].value) if self.systems else ""
+        return _dump_json(self.systems[0].value) if self.systems else ""
 
     @property
     def first_user_texts(self) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ class _ConversationReader:
 
     def _identify_answers(self, entries: list[list[Segment]], calls: list[HistoryCall]) -> tuple[list[str], bool]:
         """Return the digests of the answers in entries, and whether the ids of their calls prove them."""
-        proven = [answer for call in calls if (answer := self._known.find_by_id(call)) is not None]
+        proven = [answer for call in calls if (answer := self._known.find_by_call_id(call)) is not None]
         if calls and len(proven) == len(calls):
             for call, answer in zip(calls, proven, strict=True):
                 self._open.setdefault(answer.digest, {each.id for each in answer.calls}).discard(call.id)
@@ -230,17 +230,21 @@ class _ConversationReader:
         if calls and (alike := self._known.find_by_calls(calls)) is not None:
             return [f"answer {alike.digest}"], False
         texts = [to_text(each.value).strip() for entry in entries for each in entry if each.kind is Kind.ASSISTANT]
-        return [digest_of([*texts, *(part for call in calls for part in (call.name, _to_json(call.arguments)))])], False
+        return [
+            digest_texts([*texts, *(part for call in calls for part in (call.name, _dump_json(call.arguments)))])
+        ], False
 
     def _read_entry(self, entry: list[Segment], calls: Iterator[HistoryCall]) -> None:
         for segment in entry:
             match segment.kind:
                 case Kind.MEMBER:
                     if segment.own not in _IDS:
-                        self._made.members.setdefault((self._turn, segment.own), set()).add(_to_json(segment.value))
+                        self._made.members.setdefault((self._turn, segment.own), set()).add(_dump_json(segment.value))
                 case Kind.CALL:
                     call = next(calls, HistoryCall("", "", None))
-                    slot: Slot = (Kind.CALL, call.id) if self._known.find_by_id(call) else (Kind.CALL, self._turn, "")
+                    slot: Slot = (
+                        (Kind.CALL, call.id) if self._known.find_by_call_id(call) else (Kind.CALL, self._turn, "")
+                    )
                     self._calls[_read_call_id(segment.value)] = slot
                     _add_segment_at_next_slot(self._made, slot, segment)
                 case Kind.RESULT:

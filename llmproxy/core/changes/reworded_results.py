@@ -64,13 +64,13 @@ def find_rewording(
         return "what the tool answers today is as it was, too"
     acknowledges = "\n" not in before and len(before) < 100 and not _VALUE.search(before)
     if acknowledges and not others and _is_new_failure(before, after):
-        return (Hunk(1, tuple(old), tuple(blank_values(line, tool)[0] for line in new)),), FAILS_NOW
+        return (Hunk(1, tuple(old), tuple(blank_and_list_values(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
     for i, j, at, to in iterate_edits(old, new):
         was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
         if (why := _find_meaning_change(was, now, tool)) != "":
             return why
-        sides = [blank_values(text, tool)[0] for text in (was, now)]
+        sides = [blank_and_list_values(text, tool)[0] for text in (was, now)]
         hunks.append(Hunk(at + 1, *(tuple(side.split("\n")) if side else () for side in sides)))
         if not sides[0].strip() or not sides[1].strip():
             return "a line of it appears or vanishes"
@@ -92,7 +92,7 @@ def _is_new_failure(before: str, after: str) -> bool:
     return not _FAILURE.search(before) and _FAILURE.search(after) is not None and not old & new
 
 
-def blank_values(text: str, tool: str = "") -> tuple[str, list[str]]:
+def blank_and_list_values(text: str, tool: str = "") -> tuple[str, list[str]]:
     """Return a text with a hole for each of its values, and the values; the tool's own name is none."""
     values: list[str] = []
 
@@ -111,7 +111,7 @@ def blank_values(text: str, tool: str = "") -> tuple[str, list[str]]:
 
 def _find_meaning_change(was: str, now: str, tool: str) -> str:
     """Return why a text is no rewording of another one; empty if it is."""
-    if blank_values(was, tool)[1] != blank_values(now, tool)[1]:
+    if blank_and_list_values(was, tool)[1] != blank_and_list_values(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
     edits = list(iterate_edits(old, fresh))
@@ -125,4 +125,4 @@ def _find_meaning_change(was: str, now: str, tool: str) -> str:
 
 
 def _contains_lines(text: str, lines: tuple[str, ...], tool: str) -> bool:
-    return "\n".join(lines) in blank_values(text, tool)[0]
+    return "\n".join(lines) in blank_and_list_values(text, tool)[0]

@@ -139,7 +139,7 @@ def find_refusal(asked: ControlRequest, token: str, page_token: str = "") -> Con
         )
     page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
     try:
-        asked.guard.check_host(asked.headers)
+        asked.guard.require_own_host(asked.headers)
     except ForeignHost:
         page = True
     if page and _is_same_token(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):

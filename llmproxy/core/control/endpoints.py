@@ -37,7 +37,7 @@ from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, canonical_name, parse_party
-from llmproxy.core.store.queries import list_api_key_variables
+from llmproxy.core.store.queries import list_api_key_names
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
@@ -147,13 +147,13 @@ class RoutedRequest:
             raise BadControl(f"llmproxy: limit is {text[:20]!r}; it can be 1 to {MOST_LISTED}.")
         return int(text)
 
-    def get_queried_session(self) -> str | None:
+    def get_queried_session_name(self) -> str | None:
         """Return the name of the session to which a listing is limited, None for all."""
         return canonical_name(self.query["session"]) if "session" in self.query else None
 
     def find_open_session(self, engine: Engine) -> Session:
         """Return the open session in the query. Raises BadControl, SessionUnknown."""
-        if (name := self.get_queried_session()) is None:
+        if (name := self.get_queried_session_name()) is None:
             raise BadControl("llmproxy: say which session: ?session=NAME.")
         return engine.sessions.get_session(name)
 
@@ -215,7 +215,7 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
         except LLMProxyError:
             engine.sessions.close_session(session.name)
             raise
-    keys = None if engine.store is None else list_api_key_variables(engine.store, session.cassette)
+    keys = None if engine.store is None else list_api_key_names(engine.store, session.cassette)
     return build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
@@ -350,7 +350,7 @@ def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """List recorded interactions."""
-    rows = engine.list_rows(call.get_queried_session(), call.get_limit())
+    rows = engine.list_rows(call.get_queried_session_name(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",
@@ -360,7 +360,7 @@ def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     """List requests that missed."""
-    wanted = call.get_queried_session()
+    wanted = call.get_queried_session_name()
     found = [each for each in engine.journal.list_misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
     rows = [
@@ -375,7 +375,7 @@ def _list_misses(engine: Engine, call: RoutedRequest) -> Json:
     return {"misses": rows[-call.get_limit() :]}
 
 
-def _list_refused(engine: Engine, call: RoutedRequest) -> Json:
+def _list_sessionless_refusals(engine: Engine, call: RoutedRequest) -> Json:
     """List requests that were refused before a session was found: unknown hosts, web pages, invalid requests."""
     return {"refused": [each._asdict() for each in engine.recorder.strays][-call.get_limit() :]}
 
@@ -484,7 +484,9 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
         "GET": Endpoint(_list_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)
     },
     ("misses",): {"GET": Endpoint(_list_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
-    ("refused",): {"GET": Endpoint(_list_refused, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)},
+    ("refused",): {
+        "GET": Endpoint(_list_sessionless_refusals, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)
+    },
     ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="CallsQuery", errors=_GONE)},
     ("spans",): {"GET": Endpoint(_list_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
     ("openapi.json",): {"GET": Endpoint(_serve_document, "openapi", errors=("Forbidden",))},

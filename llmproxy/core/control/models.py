@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
-from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, Mode, UnknownTool
+from llmproxy.protocol import BindScope, Channel, Decision, Exhausted, Mode, UnknownToolPolicy
 
 
 class Health(TypedDict):
@@ -81,7 +81,7 @@ class Open(TypedDict):
     """Channels that go to their real providers or tools; the others are served from the recording. For mode replay.
     Live calls are recorded in a cassette of their own, `NAME@live-1`, `-2` ...; an empty list is none, null the
     proxy's."""
-    unknown_tool: NotRequired[UnknownTool | None]
+    unknown_tool: NotRequired[UnknownToolPolicy | None]
     """With `live`: answer to a tool's call that no recording answers in this state. `error`: the model reads that it
     failed; `fail`: it is also a miss; `live`: it goes to the real tool."""
     read_only: NotRequired[Annotated[list[Annotated[str, {"minLength": 1}]] | None, {"maxItems": 1000}]]
@@ -122,7 +122,7 @@ class Live(TypedDict):
     """Live channels of a session, and the outcome of its tools' calls."""
 
     channels: list[Channel]
-    unknown_tool: UnknownTool
+    unknown_tool: UnknownToolPolicy
     read_only: list[str]
     parent: str
     """Cassette whose tools are served."""

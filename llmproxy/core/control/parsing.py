@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.bindings import RunVariable, check_run_variable
+from llmproxy.core.bindings import RunVariable, parse_run_variable
 from llmproxy.core.engine.forking import ForkState
 from llmproxy.core.faults import Faults
 from llmproxy.core.faults.parsing import parse_seed, parse_session_faults
@@ -122,7 +122,7 @@ def parse_run_variables(value: Json) -> tuple[RunVariable, ...]:
             raise BadControl(
                 f"llmproxy: a run variable has {', '.join(sorted(RUN_VARIABLE_MEMBERS))}; this is {show_given(each)}."
             )
-        found.append(check_run_variable(**each))
+        found.append(parse_run_variable(**each))
     return tuple(found)
 
 

@@ -3,7 +3,7 @@
 The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing. It sends each line of the
 client and obeys the result:
 
-    ToolLineOutcome(out, forward)   `out` goes to the client; with `forward`, a number, the line goes to the real
+    ToolLineReply(out, forward)   `out` goes to the client; with `forward`, a number, the line goes to the real
                                     server, whose answer is sent with the number (`on_server_answer`); both are empty
                                     for a message that needs no answer
                    (again)          an answer waits for concurrent ones: an empty line requests it after so many seconds
@@ -28,7 +28,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import STDIO_PREFIX, Decision, ToolLineOutcome
+from llmproxy.protocol import STDIO_PREFIX, Decision, ToolLineReply
 
 LINES = "application/x-ndjson"
 _ASKED: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
@@ -85,13 +85,13 @@ class StdioClient:
     def _target(self) -> str:
         return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
-    def on_line(self, line: bytes) -> ToolLineOutcome:
+    def on_line(self, line: bytes) -> ToolLineReply:
         """Return the outcome of a client's line; an empty one requests ready lines. Raises LLMProxyError."""
         if not line:
             out, again = self._take_ready_lines()
-            return ToolLineOutcome(out, again=again)
+            return ToolLineReply(out, again=again)
         if self._number == 0:
-            self._begin_unasked_messages()
+            self._begin_unasked_exchange()
         self._number += 1
         exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
         self.proxy.record_begin(exchange)
@@ -101,14 +101,14 @@ class StdioClient:
                 made = exchange.answer.made
                 self.proxy.report_exchange_end(exchange, 0 if made is None else made.status)
                 if made is None:
-                    return ToolLineOutcome(gone=True)
-                return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
+                    return ToolLineReply(gone=True)
+                return ToolLineReply(made.body + b"\n", late=made.head_offset / MICROSECONDS)
             out, forward = self._execute_decision(exchange, line)
         except Exception:
             self.proxy.report_exchange_end(exchange, 0)
             raise
         told, again = self._take_ready_lines()
-        return ToolLineOutcome(out + told, forward, again=again)
+        return ToolLineReply(out + told, forward, again=again)
 
     def _execute_decision(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
@@ -134,7 +134,7 @@ class StdioClient:
         self._waiting.append(_PendingPlayback(exchange, playback, response.body))
         return b""
 
-    def _begin_unasked_messages(self) -> None:
+    def _begin_unasked_exchange(self) -> None:
         """Decide whether the server's unsolicited messages are replayed or recorded."""
         exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
         self.engine.stages.identify_and_decide(exchange, b"")

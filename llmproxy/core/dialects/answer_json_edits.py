@@ -29,7 +29,7 @@ class BodyPart(NamedTuple):
     write: Callable[[object], bytes]
 
 
-class BodyEdit(NamedTuple):
+class ByteReplacement(NamedTuple):
     start: int
     end: int
     data: bytes
@@ -85,12 +85,12 @@ def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
     for headers, payload in iter_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
         raw = body[at + 12 : at + 12 + header_length]
-        if (part := _read_frame(headers.get(":event-type") or "", raw, payload, at, at + total)) is not None:
+        if (part := _build_frame_part(headers.get(":event-type") or "", raw, payload, at, at + total)) is not None:
             yield part
         at += total
 
 
-def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
+def _build_frame_part(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
     try:
         value = json.loads(payload)
         inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
@@ -108,7 +108,7 @@ def _read_frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> 
     return BodyPart(start, end, {kind: value} if inner is None else inner, write)
 
 
-def apply_edits(chunks: Sequence[Chunk], edits: Sequence[BodyEdit]) -> tuple[Chunk, ...]:
+def apply_edits_to_chunks(chunks: Sequence[Chunk], edits: Sequence[ByteReplacement]) -> tuple[Chunk, ...]:
     """Replace bytes of a body in chunks; new bytes go where the old ones began. `edits`: in order, disjoint."""
     made: list[Chunk] = []
     at, n = 0, 0

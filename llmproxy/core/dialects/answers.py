@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_operation_codec
+from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_codec_or_default
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -36,7 +36,7 @@ def can_write_answer(operation: str) -> bool:
 
 def writes_text_arguments(operation: str, *, stream: bool) -> bool:
     """Return whether an answer's tool arguments are text, which may be incomplete, and not an object."""
-    codec = get_operation_codec(operation)
+    codec = get_codec_or_default(operation)
     return codec.text_streamed if stream else codec.text_whole
 
 
@@ -49,7 +49,7 @@ def write_answer(
     `finish` is the finish reason of `SpokenTurn`; `usage` is written by the dialects that do not always write 0. Raises
     LookupError for an operation that `can_write_answer` denies.
     """
-    if (writer := get_operation_codec(operation).write) is None:
+    if (writer := get_codec_or_default(operation).write) is None:
         raise LookupError(operation)
     seed = f"{call}\0{said!r}".encode("utf-8", "surrogatepass")
     calls = tuple(
@@ -87,7 +87,7 @@ def drop_none(**values: object) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def has_type(*types: str) -> Callable[[Json], bool]:
+def build_type_check(*types: str) -> Callable[[Json], bool]:
     """Return a check for events of one of these types."""
     return lambda value: value.get("type") in types
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, name_by_status, parse_arguments, sse
+from llmproxy.core.dialects.codecs import (
+    AnswerForm,
+    BodyLayout,
+    Codec,
+    Composer,
+    Dialect,
+    ErrorTextFacts,
+    Json,
+    SpokenTurn,
+)
 from llmproxy.core.dialects.messages import (
     BLOCKS,
     Draft,
@@ -152,11 +161,11 @@ def _build_error(status: int, message: str) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def _write_error(status: int, code: str, message: str) -> tuple[Headers, object]:
+def _build_proxy_error(status: int, code: str, message: str) -> tuple[Headers, object]:
     return (), {**_build_error(status, message), "request_id": code}
 
 
-def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: ErrorTextFacts) -> tuple[Json, Headers]:
     limited = "This request would exceed your organization's rate limit of 50 requests per minute."
     text = {429: limited, 529: "Overloaded"}.get(status, "Internal server error")
     return {**_build_error(status, text), "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
@@ -165,7 +174,8 @@ def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message_or_event, has_type("message_stop"), write=write_answer, text_whole=False, exclusive=True,
+            add_message_or_event, build_type_check("message_stop"), write=write_answer, text_whole=False,
+            exclusive=True,
             makes_ids=True, layout=BodyLayout(system=("system",)),
         ),
         "complete": Codec(
@@ -173,7 +183,7 @@ DIALECT = Dialect(
             layout=BodyLayout(("prompt",)),
         ),
     },
-    _write_error, _write_failure, lambda _number: ("error", _build_error(529, "Overloaded")),
+    _build_proxy_error, _build_provider_error, lambda _number: ("error", _build_error(529, "Overloaded")),
     speaker=Composer(
         _build_request, _build_answer, build_stream_events,
         lambda error, status: _build_error(status, error.get("message", "")),

@@ -13,21 +13,13 @@ from llmproxy.core.dialects.codecs import (
     BodyLayout,
     Codec,
     Dialect,
-    FailedCall,
+    ErrorTextFacts,
     Json,
     SpokenTurn,
-    get_model_speaker,
-    get_operation_codec,
+    get_codec_or_default,
+    get_composer_for_model,
 )
-from llmproxy.core.dialects.messages import (
-    Asks,
-    Draft,
-    add_blocks,
-    as_dict,
-    as_list,
-    as_str,
-    find_item_kind,
-)
+from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind_by_member
 from llmproxy.core.dialects.openai_chat import add_chat, build_error_event
 from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.traffic.interaction import Headers
@@ -70,14 +62,14 @@ def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
 
 def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
     """Record a block's kind if no table contains it."""
-    if find_item_kind(block, CONTENT) is None:
+    if find_kind_by_member(block, CONTENT) is None:
         draft.unknown[next(iter(block))] = None
 
 
 def _add_invoke(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
-        get_operation_codec("messages").add(draft, value)
+        get_codec_or_default("messages").add(draft, value)
     elif "choices" in value:
         add_chat(draft, value)
     else:
@@ -129,7 +121,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
 
 
 def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
-    speaker = get_model_speaker("claude")
+    speaker = get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
     events = [dict(as_dict(event)) for _, event in speaker.stream(said)]
@@ -145,13 +137,13 @@ _ERRORS = {
 }  # fmt: skip
 
 
-def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
+def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
     # Without the header and a top-level `message` boto prints an empty text.
     kind = name_by_status(_ERRORS, status, "ValidationException", "InternalServerException")
     return (("x-amzn-errortype", kind),), {"message": message}
 
 
-def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: ErrorTextFacts) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         **dict.fromkeys((503, 529), ("ServiceUnavailableException", "Bedrock is unable to process your request.")),
@@ -182,5 +174,5 @@ DIALECT = Dialect(
             layout=BodyLayout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),
     },
-    _write_error, _write_failure, build_error_event,
+    _build_proxy_error, _build_provider_error, build_error_event,
 )  # fmt: skip

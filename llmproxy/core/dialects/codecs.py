@@ -1,6 +1,6 @@
 """The dialects, one row each: the operations of a file, and the facts that are needed before it is loaded.
 
-    get_operation_codec("messages")   -> how the bodies of this operation are read and written
+    get_codec_or_default("messages")   -> how the bodies of this operation are read and written
     get_dialect("anthropic")          -> how a provider of this family reports errors
 
 All code that reads or writes bodies uses these functions and compares no names. A file is loaded on first use: of seven
@@ -67,7 +67,7 @@ class AnswerForm(NamedTuple):
     target: str
 
 
-class FailedCall(NamedTuple):
+class ErrorTextFacts(NamedTuple):
     """Facts of a failed call that an error's text repeats."""
 
     model: str = ""
@@ -144,7 +144,7 @@ class Dialect:
     """By operation."""
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
-    failure: Callable[[int, FailedCall], tuple[Json, Headers]]
+    failure: Callable[[int, ErrorTextFacts], tuple[Json, Headers]]
     """The provider's own error for a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
     """The error event in a stream, after a number of other events: name or empty, value."""
@@ -243,7 +243,7 @@ def find_stream_end_codec(operation: str) -> Codec | None:
     return found or (above if above and above.below else None)
 
 
-def get_operation_codec(operation: str) -> Codec:
+def get_codec_or_default(operation: str) -> Codec:
     """Return the codec of an operation; if the operation contains ids, the codec of the part before them."""
     found = find_operation_codec(operation) or find_operation_codec(operation.partition("/")[0])
     return found or _load_dialect(ROWS[0].module).codecs[ROWS[0].operations[0]]
@@ -265,7 +265,7 @@ def find_degrading_client(headers: Headers) -> str | None:
     return next((each.begins for each in _CLIENTS if each.degrades and each.matches_headers(headers)), None)
 
 
-def get_model_speaker(model: str) -> Composer:
+def get_composer_for_model(model: str) -> Composer:
     """Return the composer of a model's maker, by default the first dialect's. Raises LookupError: it has none."""
     row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
     if (speaker := _load_dialect(row.module).speaker) is None:
@@ -304,7 +304,7 @@ GATEWAY = (
 """Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
-def write_failure(family: Family, status: int, asked: FailedCall) -> tuple[Headers, bytes]:
+def write_failure(family: Family, status: int, asked: ErrorTextFacts) -> tuple[Headers, bytes]:
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, parse_arguments, sse
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, ErrorTextFacts, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
 from llmproxy.core.dialects.openai_chat import build_error_event, build_tool_call
 from llmproxy.core.traffic.interaction import Headers
 
 
-def _add_events(draft: Draft, value: dict[str, Any]) -> None:
+def _add_answer_or_event(draft: Draft, value: dict[str, Any]) -> None:
     """Add v1 and v2, whole or in events."""
     kind = value.get("type") or value.get("event_type")
     if kind is None:
@@ -89,7 +89,7 @@ def _write_v1_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, lis
     return (("content-type", "application/stream+json"),), [dump_json(event) + b"\n" for event in events]
 
 
-def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: ErrorTextFacts) -> tuple[Json, Headers]:
     limited = "You are using a Trial key, which is limited to 20 API calls / minute."
     text = limited if status == 429 else "internal server error"
     return {"id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3", "message": text}, ()
@@ -107,14 +107,15 @@ def _is_finished(value: Json) -> bool:
 DIALECT = Dialect(
     {
         "v1.chat": Codec(
-            _add_events, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
+            _add_answer_or_event, _is_finished, write=_write_v1_answer, text_whole=False, text_streamed=False,
             error_event=lambda _: ("", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}),
             layout=BodyLayout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
-        "v1.generate": Codec(_add_events, _is_finished, layout=BodyLayout(("prompt",))),
+        "v1.generate": Codec(_add_answer_or_event, _is_finished, layout=BodyLayout(("prompt",))),
         "v2.chat": Codec(
-            _add_events, has_type("message-end"), done=True, write=_write_answer, error_event=_build_v2_error_event,
+            _add_answer_or_event, build_type_check("message-end"), done=True, write=_write_answer,
+            error_event=_build_v2_error_event,
         ),
     },
-    lambda _status, _code, message: ((), {"message": message}), _write_failure, build_error_event,
+    lambda _status, _code, message: ((), {"message": message}), _build_provider_error, build_error_event,
 )  # fmt: skip

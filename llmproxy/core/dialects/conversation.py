@@ -24,7 +24,7 @@ from itertools import islice, zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_dialect, get_operation_codec
+from llmproxy.core.dialects.codecs import BodyLayout, find_operation_codec, get_codec_or_default, get_dialect
 from llmproxy.core.dialects.messages import (
     NAMESPACE,
     Draft,
@@ -119,20 +119,20 @@ def read_last_user_text(body: bytes) -> str | None:
 
 def read_answer(operation: str, content_type: str, body: bytes) -> Message | None:
     """Return the answer, joined if it was streamed, as far as it was received; None if there is none. Never raises."""
-    add, draft = get_operation_codec(operation).add, Draft()
+    add, draft = get_codec_or_default(operation).add, Draft()
     for value in parse_events_cached(content_type, body):
         if isinstance(value, dict):
             add(draft, value)
     return draft.build_message() if draft.heard else None
 
 
-def read_response(operation: str, response: Response) -> Message | None:
+def read_response_message(operation: str, response: Response) -> Message | None:
     """Return a response's answer, like `read_answer`."""
     return read_answer(operation, response.mime_type, response.body)
 
 
-def read_interaction_answer(one: Interaction) -> Message | None:
-    return read_response(one.operation, one.response)
+def read_interaction_message(one: Interaction) -> Message | None:
+    return read_response_message(one.operation, one.response)
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores",
            "predictions")  # fmt: skip
 
 
-def list_made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
+def list_server_made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
     makes, names = operation.startswith(_MAKERS), get_dialect(family).made_names
     if not (makes or names or ((codec := find_operation_codec(operation)) and codec.makes_ids)):
@@ -419,7 +419,7 @@ def compare_requests(operation: str, old: object, new: object, limit: int) -> li
     indices = [{each.path: each for each in side} for side in (before, after)]
     told = ((_find_enclosing_segment(indices[now is not ABSENT], path), path, was, now) for path, was, now in found)
     placed = sorted(told, key=lambda each: _rank_by_kind(each[0]))[:limit]
-    return [ChangedPlace(_describe_difference(*each), *each[1:]) for each in placed]
+    return [ChangedPlace(_describe_place_of_change(*each), *each[1:]) for each in placed]
 
 
 def _remove_tool_definitions(body: object, layout: BodyLayout) -> object:
@@ -449,10 +449,10 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
             yield from ((path + inner[1:], left, right) for inner, left, right in list_unequal_values(was, now, limit))
 
 
-def describe_tool_change(old: Segment, new: Segment) -> str:
+def describe_first_tool_change(old: Segment, new: Segment) -> str:
     """Describe the first difference of two definitions of one tool: ``tool search_orders: parameter limit is new``."""
     path, was, now = next(_compare_tools([old], [new], 1))
-    return _describe_difference(new, path, was, now)
+    return _describe_place_of_change(new, path, was, now)
 
 
 def _find_enclosing_segment(index: dict[str, Segment], path: str) -> Segment:
@@ -469,7 +469,7 @@ _ARGUMENT = re.compile(r"^(?:[\w.]*\.)?properties\.([\w-]+)")
 _PLAIN = re.compile(r"(?:^|[.\]])(?:text|content|parts|thinking|json)$")
 
 
-def _describe_difference(segment: Segment, path: str, old: object, new: object) -> str:
+def _describe_place_of_change(segment: Segment, path: str, old: object, new: object) -> str:
     inner = path[len(segment.path) :].lstrip(".") if path.startswith(segment.path) else ""
     if segment.kind is Kind.TOOL:
         inner = _ARGUMENT.sub(r"parameter \1", inner).removeprefix("function.").removeprefix("toolSpec.")

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.codecs import (
+    AnswerForm,
+    BodyLayout,
+    Codec,
+    Composer,
+    Dialect,
+    ErrorTextFacts,
+    Json,
+    SpokenTurn,
+)
 from llmproxy.core.dialects.messages import (
     Asks,
     Draft,
@@ -16,7 +25,7 @@ from llmproxy.core.dialects.messages import (
     as_json,
     as_list,
     as_str,
-    find_item_kind,
+    find_kind_by_member,
 )
 from llmproxy.core.traffic.interaction import Headers
 
@@ -57,7 +66,7 @@ def _add_candidates(draft: Draft, value: dict[str, Any]) -> None:
 
 def _record_hosted_or_unknown_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
     """Record a part: a call of a hosted tool, a call of another candidate, or an unknown kind."""
-    kind = find_item_kind(part, PARTS)
+    kind = find_kind_by_member(part, PARTS)
     if kind is None:
         draft.unknown[next(iter(part))] = None
         return
@@ -148,12 +157,12 @@ _STATUSES = {
 }  # fmt: skip
 
 
-def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
+def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
     # `code` is a number: with a string the AI SDK shows only "Not Found".
     return (), _build_error(status, message)
 
 
-def _write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, asked: ErrorTextFacts) -> tuple[Json, Headers]:
     internal = (
         "An internal error has occurred. Please retry or report in "
         "https://developers.generativeai.google/guide/troubleshooting"
@@ -173,7 +182,7 @@ DIALECT = Dialect(
             layout=BodyLayout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
         )
     },
-    _write_error, _write_failure, lambda _number: ("", _build_error(503, _OVERLOADED)),
+    _build_proxy_error, _build_provider_error, lambda _number: ("", _build_error(503, _OVERLOADED)),
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
     speaker=Composer(
         _build_request, _build_answer, lambda said: [("", _build_answer(said))],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.core.dialects.answers import LINES, WHOLE, dump_json, parse_arguments
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, ErrorTextFacts, Json, SpokenTurn
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
 from llmproxy.core.traffic.interaction import Headers
 
@@ -39,7 +39,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     return LINES, [dump_json(line) + b"\n" for line in ({**head, "message": message, "done": False}, last)]
 
 
-def _write_failure(status: int, _asked: FailedCall) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: ErrorTextFacts) -> tuple[Json, Headers]:
     busy = "server busy, please try again.  maximum pending requests exceeded"
     return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
 
@@ -57,6 +57,6 @@ DIALECT = Dialect(
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
     lambda _status, _code, message: ((), {"error": message}),  # of an object, JavaScript shows "[object Object]"
-    _write_failure,
+    _build_provider_error,
     lambda _number: ("", {"error": "an error was encountered while running the model: unexpected EOF"}),
 )  # fmt: skip

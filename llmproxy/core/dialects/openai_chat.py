@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, has_type, sse
-from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Composer, Dialect, FailedCall, Json, SpokenTurn
+from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, drop_none, dump_json, sse
+from llmproxy.core.dialects.codecs import (
+    AnswerForm,
+    BodyLayout,
+    Codec,
+    Composer,
+    Dialect,
+    ErrorTextFacts,
+    Json,
+    SpokenTurn,
+)
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -138,7 +147,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_failure(status: int, asked: FailedCall) -> tuple[Json, Headers]:
+def write_failure(status: int, asked: ErrorTextFacts) -> tuple[Json, Headers]:
     busy = "The engine is currently overloaded, please try again later."
     limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
@@ -165,9 +174,9 @@ DIALECT = Dialect(
         "writer.chat": Codec(add_chat, write=_write_answer, layout=_LAYOUT),
         "writer.completions": Codec(_add_writer_ai_completion, layout=_PROMPT),
         "generate": Codec(add_chat, layout=_PROMPT),
-        "images.generations": Codec(add_chat, has_type("image_generation.completed"), layout=_PROMPT),
-        "images.edits": Codec(add_chat, has_type("image_edit.completed")),
-        "audio.transcriptions": Codec(add_chat, has_type("transcript.text.done")),
+        "images.generations": Codec(add_chat, build_type_check("image_generation.completed"), layout=_PROMPT),
+        "images.edits": Codec(add_chat, build_type_check("image_edit.completed")),
+        "audio.transcriptions": Codec(add_chat, build_type_check("transcript.text.done")),
     },
     write_error, write_failure, build_error_event, reasoning_apart=True,
     speaker=Composer(

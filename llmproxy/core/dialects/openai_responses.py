@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.answers import SSE, WHOLE, dump_json, has_type, sse
+from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, sse
 from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
@@ -188,7 +188,7 @@ DIALECT = Dialect(
     {
         "responses": Codec(
             _add_response,
-            has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+            build_type_check("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
             below=True, write=_write_answer, error_event=_build_error_event,
             layout=BodyLayout(("input",), ("instructions",)),
         ),

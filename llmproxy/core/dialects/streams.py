@@ -144,7 +144,7 @@ def shorten_json(body: bytes | bytearray) -> bytes:
         if number > _MOST or kept.is_beyond_limits():
             return b""
         if mark == b'"':
-            kept.add_text(_shorten_string(body, start, after))
+            kept.add_text(_truncate_json_string(body, start, after))
         elif mark in b"[{":
             kept.begin_node(mark)
         else:
@@ -168,7 +168,7 @@ def split_array(body: bytes) -> Iterator[bytes]:
                 yield body[begun:after]
 
 
-def _shorten_string(body: bytes | bytearray, start: int, end: int) -> bytes:
+def _truncate_json_string(body: bytes | bytearray, start: int, end: int) -> bytes:
     """Return the string at a position with its quotes, a long one cut."""
     if end - start <= _STRING:
         return bytes(body[start:end])

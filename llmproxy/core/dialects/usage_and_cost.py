@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from llmproxy.core.dialects.codecs import get_dialect, get_operation_codec
+from llmproxy.core.dialects.codecs import get_codec_or_default, get_dialect
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
@@ -122,7 +122,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
         return _sum_socket_usage(family, operation, body)
     if "/" in operation and not operation.endswith(("/runs", "/submit_tool_outputs")):  # fetching costs nothing
         return Usage()
-    codec = get_operation_codec(operation)
+    codec = get_codec_or_default(operation)
     found = ((codec.count_headers.get(name.lower()), value) for name, value in headers)
     raw = {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
     raw |= _collect_counts(parse_events_cached(content_type, body))
@@ -172,13 +172,13 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
            ("session", "model"))  # fmt: skip
 
 
-def read_model(content_type: str, body: bytes) -> str | None:
+def read_model_in_body(content_type: str, body: bytes) -> str | None:
     """Return the model that a request or a response names in its body, or None. Never raises."""
     said = (_find_value(value, *place) for value in parse_events_cached(content_type, body) for place in _MODELS)
     return next((model.removeprefix("models/") for model in said if isinstance(model, str) and model), None)
 
 
-def read_answer_model(answer: Response) -> str:
+def read_model_and_fingerprint(answer: Response) -> str:
     """Return the model in an answer, with its fingerprint if it has one; empty if there is none."""
     values, places = parse_events_cached(answer.mime_type, answer.body), (*_MODELS, ("system_fingerprint",))
     said = (_find_value(value, *place) for value in values for place in places)

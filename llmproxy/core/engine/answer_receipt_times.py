@@ -20,7 +20,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from llmproxy.core.dialects.conversation import read_interaction_answer
+from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 
@@ -85,7 +85,7 @@ def _infer_receipt_times(calls: Sequence[RecordedCall], cites: Cites) -> list[Re
             raise _RequestsTooLong
         at = {m: cites(asked.id, made[m].id) for m in near}
         heard = [m for m in near if at[m] >= 0]
-        _order_ends(made, heard, at, begins)
+        _reorder_close_ends(made, heard, at, begins)
         _mark_joint_ends(made, n, heard, cites)
         for m in near:
             late = made[m]
@@ -118,7 +118,9 @@ def _mark_joint_ends(made: list[RecordedCall], n: int, heard: Sequence[int], cit
             made[b] = made[b]._replace(together=True)
 
 
-def _order_ends(made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]) -> None:
+def _reorder_close_ends(
+    made: list[RecordedCall], heard: Sequence[int], at: dict[int, int], begins: Sequence[float]
+) -> None:
     """Order ends that are close by where a request cites them; not if a request was sent between them."""
     runs: list[list[int]] = []
     for m in heard:
@@ -146,16 +148,16 @@ def build_citation_finder(store: Store) -> Cites:
             made = store.load(each)
             if (size := size + len(made.request.body)) > MOST_BYTES:
                 raise _RequestsTooLong
-            requests[each], answers[each] = made.request.body, _build_answer_pattern(made)
+            requests[each], answers[each] = made.request.body, _build_citation_pattern(made)
         words = answers[answered]
         return max((each.start() for each in words.finditer(requests[asked])), default=-1) if words else -1
 
     return cites
 
 
-def _build_answer_pattern(made: Interaction) -> re.Pattern[bytes] | None:
+def _build_citation_pattern(made: Interaction) -> re.Pattern[bytes] | None:
     """Return a pattern that matches the beginning of an answer in JSON, or the id of its first tool call."""
-    if (said := read_interaction_answer(made)) is None:
+    if (said := read_interaction_message(made)) is None:
         return None
     words = said.text.strip().partition("\n")[0].strip()[:LONGEST]
     words = words or next((call.id for call in said.tool_calls if call.id), "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.conversation import list_made_ids
-from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
+from llmproxy.core.dialects.conversation import list_server_made_ids
+from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.engine.engine_state import TEXT, EngineState
 from llmproxy.core.engine.request_identification import KeyDeriver
-from llmproxy.core.keys.normalize import drop_asked_ids
+from llmproxy.core.keys.normalize import exclude_requested_ids
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
@@ -17,7 +17,7 @@ from llmproxy.core.store.rows import Described, extract_texts_and_cost
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header, replace_header
 from llmproxy.errors import CassetteNotFound, RecordingError
-from llmproxy.protocol import AFTER_HEADER, Channel, Decision, PlayScope
+from llmproxy.protocol import AFTER_HEADER, Channel, Decision, ReplayScope
 from llmproxy.proxy_calls import Call
 
 STALE = (
@@ -84,15 +84,15 @@ class AnswerWriter:
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
         exchange.kept.asked, exchange.kept.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
-        self._state.sessions.on_recording_stored(exchange.session)
+        self._state.sessions.mark_cassette_after_late_recording(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
     def _names_replayed_id(self, exchange: Exchange) -> bool:
         """Return whether a request names an id from a replayed answer, which the provider may have forgotten."""
-        if exchange.session.policy.plays is PlayScope.NOTHING or not exchange.identity.refs:
+        if exchange.session.policy.plays is ReplayScope.NOTHING or not exchange.identity.refs:
             return False
-        origins = map(self._keying.build_origin_finder(exchange.session), exchange.identity.refs)
+        origins = map(self._keying.build_id_origin_finder(exchange.session), exchange.identity.refs)
         return any(origin is not None and not exchange.session.has_recorded_key(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
@@ -126,8 +126,8 @@ class InteractionBuilder:
             occurrence=exchange.kept.occurrence or exchange.nth, model=self._find_model(exchange, kind, body),
             stream=exchange.identity.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
             rules=self._state.config.rules.rules_digest,
-            made_ids=drop_asked_ids(
-                list_made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs
+            made_ids=exclude_requested_ids(
+                list_server_made_ids(exchange.family, exchange.operation, kind, body), exchange.identity.refs
             ),
         )  # fmt: skip
         for each in exchange.interceptors:
@@ -140,7 +140,7 @@ class InteractionBuilder:
         named = exchange.identity.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
-        return read_model(kind, body) or named
+        return read_model_in_body(kind, body) or named
 
     def load_call_interaction(self, session: Session, call: Call) -> Interaction | None:
         """Return the interaction of an ended call; None if there is none, or it was deleted. Raises CassetteCorrupt."""

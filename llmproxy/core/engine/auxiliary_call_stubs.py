@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import override
 
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import build_host_refusal, check_upstream_allowed
-from llmproxy.core.providers.stubs import METADATA, NOWHERE, Stub, StubRequest, parse_members
+from llmproxy.core.engine.request_identification import build_host_refused_error, refuse_if_upstream_disallowed
+from llmproxy.core.providers.stubs import METADATA, NOWHERE, Stub, StubRequest, parse_query_and_body
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, MissReason
 from llmproxy.core.sessions.session import Session
@@ -32,7 +32,7 @@ class StubInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, session: Session) -> None:
         self._state, self._session = parts.state, session
 
-    def _may_stub(self, stub: Stub | None) -> bool:
+    def _is_stubbing_allowed(self, stub: Stub | None) -> bool:
         """Return whether a call is not sent. In a session with live channels or a fork, sign-ins are sent."""
         offline = self._session.policy.on_miss is Decision.REFUSE
         return offline and (self._session.leased_cassette is None or (stub is not None and not stub.is_sign_in))
@@ -40,31 +40,31 @@ class StubInterceptor(Interceptor[Exchange]):
     @override
     def before_key(self, call: Exchange, body: bytes) -> bytes:
         rows = [row for row in call.place.stubs if row.always]
-        asked = self._build_stub_request(call, body) if rows else None
+        asked = self._describe_request_for_stubs(call, body) if rows else None
         stub = next((row for row in rows if asked is not None and row.matches_members(asked)), None)
         if stub is None and call.place.in_scope:
             return body
         where = call.route.upstream
         preconnects = where.endswith(NOWHERE) and call.method == "HEAD"
-        if stub is not None and asked is not None and (preconnects or self._may_stub(stub)):
+        if stub is not None and asked is not None and (preconnects or self._is_stubbing_allowed(stub)):
             self._answer_with_stub(call, stub, asked)
-        elif where.endswith(NOWHERE) or self._may_stub(stub):
-            call.decide_refusal(build_host_refusal(where))
+        elif where.endswith(NOWHERE) or self._is_stubbing_allowed(stub):
+            call.mark_refused(build_host_refused_error(where))
         elif where.endswith(METADATA) and header(call.request.headers, "host") not in METADATA:
             msg = "llmproxy: this machine's metadata is not for who asks by base URL; nothing was sent."
-            call.decide_refusal(RefusedError(msg, hint="In replay it is answered by a dummy; to record: --intercept."))
+            call.mark_refused(RefusedError(msg, hint="In replay it is answered by a dummy; to record: --intercept."))
         else:
             call.decision = Decision.PASS
             call.note = "" if stub is None else f"{stub.name}: not recorded"
-            check_upstream_allowed(call)
+            refuse_if_upstream_disallowed(call)
         return body
 
     @override
     def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
         rows = [row for row in call.place.stubs if not row.always]
-        asked = self._build_stub_request(call, call.request.data) if rows and why is MissReason.NEVER else None
+        asked = self._describe_request_for_stubs(call, call.request.data) if rows and why is MissReason.NEVER else None
         stub = next((row for row in rows if asked is not None and row.matches_members(asked)), None)
-        if stub is None or asked is None or not self._may_stub(stub):
+        if stub is None or asked is None or not self._is_stubbing_allowed(stub):
             return False
         return self._answer_from_other_cassette(call, stub) or self._answer_with_stub(call, stub, asked)
 
@@ -91,7 +91,7 @@ class StubInterceptor(Interceptor[Exchange]):
         call.state.put(stub)
         return True
 
-    def _build_stub_request(self, call: Exchange, body: bytes) -> StubRequest:
+    def _describe_request_for_stubs(self, call: Exchange, body: bytes) -> StubRequest:
         where, place, headers = call.route, call.place, call.request.headers
         host = header(headers, "host") or ""
         by_base_url = bool(place.prefix) or not where.upstream.endswith(f"//{host}")
@@ -101,7 +101,7 @@ class StubInterceptor(Interceptor[Exchange]):
             rows = store.list_summaries(session.cassette, session.sample)
             names = (row.model for row in rows if row.provider == where.provider.name and row.operation != "models")
             models = tuple(dict.fromkeys(name for name in names if name))
-        path, said = where.target.partition("?")[0], parse_members(where.target, headers, body)
+        path, said = where.target.partition("?")[0], parse_query_and_body(where.target, headers, body)
         return StubRequest(path, said, origin, self._state.now(), where.model, models)
 
     @override

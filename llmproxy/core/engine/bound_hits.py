@@ -25,29 +25,29 @@ from llmproxy.core.bindings import (
     RunVariable,
     VolatileField,
     build_bound_key,
-    find_captured_fields,
+    find_fields_of_variable,
     fit_request,
-    rebind_exact_answer,
+    rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
 from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import RequestRewriter
-from llmproxy.core.bindings.session_bindings import BoundAnswer, LearningTrial, SessionBindings
+from llmproxy.core.bindings.session_bindings import BoundAnswer, FieldLearningResults, SessionBindings
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
 from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.misses.nearest_recording import CandidateInRunValues, RecordingRewriter, get_messages
+from llmproxy.core.misses.nearest_recording import CandidateInRunValues, RecordingRewriter, find_messages_member
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.bodies import RowCache
 from llmproxy.core.store.queries import (
     canonical_of,
-    list_party_keys,
-    list_request_candidates,
+    list_keys_of_party,
+    list_recordings_of_operation,
     read_volatile_fields,
     write_volatile_fields,
 )
@@ -58,7 +58,7 @@ from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_diff import Difference, show_json
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindScope, Channel, Decision, PlayScope
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, BindScope, Channel, Decision, ReplayScope
 from llmproxy.proxy_calls import Call
 
 REMEMBERED_KEYS = 100_000
@@ -135,7 +135,7 @@ class RecordedRequestCache:
             return known[1]
         made: _Index = {}
         cassette, sample, party, provider, operation, stream = kind
-        found = list_request_candidates(store, (cassette, sample), party, provider, operation, stream=stream)
+        found = list_recordings_of_operation(store, (cassette, sample), party, provider, operation, stream=stream)
         for id_, key in found:
             made.setdefault(self._bound_key(store, id_), {}).setdefault(key, []).append(id_)
         if len(self._indexes) >= _MOST_KINDS:
@@ -170,12 +170,12 @@ class RecordedRequestCache:
             self._shared.clear()
             self._shared_bytes = 0
 
-    def save_volatile_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
+    def save_captured_value_fields(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Store volatile fields for captured values in recordings of this session that precede their declaration."""
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
-        found = [slot for each in run_variables for slot in find_captured_fields(trees, each)]
+        found = [slot for each in run_variables for slot in find_fields_of_variable(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
@@ -197,8 +197,8 @@ class _RecordingRestater(RecordingRewriter):
         return self._requests.find_cached(id_)
 
     def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
-        member, said = get_messages(recorded.tree)
-        table = self._find_bindings(id_)
+        member, said = find_messages_member(recorded.tree)
+        table = self._build_recording_bindings(id_)
         if not table.changed:
             return said[n]
         which = id(table), id(said[n])
@@ -208,7 +208,7 @@ class _RecordingRestater(RecordingRewriter):
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         """Return the rewritten recording; unchanged if it would then equal the request."""
-        table = self._find_bindings(id_)
+        table = self._build_recording_bindings(id_)
         if not table.changed or recorded.tree is None:
             return recorded
         renamed = self._restate_tree(id_, recorded, table)
@@ -216,7 +216,7 @@ class _RecordingRestater(RecordingRewriter):
 
     def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
         """Return the whole rewritten recording; rewritten messages are reused."""
-        member, said = get_messages(recorded.tree)
+        member, said = find_messages_member(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
             return self._get_rewriter(table).rewrite_tree(recorded.tree)
         rest = self._get_rewriter(table).rewrite_tree({**recorded.tree, member: []})
@@ -225,7 +225,7 @@ class _RecordingRestater(RecordingRewriter):
 
     def restate_nearest_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> CandidateInRunValues:
         """Return the rewritten candidate: values that fit are no difference; volatile ones are listed apart."""
-        table, bound, wanted = self._find_bindings(id_), self._bound, self._wanted
+        table, bound, wanted = self._build_recording_bindings(id_), self._bound, self._wanted
         if not table or bound.scope is not BindScope.ALL or len(wanted.body) > RESTATED:
             return CandidateInRunValues(whole)
         said = restate_recording(table, recorded.tree, wanted.tree, bound.known)
@@ -236,7 +236,7 @@ class _RecordingRestater(RecordingRewriter):
         )
         return CandidateInRunValues(replace(whole, tree=said.tree), said.bound, varying)
 
-    def _find_bindings(self, id_: int) -> Bindings:
+    def _build_recording_bindings(self, id_: int) -> Bindings:
         """Return the bindings of a recording in this session."""
         return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
 
@@ -294,7 +294,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if slot is None or store is None:
             return decided
         if other is None:
-            answer = self._bind_exact_hit(call, store, slot, found.canonical)
+            answer = self._rewrite_exact_hit_answer(call, store, slot, found.canonical)
         else:
             answer = self._write_bound_answer(store, other, slot)
         if answer is None:
@@ -346,7 +346,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     ) -> BoundRecording | None:
         """Return the recording that fits a request without its own. Otherwise `_UnboundReason` states why none does."""
         session, bound, compared = call.session, self.bound, _UnboundReason()
-        if session.policy.plays is PlayScope.NOTHING or call.route.row.not_llm:
+        if session.policy.plays is ReplayScope.NOTHING or call.route.row.not_llm:
             return None
         call.state.put(compared)
         wanted = canonical()
@@ -393,7 +393,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         return ""
 
     def _learn_from_miss(
-        self, call: Exchange, store: Store, wanted: Canonical, trial: LearningTrial
+        self, call: Exchange, store: Store, wanted: Canonical, trial: FieldLearningResults
     ) -> BoundRecording | None:
         """Learn which values vary, if exactly one unused recording would fit with these as volatile fields."""
         session, bound = call.session, self.bound
@@ -460,8 +460,8 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _find_next_recorded_key(call: Exchange, store: Store) -> Key | None:
         """Return the key of the recording after the last one that this session was served."""
         session = call.session
-        order = list_party_keys(store, (session.cassette, session.sample), call.party)
-        last = session.get_last_asked_key(call.party)
+        order = list_keys_of_party(store, (session.cassette, session.sample), call.party)
+        last = session.get_last_key_of_party(call.party)
         if last is None:
             return order[0][1] if order else None
         nth = session.position.counts[(call.party, last)]
@@ -471,7 +471,7 @@ class BindingInterceptor(Interceptor[Exchange]):
     def _write_bound_answer(self, store: Store, found: BoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
         return self.bound.build_answer(found.table, found.fit, store.response(slot.id))
 
-    def _bind_exact_hit(
+    def _rewrite_exact_hit_answer(
         self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
         """Return an exact hit's rewritten answer if it has a recorded folder or tool value that the request lacks."""
@@ -479,19 +479,19 @@ class BindingInterceptor(Interceptor[Exchange]):
         if slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are compared with its client's
         table = bound.build_bindings(self._requests.declared_of(store, slot.id))
-        if not table.limited_to_own_paths.changed and not len(bound.known):
+        if not table.limited_to_run_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None
         recorded = store.response(slot.id)
         named = frozenset(bound.named) if call.channel is Channel.LLM else None
-        result = rebind_exact_answer(table, canonical().tree, recorded, bound.known, named=named)
+        result = rewrite_exact_hit_answer(table, canonical().tree, recorded, bound.known, named=named)
         if isinstance(result, Mismatch):
             return result
         if result is recorded:
             bound.untouched.add(slot.id)
             return None
         names = {
-            *table.limited_to_own_paths.changed,
+            *table.limited_to_run_paths.changed,
             *(each.name for each in bound.known if each.recorded != each.present),
         }
         return BoundAnswer(result, Fit(tuple(sorted(names)), ()))
@@ -536,7 +536,7 @@ class BindingFeature(Feature):
             self._get_or_create_bindings(session).declare_variables(run_variables)
         store = self.parts.state.stores.opened
         if session.policy.writes and session.served and store is not None:
-            self.requests.save_volatile_fields(session, store, run_variables)
+            self.requests.save_captured_value_fields(session, store, run_variables)
 
     def enable_learning(self, session: Session) -> None:
         """Let a session learn from its misses. Raises RefusedError if it does not replay, or binds no fields."""
@@ -544,4 +544,4 @@ class BindingFeature(Feature):
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
         if (bound := self._get_or_create_bindings(session)).scope is not BindScope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
-        bound.trial = LearningTrial()
+        bound.trial = FieldLearningResults()

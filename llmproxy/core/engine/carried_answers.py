@@ -25,20 +25,20 @@ from llmproxy.core.bindings import (
     find_volatile_matches,
     fit_request,
     load_run_variables,
-    mask_arguments,
     rewrite_answer,
     rewrite_recorded,
+    write_arguments_with_placeholders,
 )
-from llmproxy.core.bindings.leaf_places import PlacedCall
+from llmproxy.core.bindings.leaf_places import ToolInvocation
 from llmproxy.core.bindings.run_variables import PATHS
 from llmproxy.core.bindings.session_bindings import BoundAnswer
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import Change, NotCarried, Refusal, UnrecordedTrialCall
-from llmproxy.core.changes.recordings_by_position import CallPositions, PlacedRecording, RecordedCall
+from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall
+from llmproxy.core.changes.recordings_by_position import CallPositions, ParsedRecording, RecordedCall
 from llmproxy.core.changes.request_diff import ReadVolatile, diff_requests
 from llmproxy.core.changes.request_parsing import ParsedRequest, list_history_call_ids
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.conversation import read_response
+from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.bound_hits import BindingInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
@@ -54,7 +54,7 @@ from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, Mis
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import (
     canonical_of,
-    list_party_keys,
+    list_keys_of_party,
     read_accepted_changes,
     read_newest_variables,
     read_summary,
@@ -63,7 +63,7 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Response, header
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, PlayScope
+from llmproxy.protocol import CARRIED_HEADER, OFFLINE, THREAD_FIELD, Channel, Decision, Mode, ReplayScope
 from llmproxy.proxy_calls import Call
 
 _KEPT = 10_000
@@ -73,7 +73,7 @@ _KEPT = 10_000
 class CarryOutcome(NamedTuple):
     """Result for a call that has no recording of its own."""
 
-    standing: PlacedRecording | None
+    standing: ParsedRecording | None
     changes: tuple[Change, ...] = ()
     pending: tuple[Change, ...] = ()
     """Changes that nobody accepted, or whose acceptance has expired; only in a session on trial."""
@@ -143,7 +143,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         if looked.bindings is not None and store is not None and decided.recording is not None:
             answer = _bind_carried(call, looked, looked.bindings, store.response(decided.recording.id))
             if isinstance(answer, Mismatch):
-                call.state.put(looked._replace(refusal=Refusal(NotCarried.IMPOSSIBLE, f"its answer: {answer}")))
+                call.state.put(looked._replace(refusal=Refusal(RefusalReason.IMPOSSIBLE, f"its answer: {answer}")))
                 if call.session.policy.writes:
                     return Decided(Decision.RECORD)
                 return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
@@ -186,14 +186,14 @@ class CarryInterceptor(Interceptor[Exchange]):
     def _find_carried_answer(self, call: Exchange, store: Store, found: Lookup) -> CarryOutcome:
         if call.channel is not Channel.LLM or call.operation not in CHAT:
             return _refuse_to_carry(
-                NotCarried.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
+                RefusalReason.NO_PLACE, f"a call of {call.operation or call.channel} is not part of a conversation"
             )
         if self._barred:
-            return _refuse_to_carry(NotCarried.REQUEST, self._barred)
+            return _refuse_to_carry(RefusalReason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
-            return _refuse_to_carry(NotCarried.REQUEST, "another feature of the session has changed the request")
+            return _refuse_to_carry(RefusalReason.REQUEST, "another feature of the session has changed the request")
         if (restated := self._restate_request(call, store, found.canonical())) is None:
-            return _refuse_to_carry(NotCarried.REQUEST, "it names a folder or a day of the recorded run")
+            return _refuse_to_carry(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_positions(call, store)
         ids = _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
@@ -203,7 +203,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         named = header(call.request.headers, THREAD_FIELD) or ""
         thread = (call.party, named, *request.first_user_texts, request.first_system_text)
         if self._trial and call.key is not None and self._run.refused.get(thread, call.key) != call.key:
-            return _refuse_to_carry(NotCarried.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
+            return _refuse_to_carry(RefusalReason.NOT_LOOKED_AT, "it follows a call of its thread that was refused")
         looked = self._choose_by_place(call, store, places, request, bindings)
         if looked.refusal is not None and call.key is not None:
             self._run.refused.setdefault(thread, call.key)
@@ -235,12 +235,12 @@ class CarryInterceptor(Interceptor[Exchange]):
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
                 looked = looked or _refuse_to_carry(
-                    NotCarried.NO_PLACE, "another request had the recording at its place"
+                    RefusalReason.NO_PLACE, "another request had the recording at its place"
                 )
                 continue
             if bindings is not None and (named := _find_variable_in_answer(bindings, each.recorded.answer)):
                 looked = looked or _refuse_to_carry(
-                    NotCarried.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
+                    RefusalReason.IMPOSSIBLE, f"the recorded answer names {named}, which is another one now"
                 )
                 continue
             changes = diff_requests(
@@ -255,7 +255,7 @@ class CarryInterceptor(Interceptor[Exchange]):
             else:
                 pending = tuple(change for change in changes if self._check_accepted([change], client) is not None)
                 return CarryOutcome(each, tuple(changes), pending, bindings=bindings)
-        return looked or _refuse_to_carry(NotCarried.NO_PLACE, "no recording has its place in the run")
+        return looked or _refuse_to_carry(RefusalReason.NO_PLACE, "no recording has its place in the run")
 
     def _check_accepted(self, changes: Sequence[Change], client: Client | None) -> Refusal | None:
         """Return a refusal for the first change that nobody accepted, or whose acceptance has expired."""
@@ -263,10 +263,10 @@ class CarryInterceptor(Interceptor[Exchange]):
         for change in changes:
             covering = [each for each in self._accepted if each.covers_change(change, client)]
             if not covering:
-                return Refusal(NotCarried.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
+                return Refusal(RefusalReason.NOT_ACCEPTED, f"{change.name} is not accepted: {change}")
             if all(each.has_expired(today) for each in covering):
                 last = max(each.until for each in covering if each.until is not None)
-                return Refusal(NotCarried.ENDED, f"{change.name} was accepted until {last}: {change}")
+                return Refusal(RefusalReason.ENDED, f"{change.name} was accepted until {last}: {change}")
         return None
 
     def _load_positions(self, call: Exchange, store: Store) -> CallPositions:
@@ -287,7 +287,7 @@ def list_calls(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[RecordedCall]:
     """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
-    for id_, key, _ in list_party_keys(store, place, party):
+    for id_, key, _ in list_keys_of_party(store, place, party):
         try:
             each = store.load(id_)
             canonical = canonical_of(store, each, rules, upstreams)
@@ -305,7 +305,9 @@ def find_conflicting_recordings(
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_conflicts(accepted)
+            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_conflicts_under_changes(
+                accepted
+            )
 
 
 def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -317,7 +319,7 @@ def _read_answer(each: Interaction, canonical: Canonical) -> Message | None:
     response = each.response
     if not is_success(response.status) or response.ending is not Ending.COMPLETE:
         return None
-    return read_response(canonical.operation, response)
+    return read_response_message(canonical.operation, response)
 
 
 def _bind_carried(call: Exchange, looked: CarryOutcome, bindings: Bindings, response: Response) -> Response | Mismatch:
@@ -335,10 +337,12 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
     if (binding := session.find_interceptor(BindingInterceptor)) is None:
         return None
     declared = [*binding.bound.declared.values()]
-    bound = partial(mask_arguments, bindings or Bindings(declared, declared, scope=binding.bound.scope))
+    bound = partial(
+        write_arguments_with_placeholders, bindings or Bindings(declared, declared, scope=binding.bound.scope)
+    )
 
     def read(tool: str, arguments: object, text: str) -> tuple[str, Sequence[str]]:
-        found = find_volatile_matches(binding.bound.fields, PlacedCall(tool, arguments), text, (), bound)
+        found = find_volatile_matches(binding.bound.fields, ToolInvocation(tool, arguments), text, (), bound)
         ends = [0, *(end for each in found for end in (each.start, each.end)), len(text)]
         values = [each.value for each in found if each.field.is_id]
         return "\0".join(text[at:to] for at, to in batched(ends, 2)), values
@@ -349,11 +353,13 @@ def _build_volatile_reader(session: Session, bindings: Bindings | None) -> ReadV
 def _find_variable_in_answer(bindings: Bindings, answer: Message | None) -> str:
     """Return the name of a changed run variable in an answer, except folders, which are rewritten; empty if none."""
     said = [] if answer is None else [answer.text, *(call.arguments for call in answer.tool_calls)]
-    found = (form.name for text in said for spot in bindings.agent_forms.find_matches(text) for form in spot.forms)
+    found = (
+        form.name for text in said for spot in bindings.forms_in_system_text.find_matches(text) for form in spot.forms
+    )
     return next((name for name in found if name in bindings.changed and name not in PATHS), "")
 
 
-def _refuse_to_carry(why: NotCarried, text: str) -> CarryOutcome:
+def _refuse_to_carry(why: RefusalReason, text: str) -> CarryOutcome:
     return CarryOutcome(None, refusal=Refusal(why, text))
 
 
@@ -378,7 +384,7 @@ class CarryFeature(Feature):
         trial = (
             config.trial and session.settings.mode in OFFLINE if asked.get("trial") is None else bool(asked["trial"])
         )
-        if session.policy.plays is PlayScope.NOTHING:
+        if session.policy.plays is ReplayScope.NOTHING:
             return None
         forking: ForkState | None = asked.get("forking")
         barred = "a session with live channels carries nothing" if session.find_interceptor(LiveInterceptor) else ""

@@ -69,7 +69,7 @@ def group_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
     return groups if any(len(group) > 1 for group in groups) else []
 
 
-def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
+def find_ambiguous_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
     """Return recordings that overlap a different answer to an equal request: only arrival order tells them apart."""
     found = set[int]()
     for group in groups:
@@ -83,7 +83,7 @@ def find_overlapping_duplicates(groups: Iterable[Sequence[RecordedCall]]) -> fro
 
 
 @dataclass(slots=True, eq=False)
-class _ConcurrentCall:
+class _CallProgress:
     call: RecordedCall
     lead: float
     """Seconds that the recorded program took from the previous event to this request."""
@@ -98,7 +98,7 @@ class _ConcurrentCall:
 class _ConcurrentGroup:
     """Calls that overlapped, in the order of their begins."""
 
-    members: list[_ConcurrentCall]
+    members: list[_CallProgress]
     pause: float
     """Seconds between two ends."""
     first: int = 0
@@ -118,18 +118,18 @@ class EndOrder:
     guessed: int = 0
     """Number of times that a request expected before an end did not come."""
     dealt: frozenset[int] = frozenset()
-    """Recordings as returned by `find_overlapping_duplicates`."""
+    """Recordings as returned by `find_ambiguous_duplicates`."""
     _last_end: float = -math.inf
     """Monotonic time when an end was last sent, or was still unread by its client."""
     _last_client: ClientEnds = None
     """Client that got it."""
     _moved: float = -math.inf
     """Monotonic time of the last event."""
-    _unfinished: list[_ConcurrentCall] = field(default_factory=list)
-    _by_id: dict[int, tuple[_ConcurrentGroup, _ConcurrentCall]] = field(default_factory=dict)
+    _unfinished: list[_CallProgress] = field(default_factory=list)
+    _by_id: dict[int, tuple[_ConcurrentGroup, _CallProgress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.dealt = find_overlapping_duplicates(self.calls)
+        self.dealt = find_ambiguous_duplicates(self.calls)
         self.restart()
 
     def restart(self) -> None:
@@ -141,7 +141,7 @@ class EndOrder:
             members = []
             for each in calls:
                 before = bisect_left(times, each.began)
-                members.append(_ConcurrentCall(each, each.began - times[before - 1] if before else 0.0))
+                members.append(_CallProgress(each, each.began - times[before - 1] if before else 0.0))
             group = _ConcurrentGroup(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
@@ -248,25 +248,27 @@ class OrderInterceptor(Interceptor[Exchange]):
             return decided
         dealt = chosen.id in self.order.dealt
         if dealt:
-            chosen, dealt = self._choose_among_equal(call, chosen, found.recordings)
+            chosen, dealt = self._choose_recording_for_duplicate(call, chosen, found.recordings)
         if self.order.on_call_begin(chosen.id, call.progress.arrived):
             call.answer.held = True
             call.state.put(_HeldAnswer(chosen.id, dealt))
         return decided._replace(recording=chosen)
 
-    def _choose_among_equal(
+    def _choose_recording_for_duplicate(
         self, call: Exchange, chosen: KeyedRecording, recordings: Sequence[KeyedRecording]
     ) -> tuple[KeyedRecording, bool]:
         """Return the answer for one of several equal requests, and whether only arrival order chose it: the recording
         that followed the same request in its thread, else the next one.
         """
         left = [each for each in recordings if each.id in self.order.dealt and each.id not in self._given] or [chosen]
-        fits = [each for each in left if call.kept.after and self._read_predecessor(each.id) == call.kept.after]
+        fits = [
+            each for each in left if call.kept.after and self._read_preceding_request_key(each.id) == call.kept.after
+        ]
         chosen, *others = fits or left
         self._given.add(chosen.id)
         return chosen, bool(others or not fits)
 
-    def _read_predecessor(self, recording: int) -> str | None:
+    def _read_preceding_request_key(self, recording: int) -> str | None:
         store = self._stores.current
         return None if store is None else header(store.load(recording).request.headers, AFTER_HEADER)
 

@@ -13,7 +13,7 @@ from typing import Any, override
 
 from llmproxy.core.dialects.usage_and_cost import MARGIN, compute_maximum_cost
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.stale_answers import StaleHit
+from llmproxy.core.engine.stale_recordings import StaleHit
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -35,7 +35,7 @@ class CostMeter:
     reserved: dict[int, Decimal] = field(default_factory=dict)
     """Maximum cost of open calls, by `id` of the call."""
 
-    def reserve_cost(self, call: Exchange, body: bytes, prompt: int) -> str:
+    def reserve_cost_or_explain(self, call: Exchange, body: bytes, prompt: int) -> str:
         """Reserve the maximum cost of a call with `prompt` tokens. Return an empty text, or why it may not be sent."""
         if self.most is None:
             return ""
@@ -76,11 +76,11 @@ class BudgetInterceptor(Interceptor[Exchange]):
         if stale is not None and store is not None and found.key == call.key:
             tokens = read_summary(store, stale.recording.id).tokens_in
             prompt = prompt if tokens is None else int(tokens * MARGIN) + 1
-        if not (why := self._spending.reserve_cost(call, body, prompt)):
+        if not (why := self._spending.reserve_cost_or_explain(call, body, prompt)):
             return decided
         if stale is not None:
             return Decided(Decision.REPLAY, stale.recording)
-        call.decide_refusal(
+        call.mark_refused(
             RefusedError(f"llmproxy: not asked: {why}.", hint="What is recorded is replayed all the same.")
         )
         return Decided(Decision.REFUSE)

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import SAFE
-from llmproxy.core.sessions.exchange import Exchange, RequestHeadInfo
+from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording, is_good_status, was_left_twice
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, PlayScope
+from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
 
 
-def decide_from_head(place: RequestHeadInfo, session: Session) -> Decision | None:
+def decide_from_head(place: RoutedRequestHead, session: Session) -> Decision | None:
     """Return the decision on a request that does not depend on its body; None if it must be looked up."""
     policy, not_llm = session.policy, place.route.row.not_llm
     if any(each.always for each in place.stubs) and not (not_llm and policy.on_miss is not Decision.REFUSE):
@@ -29,9 +29,9 @@ def decide_from_head(place: RequestHeadInfo, session: Session) -> Decision | Non
         return None if place.in_scope else Decision.PASS
     if not place.in_scope or not_llm:
         return Decision.PASS
-    if session.needs_whole_calls:
+    if session.needs_whole_requests:
         return None
-    return policy.on_miss if policy.plays is PlayScope.NOTHING else None
+    return policy.on_miss if policy.plays is ReplayScope.NOTHING else None
 
 
 def count_arrival(call: Exchange, found: Lookup) -> None:
@@ -39,14 +39,14 @@ def count_arrival(call: Exchange, found: Lookup) -> None:
         recordings = list_playable(call.session.policy, found.recordings)
         call.nth = call.session.count_arrival((call.party, found.key), len(recordings))
         thread = header(call.request.headers, THREAD_FIELD) or call.progress.connection
-        call.kept.after = call.session.position.record_thread_key(thread, found.key)
+        call.kept.after = call.session.position.swap_thread_key(thread, found.key)
 
 
 def decide_by_mode(call: Exchange, found: Lookup, nth: int) -> Decided:
     """Return the mode's decision on the `nth` arrival of a call."""
     session, place = call.session, call.place
     chosen = session.settings.exhausted
-    exhausted = choose_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
+    exhausted = decide_exhausted(chosen, call.channel, call.method, call.operation, changes=place.changes)
     here = (call.party, found.key) in session.position.recorded_here
     return decide(session.policy, found.recordings, nth, exhausted, recorded_here=here)
 
@@ -60,7 +60,7 @@ def decide(
     `recorded_here`: the key was first recorded in this session: it is recorded again, so a first run in `auto` equals
     `record`.
     """
-    if policy.plays is PlayScope.NOTHING:
+    if policy.plays is ReplayScope.NOTHING:
         return Decided(policy.on_miss)
     tape = list_playable(policy, recordings)
     if policy.on_miss is Decision.REFUSE:
@@ -72,12 +72,12 @@ def decide(
 
 def list_playable(policy: ModePolicy, recordings: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the recordings that count for this policy: those that it plays in turn, or all if it plays none."""
-    if policy.plays is PlayScope.GOOD:
+    if policy.plays is ReplayScope.GOOD:
         return [each for turn, each in enumerate(recordings, 1) if each.is_good_answer or was_left_twice(each, turn)]
     return recordings
 
 
-def choose_exhausted(
+def decide_exhausted(
     chosen: Exhausted, channel: Channel, method: str, operation: str = "", *, changes: bool = False
 ) -> Exhausted:
     """Return how to answer a request that comes more often than it was recorded; `chosen` is the session's setting.

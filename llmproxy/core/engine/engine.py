@@ -28,12 +28,12 @@ from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.request_identification import KeyDeriver, RequestDispatcher
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.secrets.redact import Redactor, find_placeholder
-from llmproxy.core.sessions.change_trials import TrialStore
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session, Sessions, SessionSettings, split_cassette_sample
-from llmproxy.core.store.queries import count_unused, list_unused_by_accepted_change
+from llmproxy.core.sessions.trial_results import TrialStore
+from llmproxy.core.store.queries import count_unused, list_key_digests_allowed_unused
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
@@ -119,9 +119,9 @@ class Engine:
         session, policy = exchange.session, exchange.session.policy
         unseen = policy.writes and not policy.alone and not any(each.rewrites for each in session.interceptors)
         allowed = unseen and bool(exchange.route.upstream)
-        return allowed and find_placeholder(exchange.request.headers, exchange.route.target) is None
+        return allowed and find_placeholder_credential(exchange.request.headers, exchange.route.target) is None
 
-    def put_port_in_start_command(self, port: int) -> None:
+    def put_port_in_restart_command(self, port: int) -> None:
         """Add the port to the start command if any free one was chosen: clients of a restarted proxy know this one."""
         again = self.config.again
         if ("port", "0") in again.options:
@@ -182,7 +182,7 @@ class Engine:
         if store is None:
             return None
         unused = [row for row in store.list_summaries(session.cassette, session.sample) if row.id not in session.served]
-        gone = list_unused_by_accepted_change(store, session.cassette) if unused else ()
+        gone = list_key_digests_allowed_unused(store, session.cassette) if unused else ()
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.dialects.conversation import list_made_ids
-from llmproxy.core.keys.normalize import IdOrigin, KeyCache, drop_asked_ids
+from llmproxy.core.dialects.conversation import list_server_made_ids
+from llmproxy.core.keys.normalize import IdOrigin, KeyCache, exclude_requested_ids
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -16,7 +16,7 @@ from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_plan import PlanCache
-from llmproxy.protocol import Decision, Mode, PlayScope
+from llmproxy.protocol import Decision, Mode, ReplayScope
 from llmproxy.server_store_path import store_exists
 
 TEXT = 240
@@ -54,8 +54,8 @@ class PendingRecordings:
             so_far = each.recording.body_so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
                 continue
-            made = drop_asked_ids(
-                list_made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
+            made = exclude_requested_ids(
+                list_server_made_ids(each.family, each.operation, each.recording.mime_type, so_far), each.identity.refs
             )
             if each.key is not None and name in made:
                 return IdOrigin(each.key, each.kept.occurrence, made.index(name))
@@ -82,7 +82,7 @@ class EngineStore:
         """The store. If this proxy only reads, it may appear later, when another process records."""
         if self.opened is None:
             policy = self._config.mode.policy
-            if policy.plays is not PlayScope.NOTHING and not policy.writes and store_exists(self._config.store):
+            if policy.plays is not ReplayScope.NOTHING and not policy.writes and store_exists(self._config.store):
                 self.opened = self._open_store(writable=False)
         return self.opened
 

@@ -13,24 +13,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.engine.decide import (
-    choose_exhausted,
-    decide,
-    decide_from_head,
-    describe_bad_answer,
-    list_playable,
-)
+from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
 from llmproxy.core.engine.engine_state import EngineState
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
-from llmproxy.core.keys.normalize import KnownRequest
-from llmproxy.core.providers.provider_table import get_channel
-from llmproxy.core.sessions.exchange import RequestHeadInfo
+from llmproxy.core.keys.normalize import CachedKeyEntry
+from llmproxy.core.providers.provider_table import get_service_kind
+from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.sessions.session import PartyKey, Session, SessionSettings
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_plan import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, PlayScope
+from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, ModePolicy, ReplayScope
 from llmproxy.proxy_calls import Call, Totals
 
 REMEMBERED = 8_192
@@ -60,7 +54,7 @@ class Hit:
 class CachedRequest:
     """A request with one head in one session, and the findings on it; `find_answer` compares the first fields."""
 
-    place: RequestHeadInfo
+    place: RoutedRequestHead
     """Kept alive, so that no other object gets its id."""
     totals: Totals
     """Identifies the session without keeping it and its calls alive after its close."""
@@ -70,7 +64,7 @@ class CachedRequest:
     """Generation of the store with these recordings."""
     learned: int
     """Number of credentials known when the findings were last valid."""
-    known: KnownRequest
+    known: CachedKeyEntry
     walker: PartyKey
     slots: Sequence[KeyedRecording]
     policy: ModePolicy
@@ -93,7 +87,7 @@ class FastPath:
         self._asked.clear()
         self._kept = 0
 
-    def find_answer(self, place: RequestHeadInfo, client: ClientHttp, body: bytes) -> Hit | None:
+    def find_answer(self, place: RoutedRequestHead, client: ClientHttp, body: bytes) -> Hit | None:
         """Return the recorded answer, counted; None, uncounted, if it needs the full path. Raises LLMProxyError."""
         state = self._state
         store, sessions = state.stores.opened, state.sessions
@@ -101,10 +95,10 @@ class FastPath:
         if (
             store is None
             or session is None
-            or session.policy.plays is PlayScope.NOTHING
+            or session.policy.plays is ReplayScope.NOTHING
             or not session.is_plain_replay(place.channel)
             or place.upstreams != session.settings.upstreams
-            or place.speaker != sessions.find_bound_party(place.name)
+            or place.speaker != sessions.get_party_of_name(place.name)
         ):
             return None
         digest = state.memory.digest_request(place.counted, body)
@@ -115,36 +109,38 @@ class FastPath:
             or asked.generation != store.generation
             or asked.settings is not session.settings
             or (asked.learned != learned.count and not learned.is_still_valid(asked.learned, noted=asked.known.noted))
-        ) and (asked := self._classify(place, session, store, digest)) is None:
+        ) and (asked := self._build_cached_request(place, session, store, digest)) is None:
             return None
         asked.learned, walker = learned.count, asked.walker
         if walker == session.first and session.is_new_run(walker, len(list_playable(asked.policy, asked.slots))):
             return None
         turn = min(session.position.counts[walker] + 1, asked.last)
-        call = asked.calls.get(turn) or self._decide_turn(asked, turn, session, store)
+        call = asked.calls.get(turn) or self._build_turn_record(asked, turn, session, store)
         if call is None or call.interaction is None or walker in session.position.recorded_here:
             return None
         at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
         laid = state.plans.get(call.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
         session.served.add(call.interaction)
-        return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.next_turn(walker), arrived, at)
+        return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.count_turn(walker), arrived, at)
 
-    def _classify(self, place: RequestHeadInfo, session: Session, store: Store, digest: bytes) -> CachedRequest | None:
+    def _build_cached_request(
+        self, place: RoutedRequestHead, session: Session, store: Store, digest: bytes
+    ) -> CachedRequest | None:
         """Return the findings on a request; None if it is not for the fast path."""
         state, learned = self._state, self._state.redactor.epoch
         if session.first is None or decide_from_head(place, session) is not None:
             return None
         if (known := state.memory.get_known(digest, learned)) is None:
             return None
-        channel = place.channel if place.route.known else get_channel(place.route.provider.name, known.path)
+        channel = place.channel if place.route.known else get_service_kind(place.route.provider.name, known.path)
         if not session.is_plain_replay(channel) or place.route.keeps:
             return None  # after a change, a server's object has another key
         if place.learned != learned.count and not learned.is_still_valid(place.learned, noted=known.noted):
             return None
         generation = store.generation  # read before the recordings: later writes count from the next request on
         slots = store.find_keyed(session.cassette, session.sample, place.party, known.key)
-        repeats = choose_exhausted(session.settings.exhausted, place.channel, place.method, changes=place.changes)
+        repeats = decide_exhausted(session.settings.exhausted, place.channel, place.method, changes=place.changes)
         self._clear_if_full()
         made = self._asked[id(place), digest] = CachedRequest(
             place=place, totals=session.calls.totals, settings=session.settings, generation=generation,
@@ -153,7 +149,7 @@ class FastPath:
         )  # fmt: skip
         return made
 
-    def _decide_turn(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
+    def _build_turn_record(self, asked: CachedRequest, turn: int, session: Session, store: Store) -> Call | None:
         """Return the record of a request's n-th arrival; None if it is no hit."""
         slot = decide(asked.policy, asked.slots, turn, asked.repeats, recorded_here=False).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.was_left:

@@ -18,7 +18,7 @@ from typing import Any, override
 
 from llmproxy.core.engine.decide import decide_by_mode, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import check_upstream_allowed
+from llmproxy.core.engine.request_identification import refuse_if_upstream_disallowed
 from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.fault_choice import (
     Faulting,
@@ -105,7 +105,7 @@ class FaultInterceptor(Interceptor[Exchange]):
             call.decision, call.answer.withheld = Decision.PASS, True
         else:
             call.decision, call.answer.made = Decision.FAULT, injected.broken.response
-        check_upstream_allowed(call)
+        refuse_if_upstream_disallowed(call)
         self._remember_injected_answer(call)
         return found
 
@@ -164,7 +164,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         if self.faulting is not None and injected is not None and response is not None:
             response, redacted = self._parts.state.redactor.redact_response(response)
             made = self._parts.builder.build(call, response, Usage(input=0, output=0), redacted=redacted)
-            self.faulting.remember_faulty_answer(call.progress.seq, replace(made, occurrence=injected.call.nth))
+            self.faulting.keep_faulty_answer_for_report(call.progress.seq, replace(made, occurrence=injected.call.nth))
 
     def on_withheld_answer(self, call: Exchange, response: Response) -> None:
         """Apply the fault to a provider's answer; if the fault cannot be applied, the answer is sent as it came."""
@@ -324,7 +324,9 @@ def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int)
         met = f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
         return f"it meets calls of {met} only, and none is recorded"
     if not [call for call in left if matches_field(rule, "channel", call)] and not rule.texts.get("channel"):
-        return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual_channels)}"
+        return (
+            f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.default_channels)}"
+        )
     for name, patterns in rule.texts.items():
         found = [call for call in left if matches_field(rule, name, call)]
         if patterns and not found:

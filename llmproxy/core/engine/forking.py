@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.answers import can_write_answer, write_answer
-from llmproxy.core.dialects.conversation import read_interaction_answer
+from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, make_fork
+from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_new_fork
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, Overrides
 from llmproxy.core.forks.swap_results import Known, NumberedCall, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss
@@ -116,7 +116,7 @@ class ForkState:
             call.note = f"overridden: {', '.join(dict.fromkeys(each.override.typed_name for each in done.swaps))}"
         return done.body
 
-    def count_request(self, call: Exchange) -> int | None:
+    def assign_llm_call_number(self, call: Exchange) -> int | None:
         """Count an agent's request; returns its number of LLM call, from 0, or None. A retry keeps its original's."""
         numbered = self.peek_number(call)
         call.state.put(numbered)
@@ -132,12 +132,12 @@ class ForkState:
         llm_call = self.llm_calls - 1 + is_next if can_write_answer(call.operation) else None
         return _NumberedRequest(self.requests + (not again), llm_call)
 
-    def record_if_call_failed(self, call: Exchange, status: int) -> None:
+    def record_if_llm_call_failed(self, call: Exchange, status: int) -> None:
         if _get_number(call).llm_call is not None and self._last[0] == call.key:
             self._last = (call.key, status >= _FAILED or not status)
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
-        """Return a call's overridden answer, None if it has none; `number` is `count_request`'s result."""
+        """Return a call's overridden answer, None if it has none; `number` is `assign_llm_call_number`'s result."""
         made = self.write_override(call, number)
         if made is not None and number is not None:
             self._answered.add(number)
@@ -244,7 +244,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         try:
             return self._override_results(call, body)
         except (RefusedError, CallArgumentsUnknown) as error:
-            call.decide_refusal(error)
+            call.mark_refused(error)
             return body
 
     def _override_results(self, call: Exchange, body: bytes) -> bytes:
@@ -270,7 +270,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             for each in calls:
                 found = self._parts.builder.load_call_interaction(call.session, each) if each.party == AGENT else None
                 if found is not None:
-                    forking.learn_tool_calls(read_interaction_answer(found))
+                    forking.learn_tool_calls(read_interaction_message(found))
             return forking.calls.get(call_id)
 
         changed = forking.override_results(call, plain, find_place)
@@ -282,7 +282,7 @@ class ForkInterceptor(Interceptor[Exchange]):
             return found
         count_arrival(call, found)
         forking, opened = self.forking, self._parts.state.stores.opened
-        call.answer.made = forking.build_overridden_answer(call, forking.count_request(call))
+        call.answer.made = forking.build_overridden_answer(call, forking.assign_llm_call_number(call))
         if call.answer.made is None:
             return found
         call.decision = Decision.REPLAY
@@ -320,11 +320,11 @@ class ForkInterceptor(Interceptor[Exchange]):
         miss, now = None, parts.state.now()
         if why is not None:
             wanted = parts.keying.build_canonical(call, call.request.data)
-            miss = parts.misses.explain_refusal(call, why, recordings, wanted)
+            miss = parts.misses.build_explained_miss(call, why, recordings, wanted)
         forking.fork = fork = forking.build_fork(call, miss, forking.child or "", now)
         session.superseded.update(session.position.counts)  # shared recordings are not replaced when their keys repeat
         overrides = forking.overrides.redact_texts(parts.state.redactor.text)
-        session.served.update(make_fork(store, replace(fork, overrides=overrides), forking.shared, now))
+        session.served.update(store_new_fork(store, replace(fork, overrides=overrides), forking.shared, now))
         for made in forking.made.values():
             session.served.add(store.add_interaction(replace(made, cassette=fork.cassette, sample=1), supersede=False))
         session.cassette, session.sample = fork.cassette, 1
@@ -335,7 +335,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         return self.forking.record_stop(call, miss) if self.forking.asked_for and _get_number(call).number else text
 
     def on_end(self, call: Exchange, record: Call) -> Call:
-        self.forking.record_if_call_failed(call, record.status)
+        self.forking.record_if_llm_call_failed(call, record.status)
         return record
 
 

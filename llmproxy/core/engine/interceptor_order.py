@@ -19,7 +19,7 @@ from llmproxy.core.engine.forking import ForkFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 from llmproxy.core.engine.partly_live_sessions import LiveFeature
 from llmproxy.core.engine.recording_replacement import ReplacementFeature
-from llmproxy.core.engine.stale_answers import StaleFeature
+from llmproxy.core.engine.stale_recordings import StaleRecordingFeature
 
 FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: they ignore auxiliary calls
@@ -29,7 +29,7 @@ FEATURES: tuple[type[Feature], ...] = (
     ReplacementFeature,  # sends the requests that CarryFeature found changed; chooses the cassette for all answers
     FaultFeature,  # after all hits are found, and before the arrival is counted
     ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
-    StaleFeature,  # checks the final hit
+    StaleRecordingFeature,  # checks the final hit
     BudgetFeature,  # limits the requests that are finally sent
     PlaybackFeature,  # goes by what was decided
     CoalesceFeature,  # goes by what was decided

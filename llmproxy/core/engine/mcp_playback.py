@@ -26,7 +26,7 @@ from llmproxy.core.mcp_messages import (
     split_standalone_stream,
     write_sse_event,
 )
-from llmproxy.core.sessions.exchange import Exchange, HarmlessTelemetry
+from llmproxy.core.sessions.exchange import Exchange, TelemetryRefused
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.rows import RowSummary
@@ -70,7 +70,7 @@ def _read_request_id(body: bytes | None) -> str:
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 
-def _is_during_call(answer: RowSummary, call: RowSummary) -> bool:
+def _was_answered_during_call(answer: RowSummary, call: RowSummary) -> bool:
     return call.started_at <= answer.started_at <= call.started_at + (call.duration_ms or 0) / 1000 + SLACK
 
 
@@ -89,17 +89,17 @@ class RecordedPlayback:
             raise ValueError("a talk is made for exchanges decided REPLAY")
         self._recorded = store.load(slot.id)
         self.response = adapt_ids(response, self._recorded.request.body, exchange.request.data)
-        turns = self._list_turns()
+        turns = self._split_answer_into_parts()
         self.turns = None if turns is None else deque(turns)
         """Parts of the answer that were not taken yet; None if nothing has to be awaited."""
 
-    def _list_turns(self) -> list[AnswerPart] | None:
+    def _split_answer_into_parts(self) -> list[AnswerPart] | None:
         exchange, response = self._exchange, self.response
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
                 return None
             messages = [
-                (row.started_at, row.id) for row in self._list_server_rows() if row.operation not in (STREAM, END)
+                (row.started_at, row.id) for row in self._list_server_recordings() if row.operation not in (STREAM, END)
             ]
             return split_standalone_stream(response, self._recorded.started_at, messages)
         turns = split_at_server_requests(response)
@@ -115,7 +115,7 @@ class RecordedPlayback:
     def _is_ndjson(self) -> bool:
         return "ndjson" in self.response.mime_type
 
-    def _list_server_rows(self) -> Iterator[RowSummary]:
+    def _list_server_recordings(self) -> Iterator[RowSummary]:
         """Yield the recordings of this server in this cassette, in order."""
         session, provider = self._exchange.session, self._exchange.route.provider.name
         rows = self._store.list_summaries(session.cassette, session.sample, channel=Channel.MCP)
@@ -160,12 +160,16 @@ class RecordedPlayback:
 
     def _find_expected_replies(self, asked: str) -> set[Key]:
         """Return keys of the recorded replies to a call's question, by time and by order: clocks may be changed."""
-        rows, here = list(self._list_server_rows()), self._recorded.id or 0
+        rows, here = list(self._list_server_recordings()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
         last, call = max((id_ for id_ in calls if id_ < here), default=0), calls.get(here)
         answers = (row for row in rows if row.operation == ANSWER)
         answers = (row for row in answers if _read_request_id(self._store.load(row.id).request.body) == asked)
-        return {row.key for row in answers if last < row.id < here or (call is not None and _is_during_call(row, call))}
+        return {
+            row.key
+            for row in answers
+            if last < row.id < here or (call is not None and _was_answered_during_call(row, call))
+        }
 
     def _build_refusal(self, text: str) -> bytes:
         """Return the end of an answer that must not be sent: an error in place of the result."""
@@ -187,7 +191,7 @@ class PlaybackInterceptor(Interceptor[Exchange]):
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Record a client's reply to a question; ignore an unrecorded message on which nothing depends."""
         if decided.reason is not None and may_ignore_unrecorded(call.operation):
-            call.error = HarmlessTelemetry("llmproxy: never recorded, and nothing depends on it; sent to nobody")
+            call.error = TelemetryRefused("llmproxy: never recorded, and nothing depends on it; sent to nobody")
             decided = Decided(Decision.REFUSE)
         which = call.route.provider.name, _read_request_id(call.request.body)
         if call.operation != ANSWER or which not in self._questions:

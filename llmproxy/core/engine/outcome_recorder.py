@@ -25,7 +25,7 @@ REMEMBERED_PRICES = 20_000
 """Maximum cached interactions; about 1 KB each."""
 
 
-class CallPrice(NamedTuple):
+class CallUsageAndCost(NamedTuple):
     """Usage of a recorded call, and its cost if it were sent again."""
 
     input: int | None
@@ -37,7 +37,7 @@ class CallPrice(NamedTuple):
     answered: str = ""
 
 
-_UNKNOWN = CallPrice(None, None, None, None)
+_UNKNOWN = CallUsageAndCost(None, None, None, None)
 
 
 class PriceCache:
@@ -48,20 +48,20 @@ class PriceCache:
         self.forget = self._read.cache_clear
         """Drops everything; ids belong to another store from now on."""
 
-    def find(self, store: Store | None, interaction: int) -> CallPrice:
+    def find(self, store: Store | None, interaction: int) -> CallUsageAndCost:
         """Return the usage and cost of a recording."""
         with suppress(CassetteError):  # damaged or gone since it was served: what it used is unknown
             return _UNKNOWN if store is None else self._read(store, interaction)
         return _UNKNOWN
 
 
-def _read_price(store: Store, interaction: int) -> CallPrice:
-    if (found := store.read_price(interaction)) is None:
+def _read_price(store: Store, interaction: int) -> CallUsageAndCost:
+    if (found := store.read_tokens_and_cost(interaction)) is None:
         return _UNKNOWN
     tokens_in, tokens_out, cost, *texts = found
     model, asked, answered = (None if text is None else from_sql(text) for text in texts)
     cost = Decimal(str(cost)) if cost is not None else None
-    return CallPrice(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
+    return CallUsageAndCost(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 
 
 def build_call(
@@ -70,7 +70,7 @@ def build_call(
     *,
     target: str,
     seconds: float,
-    priced: CallPrice | None,
+    priced: CallUsageAndCost | None,
     usage: Usage | None,
     lost: bool,
 ) -> Call:
@@ -161,7 +161,7 @@ class OutcomeRecorder:
             return seen[0]
         if len(known) > SHOWN_TARGETS:
             known.clear()
-        text, noted = self._state.redactor.derive_noting_searches(
+        text, noted = self._state.redactor.derive_and_record_searches(
             partial(self._state.redactor.redact_target, target), target.encode("utf-8", "replace")
         )
         known[target] = text, learned.count, noted

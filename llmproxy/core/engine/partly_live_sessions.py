@@ -12,19 +12,19 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.core.dialects.answer_json_edits import list_json_parts
 from llmproxy.core.dialects.codecs import get_miss_status, write_error
-from llmproxy.core.dialects.conversation import read_response
+from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import check_upstream_allowed
+from llmproxy.core.engine.request_identification import refuse_if_upstream_disallowed
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork
 from llmproxy.core.live_or_recorded import (
     LISTS,
     TOOLS,
     LiveChannels,
     LiveSession,
+    RecordedToolSequence,
     RequestedTool,
-    ToolPath,
-    build_tool_path,
+    build_tool_sequence,
     is_model_request,
     matches_requested_tool,
     may_change_state,
@@ -42,11 +42,11 @@ from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownTool
+from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownToolPolicy
 from llmproxy.proxy_calls import Call
 
 
-class NothingToServe(RefusedError):
+class NoRecordingsToServe(RefusedError):
     """Some channels are live, but the cassette has no recordings for the others."""
 
     code = "llmproxy_nothing_to_serve"
@@ -68,7 +68,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     reads_answers = True
 
     def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
-        """Begin the child cassette. Raises NothingToServe."""
+        """Begin the child cassette. Raises NoRecordingsToServe."""
         self._parts, self._session = parts, session
         cassette, sample = split_cassette_sample(session.name)
         store = parts.state.sessions.store(Mode.REPLAY)
@@ -79,7 +79,7 @@ class LiveInterceptor(Interceptor[Exchange]):
                 f"llmproxy: nothing is recorded in cassette {cassette!r},"
                 " so there is nothing to serve beside live channels."
             )
-            raise NothingToServe(msg, hint="Record it first, with its tools.")
+            raise NoRecordingsToServe(msg, hint="Record it first, with its tools.")
         self.living = LiveSession(live, parent, "")
         self._begin_child_cassette()
         session.cassette, session.sample = parent
@@ -152,7 +152,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, slots = self.living, found.recordings
         path = living.path
         if path is None:
-            path = living.path = _build_recorded_tool_path(living, store)
+            path = living.path = _build_recorded_tool_sequence(living, store)
         chosen = living.choose_recording(
             path, found.key, slots, alike=lambda some: len({_normalize_answer(store, slot.id) for slot in some}) <= 1,
             announced=lambda id_: _is_requested_by_model(living, store, id_), loose=lists,
@@ -170,7 +170,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         self._keep_in_child(call)
         session.mark_recorded(call.party_and_key)
         call.decision = Decision.RECORD
-        check_upstream_allowed(call)
+        refuse_if_upstream_disallowed(call)
         self._parts.state.pending.reserve_occurrence(call, ())
 
     def _keep_in_child(self, call: Exchange) -> None:
@@ -188,11 +188,13 @@ class LiveInterceptor(Interceptor[Exchange]):
             return False
         living = self.living
         living.record_unanswered(name := _name_call(call))
-        if living.asked.unknown is UnknownTool.LIVE:
+        if living.asked.unknown is UnknownToolPolicy.LIVE:
             living.parted = living.parted or (name if self._may_change_state(call) else "")
             self._send_live(call)
             return True
-        refused = (call.state.get(_NoMatch) or _NoMatch())._replace(is_error=living.asked.unknown is UnknownTool.ERROR)
+        refused = (call.state.get(_NoMatch) or _NoMatch())._replace(
+            is_error=living.asked.unknown is UnknownToolPolicy.ERROR
+        )
         call.state.put(refused)
         call.error = self._parts.misses.record_miss(call, why, recordings, to_model=refused.is_error)
         call.note = call.note or f"no recording of {name} holds here"
@@ -206,7 +208,7 @@ class LiveInterceptor(Interceptor[Exchange]):
     def _may_change_state(self, call: Exchange) -> bool:
         if call.channel is Channel.HTTP and call.method in SAFE:
             return False
-        return may_depend_on_state(call.channel, call.operation) and not self.living.asked.is_declared_read_only(
+        return may_depend_on_state(call.channel, call.operation) and not self.living.asked.is_user_declared_read_only(
             _name_call(call)
         )
 
@@ -243,7 +245,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         """Record the tool calls in the answer of the agent's model."""
         if call.channel is not Channel.LLM or call.party != AGENT:
             return
-        if (said := read_response(call.operation, response)) is not None:
+        if (said := read_response_message(call.operation, response)) is not None:
             self.living.announced = tuple(RequestedTool(each.name, each.arguments) for each in said.tool_calls)
 
 
@@ -295,14 +297,14 @@ def _name_call(exchange: Exchange) -> str:
     return name_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
-def _build_recorded_tool_path(living: LiveSession, store: Store) -> ToolPath:
+def _build_recorded_tool_sequence(living: LiveSession, store: Store) -> RecordedToolSequence:
     rows = [row for row in store.list_summaries(*living.parent) if row.channel is not Channel.LLM]
     reading = _list_read_only_tools(store, rows)
 
     def changes(row: RowSummary) -> bool:
-        return may_change_state(row, reading, living.asked.is_declared_read_only)
+        return may_change_state(row, reading, living.asked.is_user_declared_read_only)
 
-    return build_tool_path((row for row in rows if not living.is_live(row.channel)), changes)
+    return build_tool_sequence((row for row in rows if not living.is_live(row.channel)), changes)
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:
@@ -311,19 +313,19 @@ def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str,
     for provider in {row.provider for row in rows if row.operation == TOOLS}:
         listed = (row.id for row in rows if row.provider == provider and row.operation == TOOLS)
         found[provider] = frozenset(
-            split_tools_by_read_only(each for id_ in listed for each in _read_mcp_messages(store, id_))[0]
+            split_tools_by_read_only(each for id_ in listed for each in _read_recorded_mcp_answer(store, id_))[0]
         )
     return found
 
 
-def _read_mcp_messages(store: Store, id_: int) -> Iterator[object]:
+def _read_recorded_mcp_answer(store: Store, id_: int) -> Iterator[object]:
     response = store.response(id_)
     return (part.value for part in list_json_parts(response.mime_type, response.body))
 
 
 def _normalize_answer(store: Store, id_: int) -> str:
     response = store.response(id_)
-    messages = list(_read_mcp_messages(store, id_))
+    messages = list(_read_recorded_mcp_answer(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
         return f"{response.status} {response.body!r}"
     bare = [

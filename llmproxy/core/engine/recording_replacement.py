@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, override
 
-from llmproxy.core.changes.change import Change, NotCarried
-from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
+from llmproxy.core.changes.change import Change, RefusalReason
+from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import MARGIN
 from llmproxy.core.engine.carried_answers import CarryOutcome
 from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import check_upstream_allowed
+from llmproxy.core.engine.request_identification import refuse_if_upstream_disallowed
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -112,7 +112,7 @@ class _AnswerBeforeReask(NamedTuple):
     """Recorded answer at the call's place."""
 
 
-def _estimate_prompt_tokens(body: bytes, recorded: Interaction | None, looked: CarryOutcome | None) -> int:
+def _compute_maximum_prompt_tokens(body: bytes, recorded: Interaction | None, looked: CarryOutcome | None) -> int:
     """Return a prompt's maximum tokens: recorded ones plus one per new byte; one per byte if those are unknown."""
     tokens = None if recorded is None else recorded.usage.input
     if recorded is None or tokens is None:
@@ -146,45 +146,47 @@ class ReaskInterceptor(ReplacementInterceptor):
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         looked, store = call.state.get(CarryOutcome), self._state.stores.current
         again = next((each for each in found.recordings if each.id in self._chosen), None)
-        if call.key is None or not (again or (looked is not None and self._must_reask(call, looked))):
+        if call.key is None or not (again or (looked is not None and self._must_ask_live(call, looked))):
             return found
         standing = None if looked is None else looked.standing
         at = standing.recorded if again is None and standing is not None else again
         recorded = store.load(at.id) if at is not None and store else None
         body = self._keying.redact(call, call.request.body or b"").body
-        if why := self._spending.reserve_cost(call, body, _estimate_prompt_tokens(body, recorded, looked)):
+        if why := self._spending.reserve_cost_or_explain(
+            call, body, _compute_maximum_prompt_tokens(body, recorded, looked)
+        ):
             self._stopped = True
             hint = "What was recorded before stays as it was."
-            call.decide_refusal(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=hint))
+            call.mark_refused(RefusedError(f"llmproxy: nothing more is asked: {why}.", hint=hint))
             return found
         if recorded is not None and store is not None:
             slots = store.find_keyed(*self.old_cassette, call.party, found.key if again is not None else recorded.key)
             self._gone.update(slot.id for slot in slots)
         self._asked.add(call.key)
-        call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_answer(recorded)))
+        call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_message(recorded)))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
         call.session.mark_recorded(call.party_and_key)
         call.decision = Decision.RECORD
-        check_upstream_allowed(call)
+        refuse_if_upstream_disallowed(call)
         self._state.pending.reserve_occurrence(call, ())
         return found
 
-    def _must_reask(self, call: Exchange, looked: CarryOutcome) -> bool:
+    def _must_ask_live(self, call: Exchange, looked: CarryOutcome) -> bool:
         """Return whether a call without a recording of its own is to be sent."""
         if call.key in self._asked:
             return True
         if looked.refusal is None:
-            return any(map(self._is_chosen_change, looked.pending))
-        if looked.refusal.why in {NotCarried.NO_PLACE, NotCarried.NOT_LOOKED_AT, NotCarried.AMBIGUOUS}:
-            follows_refused = looked.refusal.why is NotCarried.NOT_LOOKED_AT and bool(self._asked)
+            return any(map(self._is_change_chosen, looked.pending))
+        if looked.refusal.why in {RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT, RefusalReason.AMBIGUOUS}:
+            follows_refused = looked.refusal.why is RefusalReason.NOT_LOOKED_AT and bool(self._asked)
             return follows_refused or _has_answer_in_history(call.request.body or b"", self._new)
-        return not self._state.config.change or any(self._is_chosen_change(each) for each in looked.changes)
+        return not self._state.config.change or any(self._is_change_chosen(each) for each in looked.changes)
 
-    def _is_chosen_change(self, change: Change) -> bool:
+    def _is_change_chosen(self, change: Change) -> bool:
         return not self._state.config.change or change.name in self._state.config.change
 
     def on_stored(self, call: Exchange, made: Interaction) -> None:
-        asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_answer(made)
+        asked, answer = call.state.get(_AnswerBeforeReask), read_interaction_message(made)
         if asked is None or answer is None:
             return
         self._new.append(answer)

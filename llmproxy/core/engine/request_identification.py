@@ -29,23 +29,37 @@ from llmproxy.core.keys.head_rules import (
     uncounted_cookie,
 )
 from llmproxy.core.keys.normalize import (
+    CachedKeyEntry,
     Canonical,
     IdOrigin,
     KeyCache,
-    KnownRequest,
     build_key,
     canonicalize,
-    find_named_model,
+    find_model_in_body,
     list_refs,
 )
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_change, iter_texts_at_path
-from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
-from llmproxy.core.providers.provider_table import HTTP_PREFIX, Family, find_host_in_path, get_channel, name_service
-from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_host, split_session
-from llmproxy.core.providers.stubs import OPERATIONS, WELL_KNOWN, Stub, find_stub_host, find_stubs, has_stubs, join_rows
+from llmproxy.core.providers.hosts import check_signature, get_port_or_default, provider_of_host
+from llmproxy.core.providers.provider_table import (
+    HTTP_PREFIX,
+    Family,
+    find_host_in_path,
+    find_service_url,
+    get_service_kind,
+)
+from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_by_host, split_session
+from llmproxy.core.providers.stubs import (
+    OPERATIONS,
+    WELL_KNOWN,
+    Stub,
+    find_stub_host,
+    find_stubs,
+    has_stubs,
+    list_all_stubs,
+)
 from llmproxy.core.secrets.encodings import Fingerprints
-from llmproxy.core.secrets.redact import Redactor, find_placeholder
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
+from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
+from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
 from llmproxy.core.store.rows import from_sql, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
@@ -70,36 +84,39 @@ class RequestDispatcher:
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
-        self._stubs = join_rows(config.stubs)
+        self._stubs = list_all_stubs(config.stubs)
 
     def place_request(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
-    ) -> RequestHeadInfo:
+    ) -> RoutedRequestHead:
         """Return the destination of a request by its head, valid while `is_still_valid`. Raises as the engine's."""
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
-        speaker = self._sessions.find_bound_party(name)
-        mode = self.get_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
+        speaker = self._sessions.get_party_of_name(name)
+        mode = self.get_session_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
         own = self._get_own_upstreams(name)
         where, in_scope = self._route_request(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn_request(headers, where.target, where.provider.credentials)
-        kept, stubs = self._strip_and_fingerprint_headers(headers, where), self._find_stubs(where, method, headers)
-        return RequestHeadInfo(
+        kept, stubs = (
+            self._strip_and_fingerprint_headers(headers, where),
+            self._find_stubs_for_head(where, method, headers),
+        )
+        return RoutedRequestHead(
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=KeyCache.encode_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
-            channel=get_channel(where.provider.name, where.operation), attempt=read_retry_count(kept),
+            channel=get_service_kind(where.provider.name, where.operation), attempt=read_retry_count(kept),
             prefix=find_prefix(target, where.target) if host is None else "", changes=changes_something(where, method),
             stubs=stubs,
         )  # fmt: skip
 
-    def is_still_valid(self, place: RequestHeadInfo) -> bool:
+    def is_still_valid(self, place: RoutedRequestHead) -> bool:
         """Return whether the same head would get the same result: no new credential, equal upstreams and speaker."""
         same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_own_upstreams(place.name)
-        return same and place.speaker == self._sessions.find_bound_party(place.name)
+        return same and place.speaker == self._sessions.get_party_of_name(place.name)
 
     def _get_own_upstreams(self, name: str) -> Mapping[str, str]:
         """Return the upstreams of a request's session; none if it is not open."""
@@ -113,25 +130,25 @@ class RequestDispatcher:
         except LLMProxyError:
             return "openai"
 
-    def is_in_scope(self, host: str, port: int) -> bool:
+    def is_host_in_scope(self, host: str, port: int) -> bool:
         """Return whether a host is a provider's, or of --upstream or --record-host, whatever the path."""
         named = (urlsplit(url) for url in self._config.upstreams.values())
-        if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
+        if any(parts.hostname == host and get_port_or_default(parts.scheme, parts.port) == port for parts in named):
             return True
         return host_matches(self._config.record_host, host) or provider_of_host(host, port) is not None
 
-    def _find_stubs(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
+    def _find_stubs_for_head(self, where: Route, method: str, headers: Headers) -> tuple[Stub, ...]:
         """Return the stubs that match a head; most calls are ruled out at once."""
         may_be = where.row.not_llm or where.operation in OPERATIONS or method == "HEAD" or WELL_KNOWN in where.target
         if not (may_be or self._config.stubs or where.provider.name.startswith(HTTP_PREFIX)):
             return ()
         return find_stubs(self._stubs, where, method, headers)
 
-    def may_be_stubbed(self, host: str, *, offline: bool) -> bool:
+    def may_host_be_stubbed(self, host: str, *, offline: bool) -> bool:
         """Return whether a host that is out of scope may get auxiliary calls, which are intercepted."""
         return not host_matches(self._config.allow_host, host) and has_stubs(self._stubs, host, offline=offline)
 
-    def get_mode(self, name: str | None) -> Mode:
+    def get_session_mode(self, name: str | None) -> Mode:
         """Return the mode for a session's name, or for none, without opening a session. Raises RefusedError."""
         known = self._sessions.find_open(name) if name else None
         return known.settings.mode if known is not None else self._config.mode
@@ -165,28 +182,28 @@ class RequestDispatcher:
             named = DEFAULT in upstreams or REST in upstreams  # requests without a provider go there
             if (there := find_stub_host(self._stubs, method, rest, headers, named=named)) is not None:
                 stubbed = route(f"/{there.provider}{there.rest}", headers, {there.provider: there.url})
-                if self._find_stubs(stubbed, method, headers):
+                if self._find_stubs_for_head(stubbed, method, headers):
                     return stubbed, False
             return route(target, headers, upstreams), True
         scheme, name, port = host
-        if (found := route_host(*host, target, upstreams)) is not None:
+        if (found := route_by_host(*host, target, upstreams)) is not None:
             led = found.provider.name in self._config.redirected and found.provider.name != DEFAULT
             if led and f"{scheme}://{name}" in found.upstream:
                 found = route(f"/{found.provider.name}{found.target}", headers, upstreams)
             return found, True
-        if host_matches(recorded, name) or self.may_be_stubbed(name, offline=True):
-            provider, url = name_service(scheme, name, port)
-            found, ours = route_host(*host, target, {provider: url}), host_matches(recorded, name)
-            if found is not None and (ours or self._find_stubs(found, method, headers)):
+        if host_matches(recorded, name) or self.may_host_be_stubbed(name, offline=True):
+            provider, url = find_service_url(scheme, name, port)
+            found, ours = route_by_host(*host, target, {provider: url}), host_matches(recorded, name)
+            if found is not None and (ours or self._find_stubs_for_head(found, method, headers)):
                 return found, ours
         if mode not in OFFLINE or host_matches(self._config.allow_host, name):
-            stranger = route_host(*host, target, {name: f"{scheme}://{name}:{port}"})
+            stranger = route_by_host(*host, target, {name: f"{scheme}://{name}:{port}"})
             if stranger is not None:
                 return stranger, False
-        raise build_host_refusal(f"{scheme}://{name}")
+        raise build_host_refused_error(f"{scheme}://{name}")
 
 
-def build_host_refusal(url: str) -> RefusedError:
+def build_host_refused_error(url: str) -> RefusedError:
     """Return the error for a request to a host that is out of scope."""
     name = urlsplit(url).hostname or ""
     msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
@@ -200,7 +217,7 @@ _PLACEHOLDER_HINT = (
 )
 
 
-def check_upstream_allowed(exchange: Exchange) -> None:
+def refuse_if_upstream_disallowed(exchange: Exchange) -> None:
     """Refuse a request that must not be sent upstream.
 
     Its upstream is unknown (Azure without an endpoint), or it is signed for our own address. Or it has a recording's
@@ -214,7 +231,7 @@ def check_upstream_allowed(exchange: Exchange) -> None:
             msg = f"llmproxy: nobody said where {name} is."
             raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
         check_signature(exchange.request.headers, upstream)
-        where = find_placeholder(exchange.request.headers, exchange.route.target, exchange.request.data)
+        where = find_placeholder_credential(exchange.request.headers, exchange.route.target, exchange.request.data)
         if where is not None:
             msg = (
                 f"llmproxy: {where} holds a placeholder of a recording, no credential, "
@@ -305,7 +322,7 @@ class KeyDeriver:
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
-    def derive_key(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
+    def derive_key(self, exchange: Exchange, body: bytes) -> tuple[CachedKeyEntry, Canonical | None]:
         """Return the identity of a request, and its canonical form if that had to be built."""
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):
@@ -319,15 +336,17 @@ class KeyDeriver:
             return known, None
         if learned.count > ROTATING and exchange.request.redacted is None:
             derive = partial(self.build_canonical, exchange, body)
-            canonical, noted = self._state.redactor.derive_noting_searches(derive, exchange.place.counted)
+            canonical, noted = self._state.redactor.derive_and_record_searches(derive, exchange.place.counted)
         else:
             canonical, noted = self.build_canonical(exchange, body), False
-        model = canonical.model or find_named_model(canonical)
-        known = KnownRequest(build_key(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
+        model = canonical.model or find_model_in_body(canonical)
+        known = CachedKeyEntry(
+            build_key(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted
+        )
         self._state.memory.remember(digest, known, learned)
         return known, canonical
 
-    def _find_key_by_recorded_body(self, exchange: Exchange, body: bytes) -> KnownRequest | None:
+    def _find_key_by_recorded_body(self, exchange: Exchange, body: bytes) -> CachedKeyEntry | None:
         """Return the identity of a request whose bytes equal a recording in all that counts; None for any other.
 
         Nothing was redacted in the stored request, and it contains no current credential: so the same bytes need no
@@ -356,11 +375,11 @@ class KeyDeriver:
             headers = _set_content_length(request.headers, len(body))
             received.redacted = state.redactor.epoch.count, replace(request, headers=headers)
         named = from_sql(model) if model is not None and b'"model"' in body else None
-        return KnownRequest(key, where.model or named, bool(stream))
+        return CachedKeyEntry(key, where.model or named, bool(stream))
 
     def add_server_state(
-        self, exchange: Exchange, body: bytes, known: KnownRequest, seen: Canonical | None
-    ) -> tuple[KnownRequest, Canonical | None]:
+        self, exchange: Exchange, body: bytes, known: CachedKeyEntry, seen: Canonical | None
+    ) -> tuple[CachedKeyEntry, Canonical | None]:
         """Add this session's earlier changes of objects that a request names, and find its own change."""
         where, changes = exchange.route, exchange.session.position.changes
         tree = parse_json(exchange.request.data) if where.row.changes and known.refs else None
@@ -368,7 +387,7 @@ class KeyDeriver:
         if exchange.place.changes or where.row.changes:
             change = find_change(where, exchange.method, known.key, known.refs, tree)
         if changes.made:
-            made_by = self.build_origin_finder(exchange.session)
+            made_by = self.build_id_origin_finder(exchange.session)
             if state := changes.digest_state_for_request(where, exchange.method, known.refs, change, made_by):
                 exchange.request.add_header(STATE_HEADER, state)
                 seen = self.build_canonical(exchange, body)
@@ -388,18 +407,20 @@ class KeyDeriver:
     def redact_in_advance(self, exchange: Exchange, body: bytes) -> None:
         """Redact a body before `identify_and_decide` needs it. Thread-safe, as a megabyte takes long."""
         learned, headers = self._state.redactor.epoch.count, _set_content_length(exchange.request.headers, len(body))
-        exchange.request.redacted = (learned, self._redact_body(exchange, body, headers))
+        exchange.request.redacted = (learned, self._decode_and_redact_request(exchange, body, headers))
 
     def redact(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as stored: content-encoding undone, redacted. Cached until a credential is learned."""
         learned, received = self._state.redactor.epoch.count, exchange.request
         if received.redacted is not None and received.redacted[0] == learned and body is received.body:
             return received.redacted[1]
-        request = self._redact_body(exchange, body, _set_content_length(received.headers, len(received.data)))
+        request = self._decode_and_redact_request(
+            exchange, body, _set_content_length(received.headers, len(received.data))
+        )
         received.redacted = (learned, request)
         return request
 
-    def _redact_body(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
+    def _decode_and_redact_request(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
         coding = header(headers, "content-encoding")
         if coding and coding.strip().lower() != "identity":
             try:
@@ -414,10 +435,10 @@ class KeyDeriver:
 
     def build_canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         """Return the canonical form of a request."""
-        request, made_by = self.redact(exchange, body), self.build_origin_finder(exchange.session)
+        request, made_by = self.redact(exchange, body), self.build_id_origin_finder(exchange.session)
         return canonicalize(request, exchange.route, self._state.config.rules, made_by)
 
-    def build_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
+    def build_id_origin_finder(self, session: Session) -> Callable[[str], IdOrigin | None]:
         """Return a function that finds the answer of a session's cassette, stored or pending, that created an id."""
         store = self._state.stores.current
 

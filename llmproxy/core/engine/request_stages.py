@@ -23,7 +23,7 @@ from llmproxy.core.engine.decide import (
     list_playable,
 )
 from llmproxy.core.engine.engine_state import TEXT, EngineState
-from llmproxy.core.engine.request_identification import KeyDeriver, check_upstream_allowed
+from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_upstream_disallowed
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
@@ -32,7 +32,7 @@ from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
 from llmproxy.core.providers.provider_table import read_client
-from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RequestHeadInfo
+from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
 from llmproxy.core.sessions.session import MissedCall, Question
@@ -58,7 +58,7 @@ PLACES = 3
 """Maximum other places of the key that are named."""
 
 
-def build_miss_context(exchange: Exchange, config: Config) -> MissContext:
+def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContext:
     """Return an exchange's own facts about its miss, and its proxy's start command."""
     session = exchange.session
     return MissContext(
@@ -73,7 +73,7 @@ def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[Record
     """Return other places of a key, except child cassettes whose recording of it may be a refused call."""
     found = [RecordedElsewhere(*each) for each in find_other_places(store, key, limit=PLACES)]
     forks = {each: find_fork(store, each.cassette, each.sample) for each in found}
-    return tuple(each for each, fork in forks.items() if fork is None or not fork.was_channel_replayed(channel))
+    return tuple(each for each, fork in forks.items() if fork is None or not fork.was_channel_offline(channel))
 
 
 def _list_candidates(
@@ -99,7 +99,7 @@ class RepeatedMiss(MissError):
     note = "asked again by its client: the miss before"
 
 
-def identify_retried_question(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
+def build_question_identity(exchange: Exchange, wanted: Canonical, typed: str) -> Question | None:
     """Return the values that all attempts at a request share, for a client that drops options and repeats it."""
     client = find_degrading_client(exchange.request.headers)
     if client is None:
@@ -116,11 +116,11 @@ class MissExplainer:
     def record_miss(self, exchange: Exchange, why: MissReason, recordings: int, *, to_model: bool = False) -> MissError:
         """Explain a miss in the error to the client (or `to_model` alone), and in the journal for `llmproxy why`."""
         wanted = self._keying.build_canonical(exchange, exchange.request.data)
-        miss = self.explain_refusal(exchange, why, recordings, wanted)
+        miss = self.build_explained_miss(exchange, why, recordings, wanted)
         exchange.kept.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
-        question = identify_retried_question(exchange, wanted, miss.context.last_user)
+        question = build_question_identity(exchange, wanted, miss.context.last_user)
         this = MissedCall(wanted, question, exchange.progress.arrived)
-        first = exchange.session.find_first_attempt(this)
+        first = exchange.session.find_or_record_first_attempt(this)
         if first is not None and isinstance(first.error, MissError):
             exchange.note = RepeatedMiss.note
             error: MissError = RepeatedMiss(first.error.message)
@@ -136,7 +136,9 @@ class MissExplainer:
         this.error = error
         return error
 
-    def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
+    def build_explained_miss(
+        self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical
+    ) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` is the number of recordings of its key."""
         config, store = self._state.config, self._state.stores.current
         request = self._keying.redact(exchange, exchange.request.data)
@@ -144,7 +146,7 @@ class MissExplainer:
         key, channel = exchange.key or Key(""), exchange.channel
         place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
         context = replace(
-            build_miss_context(exchange, config),
+            build_initial_miss_context(exchange, config),
             stream=exchange.identity.stream, last_user=read_last_user_text(request.body) or "",
             store_exists=store is not None, recordings=store.count_interactions(*place) if store else 0,
             same_operation=store.count_interactions(*place, kind=kind) if store else 0,
@@ -170,14 +172,14 @@ class RequestStages:
     def __init__(self, state: EngineState, keying: KeyDeriver, misses: MissExplainer) -> None:
         self._state, self._keying, self._misses = state, keying, misses
 
-    def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
+    def begin_exchange(self, place: RoutedRequestHead) -> Exchange:
         """Count a request's arrival; `place` was read from its head, now or earlier. Raises as the engine's."""
         state = self._state
         session = state.sessions.get_or_open(place.name)
         progress = CallProgress(session.calls.begin(), state.clock(), state.now())
         received, decision = ReceivedRequest(place.headers), decide_from_head(place, session)
         exchange = Exchange(place, session, progress, received, decision=decision)
-        check_upstream_allowed(exchange)
+        refuse_if_upstream_disallowed(exchange)
         return exchange
 
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
@@ -200,11 +202,11 @@ class RequestStages:
             body = each.before_key(exchange, body)
             if exchange.decision is not None:
                 return
-        seen = self._derive_key(exchange, body)
-        check_upstream_allowed(exchange)
+        seen = self._derive_and_set_identity(exchange, body)
+        refuse_if_upstream_disallowed(exchange)
         if exchange.decision is Decision.PASS or exchange.error is not None:
             return
-        found = self._look_up(exchange, body, seen)
+        found = self._look_up_recordings(exchange, body, seen)
         for each in exchange.interceptors if undecided else ():
             found = each.on_lookup(exchange, found)
             if exchange.decision is not None:
@@ -215,7 +217,7 @@ class RequestStages:
             return
         self._decide_call(exchange, found)
 
-    def _derive_key(self, exchange: Exchange, body: bytes) -> Canonical | None:
+    def _derive_and_set_identity(self, exchange: Exchange, body: bytes) -> Canonical | None:
         known, seen = self._keying.derive_key(exchange, body)
         if exchange.session.position.changes.made and self._begins_new_run(exchange, known.key):
             exchange.session.restart()
@@ -224,12 +226,12 @@ class RequestStages:
         exchange.identity = known
         return seen
 
-    def _look_up(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:
+    def _look_up_recordings(self, exchange: Exchange, body: bytes, seen: Canonical | None) -> Lookup:
         """Return the recordings of a call's key; none if it is recorded anew."""
         session, store = exchange.session, self._state.stores.current
         if session.first is None and store:
             self._state.stores.refresh_cassette(store, session.cassette, session.sample)
-            self._state.sessions.read_first_key(session, store)
+            self._state.sessions.set_session_first_key(session, store)
         key = exchange.key or Key("")
         slots: tuple[KeyedRecording, ...] = ()
         if store and not (exchange.decision is Decision.RECORD and session.policy.anew):
@@ -257,7 +259,7 @@ class RequestStages:
         elif verdict.decision is not Decision.REFUSE:
             if not slots or not exchange.session.policy.writes:
                 exchange.session.mark_recorded(exchange.party_and_key)
-            check_upstream_allowed(exchange)
+            refuse_if_upstream_disallowed(exchange)
             self._state.pending.reserve_occurrence(exchange, slots)
 
     def _begins_new_run(self, exchange: Exchange, key: Key) -> bool:
@@ -355,7 +357,7 @@ class AnswerPlanner:
         return playback, plan_head(playback.response, client, now=self._state.now(), extra=extra)
 
     @staticmethod
-    def on_answer_sent(exchange: Exchange) -> list[Callable[[], None]]:
+    def list_jobs_after_sending(exchange: Exchange) -> list[Callable[[], None]]:
         """Handle that a replayed answer was sent completely; return jobs for the writer's thread."""
         return [job for each in exchange.interceptors if (job := each.on_sent(exchange)) is not None]
 

@@ -3,7 +3,7 @@
 Store queries for `llmproxy learn` and `run`.
 
 recordings of several runs -> the values that vary between them (`LearnedField`s)
-volatile fields -> the recordings of which one would answer the other's request in other words (`MergedPair`s)
+volatile fields -> the recordings of which one would answer the other's request in other words (`InterchangeablePair`s)
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
-from llmproxy.core.cassettes.anonymized_export import apply_bindings
-from llmproxy.core.dialects.conversation import read_response
+from llmproxy.core.cassettes.anonymized_export import rewrite_run_variables
+from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, find_recorded_route, read_volatile_fields
@@ -49,7 +49,7 @@ MOST_COMPARED = 200
 """Maximum comparisons for learning: a long cassette is not compared completely at the end of a run."""
 
 
-class MergedPair(NamedTuple):
+class InterchangeablePair(NamedTuple):
     """Two recordings of which one would be served for the other's request."""
 
     volatile: tuple[str, ...]
@@ -88,9 +88,9 @@ def learn_fields(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
     return tuple(lessons)
 
 
-def find_equated_pairs(
+def find_interchangeable_recordings(
     store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
-) -> list[MergedPair]:
+) -> list[InterchangeablePair]:
     """Return the recordings that volatile fields would merge: `slots`, the cassette's own, and the built-in ones."""
     slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
@@ -111,8 +111,10 @@ def find_equated_pairs(
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)
-                    alike = not isinstance(answer, Mismatch) and _read_answer(one, answer) == _read_answer(other)
-                    found.append(MergedPair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
+                    alike = not isinstance(answer, Mismatch) and _read_comparable_answer(
+                        one, answer
+                    ) == _read_comparable_answer(other)
+                    found.append(InterchangeablePair(tuple(sorted(guilty)), one.id or 0, other.id or 0, alike))
     return found
 
 
@@ -142,10 +144,10 @@ def _build_bindings(recorded: Interaction, present: Interaction, slots: Sequence
     return Bindings(load_run_variables(recorded.run_variables), load_run_variables(present.run_variables), slots)
 
 
-def _read_answer(row: Interaction, response: Response | None = None) -> object:
+def _read_comparable_answer(row: Interaction, response: Response | None = None) -> object:
     """Return an answer's text and tool calls, without ids and times that differ between any two answers."""
     response = response or row.response
-    if (found := read_response(row.operation, response)) is None:
+    if (found := read_response_message(row.operation, response)) is None:
         return response.body
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]
 
@@ -181,7 +183,10 @@ def restate_run(
             if n in used or canonical is None:
                 continue
             fit = fit_request(_build_bindings(one, other, slots), canonical.tree, theirs.tree, known)
-            if isinstance(fit, Fit) and (found := _rewrite_as_newer(one, other, slots, fit, known)) is not None:
+            if (
+                isinstance(fit, Fit)
+                and (found := _rewrite_recording_as_newer(one, other, slots, fit, known)) is not None
+            ):
                 used.add(n)
                 names |= set(fit.names)
                 made = found
@@ -192,7 +197,7 @@ def restate_run(
     return RestatedRun(told, tuple(sorted(names)))
 
 
-def fit_recorded_requests(
+def compare_recorded_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
@@ -202,7 +207,7 @@ def fit_recorded_requests(
     return fit_request(_build_bindings(one, other, slots), mine.tree, theirs.tree, None)
 
 
-def _rewrite_as_newer(
+def _rewrite_recording_as_newer(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: IdPairs
 ) -> Interaction | None:
     response = rewrite_answer(_build_bindings(one, other, slots), fit, one.response, known)
@@ -218,7 +223,7 @@ def _restate_in_newer_folders(one: Interaction, new: Sequence[Interaction], name
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
         return one
-    renamed = apply_bindings(one, bindings := _build_bindings(one, other))
+    renamed = rewrite_run_variables(one, bindings := _build_bindings(one, other))
     if renamed.request != one.request or renamed.response != one.response:
         names |= bindings.changed
     return renamed

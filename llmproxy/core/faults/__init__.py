@@ -8,16 +8,34 @@
     KINDS, PRESETS                                     all kinds and presets
 
 A *kind* is a row of a table (`kinds`) with a function from a call and its parameters to the client's view of it
-(`Symptom`). A *rule* selects the calls that meet it. This package knows no socket: `engine.fault_injection` calls it,
-`mitm` sends. A fault is never stored and changes no key.
+(`FaultOutcome`). A *rule* selects the calls that meet it. This package knows no socket: `engine.fault_injection`
+calls it, `mitm` sends. A fault is never stored and changes no key.
 """
 
 from llmproxy.core.faults.fault_choice import Faulting
 from llmproxy.core.faults.kinds import KINDS
-from llmproxy.core.faults.parsing import PRESETS, BadFaults, load_faults, parse_session_faults, read_faults, read_preset
-from llmproxy.core.faults.rules import FaultKind, FaultRule, Faults, FaultTarget, Symptom
+from llmproxy.core.faults.parsing import (
+    PRESETS,
+    BadFaults,
+    load_faults,
+    parse_session_faults,
+    read_faults,
+    read_preset_text,
+)
+from llmproxy.core.faults.rules import FaultKind, FaultOutcome, FaultRule, Faults, FaultTarget
 
 __all__ = [
-    "KINDS", "PRESETS", "BadFaults", "FaultKind", "FaultRule", "FaultTarget", "Faulting", "Faults",
-    "Symptom", "load_faults", "parse_session_faults", "read_faults", "read_preset",
+    "KINDS",
+    "PRESETS",
+    "BadFaults",
+    "FaultKind",
+    "FaultOutcome",
+    "FaultRule",
+    "FaultTarget",
+    "Faulting",
+    "Faults",
+    "load_faults",
+    "parse_session_faults",
+    "read_faults",
+    "read_preset_text",
 ]  # fmt: skip

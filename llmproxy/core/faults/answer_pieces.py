@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.faults.rules import FaultKind, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.faults.rules import FaultKind, FaultOutcome, FaultTarget, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -57,11 +57,11 @@ def time_pieces(response: Response, speed: float) -> list[Chunk]:
     found, at = [], 0
     for data in split_events(response.mime_type, response.body):
         at += len(data)
-        found.append(Chunk(scale_offset(response.chunks[bisect_left(ends, at)].offset, speed), data))
+        found.append(Chunk(scale_time_by_speed(response.chunks[bisect_left(ends, at)].offset, speed), data))
     return found
 
 
-def scale_offset(offset: int, speed: float) -> int:
+def scale_time_by_speed(offset: int, speed: float) -> int:
     """Return a recorded offset at the session's speed; at speed 0 all are 0."""
     return round(offset / speed) if speed else 0
 
@@ -74,7 +74,7 @@ def with_pieces(
         response,
         chunks=tuple(pieces),
         ending=Ending.CUT if cut else Ending.COMPLETE,
-        head_offset=scale_offset(response.head_offset, speed) if head is None else head,
+        head_offset=scale_time_by_speed(response.head_offset, speed) if head is None else head,
     )
 
 
@@ -94,12 +94,12 @@ def build_piece_kind(
     `cut`: without a proper end; `reset`: with a reset of the connection after them.
     """
 
-    def do(call: FaultTarget, values: Values) -> Symptom | None:
+    def do(call: FaultTarget, values: Values) -> FaultOutcome | None:
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None
         pieces = change(call, answer, time_pieces(answer, call.speed), values)
-        return None if pieces is None else Symptom(with_pieces(answer, pieces, call.speed, cut=cut), reset)
+        return None if pieces is None else FaultOutcome(with_pieces(answer, pieces, call.speed, cut=cut), reset)
 
     return FaultKind(name, about, sound, do, takes, needs_answer=True, sweep=sweep)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from llmproxy.core.dialects.conversation import read_response
-from llmproxy.core.faults.rules import TEXTS, Fault, FaultRule, Faults, FaultTarget, Symptom
-from llmproxy.core.mcp_messages import find_called_tool
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel
-from llmproxy.core.providers.routing import family_of
+from llmproxy.core.dialects.conversation import read_response_message
+from llmproxy.core.faults.rules import TEXTS, Fault, FaultOutcome, FaultRule, Faults, FaultTarget
+from llmproxy.core.mcp_messages import list_called_tool_names
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind
+from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import AGENT, STDIO_PREFIX, Channel
 
@@ -31,7 +31,7 @@ Request = tuple[str, str, int]
 class InjectedFault(NamedTuple):
     call: FaultTarget
     fault: Fault
-    broken: Symptom | None
+    broken: FaultOutcome | None
     """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
 
 
@@ -65,7 +65,7 @@ class Faulting:
             broken = None if later else fault.kind.do(call, fault.rule.values)
             if later or broken is not None:
                 self._meets_fault[request] += 1
-                self._count_injected(fault, 1)
+                self._add_injected_count(fault, 1)
                 return InjectedFault(call, fault, broken)
         return None
 
@@ -86,15 +86,15 @@ class Faulting:
         """Undo the count of a fault that could not be applied to the provider's answer."""
         call, fault, _ = injected
         self._meets_fault[call.party, call.key, call.nth] -= 1
-        self._count_injected(fault, -1)
+        self._add_injected_count(fault, -1)
 
-    def remember_faulty_answer(self, seq: int, made: Interaction) -> None:
+    def keep_faulty_answer_for_report(self, seq: int, made: Interaction) -> None:
         """Remember the answer that the client of a call received, for reports of the session's answers."""
         self.made[seq] = made
         if len(self.made) > KEPT:
             self.made.popitem(last=False)
 
-    def _count_injected(self, fault: Fault, times: int) -> None:
+    def _add_injected_count(self, fault: Fault, times: int) -> None:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
@@ -120,11 +120,11 @@ SWITCHING = 101
 
 def build_fault_target(one: Interaction) -> FaultTarget:
     socket = one.response.status == SWITCHING
-    family = family_of(one.provider, one.operation)
+    family = get_dialect_family(one.provider, one.operation)
     answer = None if socket else one.response
     return FaultTarget(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
-        channel=get_channel(one.provider, one.operation),
+        channel=get_service_kind(one.provider, one.operation),
         transport="websocket" if socket else find_http_or_stdio(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
@@ -140,8 +140,8 @@ def find_http_or_stdio(provider: str) -> str:
 def list_called_tools(operation: str, request: bytes, answer: Response | None) -> tuple[str, ...]:
     """Return the names of the tools that an answer calls; for MCP, of the tool that the request calls."""
     if operation.startswith(MCP_PREFIX):
-        return find_called_tool(request)
-    said = None if answer is None else read_response(operation, answer)
+        return list_called_tool_names(request)
+    said = None if answer is None else read_response_message(operation, answer)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
@@ -186,7 +186,7 @@ def _get_default_patterns(rule: FaultRule, name: str, call: FaultTarget) -> tupl
     if name == "party":
         return (AGENT,)
     if name == "channel":
-        return rule.kind.usual_channels
+        return rule.kind.default_channels
     return (CALLS,) if name == "operation" and call.channel == Channel.MCP else ()
 
 

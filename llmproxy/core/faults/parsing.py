@@ -41,7 +41,7 @@ PRESETS: Mapping[str, str] = {
 """Descriptions by name, in the order of display."""
 
 
-def read_preset(name: str) -> str:
+def read_preset_text(name: str) -> str:
     return (DATA / "faults" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
@@ -86,11 +86,11 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
         msg = "a sweep runs a command many times, with one fault each."
         raise BadFaults(msg, hint="llmproxy run --faults sweep -- COMMAND, or llmproxy test --faults sweep")
     if asked in PRESETS:
-        found = read_faults(parse_yaml(read_preset(asked), asked), name=asked)
+        found = read_faults(parse_yaml(read_preset_text(asked), asked), name=asked)
     elif asked in KINDS or (_KIND_AT.fullmatch(asked) and not _LOOKS_LIKE_FILE.search(asked)):
         found = Faults((_parse_rule(asked, asked),), name=asked)
     else:
-        found = _load_file(asked, folder)
+        found = _load_faults_file(asked, folder)
     return found if seed is None else Faults(found.rules, seed, found.name)
 
 
@@ -114,7 +114,7 @@ def looks_like_file(value: Json) -> bool:
     return isinstance(value, str) and bool(_LOOKS_LIKE_FILE.search(value))
 
 
-def _load_file(asked: str, folder: Path) -> Faults:
+def _load_faults_file(asked: str, folder: Path) -> Faults:
     path = folder / Path(asked).expanduser()
     if not _LOOKS_LIKE_FILE.search(asked) and not path.is_file():
         near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
@@ -187,7 +187,7 @@ def _parse_rule(row: Json, where: str) -> FaultRule:
         values={each.name: _parse_number(row.get(each.name, each.default), each, where) for each in kind.takes},
         probability=_parse_number(row.get("probability", 1.0), _PROBABILITY, where),
         times=_parse_times(row.get("times", 1), where),
-        numbers={name: _parse_call_numbers(row.get(name), name, where) for name in NUMBERS},
+        numbers={name: _parse_number_filter(row.get(name), name, where) for name in NUMBERS},
         texts={name: _parse_patterns(row.get(name), name, where) for name in TEXTS},
     )
     _check_channels_and_providers(rule, where)
@@ -227,7 +227,7 @@ def _parse_times(value: Json, where: str) -> int:
     return value
 
 
-def _parse_call_numbers(value: Json, name: str, where: str) -> frozenset[int]:
+def _parse_number_filter(value: Json, name: str, where: str) -> frozenset[int]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or each < 1:

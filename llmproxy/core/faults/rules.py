@@ -28,7 +28,7 @@ class Parameter(NamedTuple):
     whole: bool = False
 
 
-class Symptom(NamedTuple):
+class FaultOutcome(NamedTuple):
     """The client's view of a call that met a fault."""
 
     response: Response | None
@@ -76,7 +76,7 @@ class FaultTarget(NamedTuple):
 
 Values = Mapping[str, float]
 """Values of a kind's parameters, defaults included."""
-Break = Callable[[FaultTarget, Values], Symptom | None]
+Break = Callable[[FaultTarget, Values], FaultOutcome | None]
 """Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 
@@ -104,7 +104,7 @@ class FaultKind:
     """Whether it affects every client of the proxy, not only the call that meets it."""
 
     @property
-    def usual_channels(self) -> tuple[str, ...]:
+    def default_channels(self) -> tuple[str, ...]:
         """Channels if a rule names none: MCP is excluded, so that tools work while a model's provider fails."""
         return tuple(each for each in self.channels if each != Channel.MCP) or self.channels
 

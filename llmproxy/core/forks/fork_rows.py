@@ -22,7 +22,7 @@ from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
-from llmproxy.protocol import join_name
+from llmproxy.protocol import format_sample_name
 
 _FIELDS = "cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live"
 """Columns, in the order of `Fork`'s members."""
@@ -68,9 +68,11 @@ class Fork:
 
     def describe_origin(self) -> str:
         where = f" (first at {self.path})" if self.path else ""
-        return f"fork of {join_name(self.parent, self.parent_sample)} at request {self.step}: {self.why}{where}"
+        return (
+            f"fork of {format_sample_name(self.parent, self.parent_sample)} at request {self.step}: {self.why}{where}"
+        )
 
-    def was_channel_replayed(self, channel: str) -> bool:
+    def was_channel_offline(self, channel: str) -> bool:
         """Return whether a channel of a live run was not live: its tools were served from the parent, or refused."""
         return bool(self.live) and channel not in self.live.split(", ")
 
@@ -191,7 +193,7 @@ def lease_cassette_name(
     raise CassetteNameTaken(f"llmproxy: {parent!r} has {_NUMBERS} forks.", hint="Name this one: --as NAME")
 
 
-def make_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
+def store_new_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
     """Write a child's beginning: its row, and copies of the shared recordings, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
@@ -224,6 +226,6 @@ def fork_cassette(
         cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
         why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
     )  # fmt: skip
-    make_fork(store, fork, [CopiedRecording(row.id, row.occurrence) for row in taken], now)
+    store_new_fork(store, fork, [CopiedRecording(row.id, row.occurrence) for row in taken], now)
     store.end_writing(name, 1, holder, clean=True)
     return fork

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverride, format_given
+from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverride, format_given_value
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError
 
@@ -36,12 +36,12 @@ def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
     """Read mocks, tool -> result or rules. Raises InvalidMock."""
     if not isinstance(value, Mapping) or not value:
         raise InvalidMock(
-            f"takes tools and what they return, not {format_given(value)}", hint='{"get_weather": {"temp": 5}}'
+            f"takes tools and what they return, not {format_given_value(value)}", hint='{"get_weather": {"temp": 5}}'
         )
     found: list[ToolOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:
-            raise InvalidMock(f"names no tool by {format_given(tool)}")
+            raise InvalidMock(f"names no tool by {format_given_value(tool)}")
         if isinstance(said, list | tuple):
             if not said:
                 hint = "a tool that returns an empty list: [{returns: []}]"
@@ -56,18 +56,18 @@ def parse_mocks(value: Json) -> tuple[ToolOverride, ...]:
 def _parse_mock_rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
-        raise InvalidMock(f"of {tool}: {format_given(rule)} is no rule", hint=hint)
+        raise InvalidMock(f"of {tool}: {format_given_value(rule)} is no rule", hint=hint)
     unknown = next((str(name) for name in rule if name not in RULE), None)
     if unknown is not None:
         more = did_you_mean(unknown, RULE)
         raise InvalidMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
     if "returns" not in rule:
-        raise InvalidMock(f"of {tool}: {format_given(rule)} does not say what it `returns`", hint=hint)
+        raise InvalidMock(f"of {tool}: {format_given_value(rule)} does not say what it `returns`", hint=hint)
     when, nth = rule.get("when"), rule.get("nth")
     if "when" in rule and (not isinstance(when, Mapping) or not when):
-        raise InvalidMock(f"of {tool}: when is {format_given(when)}, not arguments with their values", hint=hint)
+        raise InvalidMock(f"of {tool}: when is {format_given_value(when)}, not arguments with their values", hint=hint)
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
-        raise InvalidMock(f"of {tool}: nth is {format_given(nth)}; calls of a tool count from 1")
+        raise InvalidMock(f"of {tool}: nth is {format_given_value(nth)}; calls of a tool count from 1")
     return ToolOverride(
         tool, _dump_result(tool, rule["returns"]), nth, None if when is None else json.loads(_dump_result(tool, when))
     )
@@ -79,16 +79,16 @@ def _dump_result(tool: str, result: Json) -> str:
     try:
         return json.dumps(result, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMock(f"of {tool}: {format_given(result)} is no JSON: {error}") from error
+        raise InvalidMock(f"of {tool}: {format_given_value(result)} is no JSON: {error}") from error
 
 
-class UnusedMocks(MachineError):
+class UnusedMocksError(MachineError):
     """A run passed, but some of its mocked results were never used: nothing is proved about them."""
 
     code = "llmproxy_unmocked"
 
 
-def find_unused_mocks(told: Mapping[str, Any] | None) -> UnusedMocks | None:
+def build_unused_mocks_error(told: Mapping[str, Any] | None) -> UnusedMocksError | None:
     """Return the error naming each mock that did nothing, from a session's report; None if all were used."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
@@ -97,7 +97,7 @@ def find_unused_mocks(told: Mapping[str, Any] | None) -> UnusedMocks | None:
     seen = list((told or {}).get("seen") or ())
     idle = [_explain_idle(tool, mine, seen) for tool, mine in rows.items() if not any(row.get("used") for row in mine)]
     hint = "`mock` names tools as the model does; take out what is not called."
-    return UnusedMocks("\n".join(idle), hint=hint) if idle else None
+    return UnusedMocksError("\n".join(idle), hint=hint) if idle else None
 
 
 def _explain_idle(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> str:

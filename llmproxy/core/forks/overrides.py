@@ -132,25 +132,29 @@ def parse_json_overrides(value: Json) -> Overrides:
     if value is None:
         return Overrides()
     if not isinstance(value, dict) or (unknown := sorted(set(value) - {"tools", "answers"}, key=repr)):
-        what = "not an object" if not isinstance(value, dict) else f"there is no {format_given(unknown[0])} in them"
+        what = (
+            "not an object" if not isinstance(value, dict) else f"there is no {format_given_value(unknown[0])} in them"
+        )
         raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
     answers: dict[int, Message] = {}
-    for each in _parse_rows(value, "answers", {"call", "text", "tool_calls"}):
+    for each in _iter_checked_rows(value, "answers", {"call", "text", "tool_calls"}):
         number = _check_call_number(each.get("call"), "call", 0)
         answers[number] = parse_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
     return Overrides(
-        tuple(_parse_tool(each) for each in _parse_rows(value, "tools", {"tool", "nth", "when", "result"})), answers
+        tuple(_parse_tool(each) for each in _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})),
+        answers,
     )
 
 
-def _parse_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
+def _iter_checked_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[Mapping[str, Json]]:
     rows = [] if value.get(name) is None else value[name]
     if not isinstance(rows, list):
-        raise OverrideError(f"llmproxy: overrides.{name} is {format_given(rows)}, not a list.")
+        raise OverrideError(f"llmproxy: overrides.{name} is {format_given_value(rows)}, not a list.")
     for row in rows:
         if not isinstance(row, dict) or set(row) - members:
             raise OverrideError(
-                f"llmproxy: overrides.{name} holds {format_given(row)}.", hint=f"Each has: {', '.join(sorted(members))}"
+                f"llmproxy: overrides.{name} holds {format_given_value(row)}.",
+                hint=f"Each has: {', '.join(sorted(members))}",
             )
         yield row
 
@@ -158,12 +162,12 @@ def _parse_rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iter
 def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
     tool, nth = row.get("tool"), row.get("nth")
     if not isinstance(tool, str) or not tool:
-        raise OverrideError(f"llmproxy: the tool of an override is {format_given(tool)}, not a name.")
+        raise OverrideError(f"llmproxy: the tool of an override is {format_given_value(tool)}, not a name.")
     if "result" not in row:
         raise OverrideError(f"llmproxy: the override of {tool[:80]} has no result.")
     when = row.get("when")
     if when is not None and (not isinstance(when, dict) or not when):
-        raise OverrideError(f"llmproxy: when of an override is {format_given(when)}, not an object of arguments.")
+        raise OverrideError(f"llmproxy: when of an override is {format_given_value(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     return ToolOverride(tool, text, None if nth is None else _check_call_number(nth, "nth", 1), when)
@@ -171,7 +175,7 @@ def _parse_tool(row: Mapping[str, Json]) -> ToolOverride:
 
 def _check_call_number(value: Json, name: str, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
-        raise OverrideError(f"llmproxy: {name} of an override is {format_given(value)}; it counts from {least}.")
+        raise OverrideError(f"llmproxy: {name} of an override is {format_given_value(value)}; it counts from {least}.")
     return value
 
 
@@ -179,24 +183,24 @@ def parse_answer(value: Json) -> Message:
     """Parse an answer, an object of text and tool calls. Raises OverrideError."""
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
-        raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: an overridden answer is {format_given_value(value)}.", hint=hint)
     text, calls = value.get("text") or "", value.get("tool_calls") or []
     if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
-        raise OverrideError(f"llmproxy: an overridden answer is {format_given(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: an overridden answer is {format_given_value(value)}.", hint=hint)
     return Message("assistant", text, tuple(_parse_call(each, hint) for each in calls))
 
 
 def _parse_call(value: Json, hint: str) -> ToolCall:
     known = isinstance(value, dict) and set(value) <= {"name", "arguments", "id"}
     if not known or not isinstance(value.get("name"), str):
-        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {format_given(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {format_given_value(value)}.", hint=hint)
     arguments = value.get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     given = value.get("id")
     return ToolCall(given if isinstance(given, str) and given else None, value["name"], text)
 
 
-def format_given(value: Json) -> str:
+def format_given_value(value: Json) -> str:
     try:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):
@@ -230,12 +234,12 @@ def _parse_typed_tool(text: str) -> ToolOverride:
             f"--override-tool {text[:80]!r}: it must be NAME=RESULT, or NAME#N=RESULT for the N-th call, from 1.",
             hint="""For example: --override-tool get_weather='{"temp": 5}'""",
         )
-    _parse_if_json(match["value"], f"--override-tool {match['tool']}")
+    _parse_json_like_text(match["value"], f"--override-tool {match['tool']}")
     return ToolOverride(match["tool"], match["value"], None if match["nth"] is None else int(match["nth"]))
 
 
 def _parse_typed_answer(text: str, what: str) -> Message:
-    value = _parse_if_json(text, what)
+    value = _parse_json_like_text(text, what)
     if not isinstance(value, dict):
         return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
     try:
@@ -246,7 +250,7 @@ def _parse_typed_answer(text: str, what: str) -> Message:
         raise OverrideError(f"{what}: {remove_prefix(error.message)}", hint=hint) from error
 
 
-def _parse_if_json(text: str, what: str) -> Json:
+def _parse_json_like_text(text: str, what: str) -> Json:
     """Return the value of a text that looks like JSON, None for other text; broken JSON is an error, not a text."""
     if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
         return None

@@ -60,7 +60,7 @@ def swap_results(body: bytes, overrides: Overrides, known: Known = lambda _id: N
     if not isinstance(tree, dict):
         return Swapped(body)
     reader = _ResultSwapper(overrides, known)
-    reader.swap_body(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
+    reader.swap_body_in_place(as_dict(tree.get("request")) or tree)  # Code Assist wraps it
     if reader.swaps:
         body = json.dumps(tree, separators=(",", ":")).encode()
     return Swapped(body, tuple(reader.swaps), tuple(dict.fromkeys(reader.seen)), reader.calls)
@@ -78,15 +78,15 @@ class _ResultSwapper:
         self._results: dict[str, int] = {}
         self._open: list[NumberedCall] = []
 
-    def swap_body(self, tree: Node) -> None:
+    def swap_body_in_place(self, tree: Node) -> None:
         for name in _LISTS:
             value = tree.get(name)
             for entry in [value] if isinstance(value, dict) else as_list(value):
                 if isinstance(entry, dict):
-                    self._swap_entry(entry)
+                    self._swap_entry_in_place(entry)
         self._swap_cohere_outputs(tree)
 
-    def _swap_entry(self, entry: Node) -> None:
+    def _swap_entry_in_place(self, entry: Node) -> None:
         for message in entry_messages(entry):
             for call in message.tool_calls:
                 self._counts[call.name] = nth = self._counts.get(call.name, 0) + 1
@@ -97,17 +97,17 @@ class _ResultSwapper:
                     self.calls[call.id] = place
         if entry.get("role") in ("tool", "function") and not _has_result_blocks(entry):
             # Chat completions, Ollama, Cohere v2, or OpenAI's old functions.
-            found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
+            found = self._take_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
             if found is not None:
                 entry["content"] = _build_content(entry.get("content"), found)
         else:
-            for block in _iter_blocks(entry):
-                self._swap_block(block)
+            for block in _iter_entry_and_blocks(entry):
+                self._swap_block_in_place(block)
         self._swap_cohere_outputs(entry)
 
     # -- the result of which call?
 
-    def _find_override(self, call_id: object, name: object) -> ToolOverride | None:
+    def _take_override(self, call_id: object, name: object) -> ToolOverride | None:
         if (place := self._find_numbered_call(call_id, name)) is None:
             return None
         if place in self._open:
@@ -130,17 +130,17 @@ class _ResultSwapper:
 
     # -- the shapes of results
 
-    def _swap_block(self, block: Node) -> None:
+    def _swap_block_in_place(self, block: Node) -> None:
         kind = block.get("type")
         if kind in ("tool_result", "mcp_tool_result"):
-            if (found := self._find_override(block.get("tool_use_id"), None)) is not None:
+            if (found := self._take_override(block.get("tool_use_id"), None)) is not None:
                 block["content"] = _build_content(block.get("content"), found)
                 block.pop("is_error", None)
         elif isinstance(kind, str) and kind.endswith("_call_output"):
-            if (found := self._find_override(block.get("call_id"), None)) is not None:
+            if (found := self._take_override(block.get("call_id"), None)) is not None:
                 block["output"] = _build_content(block.get("output"), found)
         elif isinstance(result := block.get("toolResult"), dict):
-            if (found := self._find_override(result.get("toolUseId"), None)) is not None:
+            if (found := self._take_override(result.get("toolUseId"), None)) is not None:
                 value = found.parsed_value
                 result["content"] = [{"json": value} if isinstance(value, dict) else {"text": found.text}]
                 if result.get("status") == "error":
@@ -148,14 +148,14 @@ class _ResultSwapper:
         else:
             for name in ("functionResponse", "function_response"):
                 if isinstance(result := block.get(name), dict):
-                    found = self._find_override(result.get("id"), result.get("name"))
+                    found = self._take_override(result.get("id"), result.get("name"))
                     if found is not None:
                         result["response"] = _build_object(result.get("response"), found)
 
     def _swap_cohere_outputs(self, tree: Node) -> None:
         """Replace outputs of Cohere v1, where the call itself is next to them."""
         for result in map(as_dict, as_list(tree.get("tool_results"))):
-            found = self._find_override(None, as_dict(result.get("call")).get("name"))
+            found = self._take_override(None, as_dict(result.get("call")).get("name"))
             if found is not None:
                 value = found.parsed_value
                 result["outputs"] = value if isinstance(value, list) else [_build_object(None, found)]
@@ -164,10 +164,10 @@ class _ResultSwapper:
 def _has_result_blocks(entry: Node) -> bool:
     """Return whether a tool message's content contains its own results (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
-               block.get("type") == "tool_result" for block in _iter_blocks(entry))  # fmt: skip
+               block.get("type") == "tool_result" for block in _iter_entry_and_blocks(entry))  # fmt: skip
 
 
-def _iter_blocks(entry: Node) -> Iterator[Node]:
+def _iter_entry_and_blocks(entry: Node) -> Iterator[Node]:
     yield entry
     for name in ("content", "parts"):
         yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))

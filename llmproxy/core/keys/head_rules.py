@@ -85,7 +85,7 @@ SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
 # -- header fields that never count ------------------------------------------------------------------------------------
 
 
-def _ignore_for(why: str, *names: str) -> dict[str, str]:
+def _map_names_to_reason(why: str, *names: str) -> dict[str, str]:
     return dict.fromkeys(names, why)
 
 
@@ -99,13 +99,13 @@ _DIGEST = "digest or date of the body; the body itself counts"
 _BILLING = "billing and accounts"
 
 IGNORED: dict[str, str] = {
-    **_ignore_for(
+    **_map_names_to_reason(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host", "priority",
         "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data", "grpc-accept-encoding",
         "x-amz-decoded-content-length", "x-amz-trailer",
     ),
-    **_ignore_for(
+    **_map_names_to_reason(
         _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id",
         "trace-id", "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id",
         "x-client-trace-id", "x-ms-client-request-id", "x-ms-correlation-request-id", "x-amzn-trace-id",
@@ -114,7 +114,7 @@ IGNORED: dict[str, str] = {
         "x-portkey-parent-span-id", "x-portkey-span-name", "x-litellm-trace-id", "x-litellm-call-id",
         "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
     ),
-    **_ignore_for(
+    **_map_names_to_reason(
         _CLIENT, "user-agent", "from", "referer", "http-referer", "origin", "dnt", "x-title", "x-requested-with",
         "x-client-name", "x-client-version", "x-goog-api-client", "x-goog-request-params", "x-amz-user-agent",
         "x-ms-useragent", "x-app", "originator", "version", "conversation_id", "session_id", "x-openai-subagent",
@@ -123,26 +123,28 @@ IGNORED: dict[str, str] = {
         "anthropic-client-version", "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language",
         "ai-language-model-specification-version",
     ),
-    **_ignore_for(
+    **_map_names_to_reason(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
         "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout",
         "request-timeout", "x-timeout", "grpc-timeout", "grpc-previous-rpc-attempts", "x-litellm-timeout",
         "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout", "cf-aig-request-timeout",
         "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
     ),
-    **_ignore_for(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host", "x-scheme"),
-    **_ignore_for(
+    **_map_names_to_reason(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host",
+        "x-scheme"),
+    **_map_names_to_reason(
         _LABELS, "x-portkey-metadata", "x-litellm-spend-logs-metadata", "x-litellm-customer-id",
         "x-litellm-end-user-id", "cf-aig-metadata", "cf-aig-collect-log", "cf-aig-custom-cost", "helicone-user-id",
         "helicone-prompt-id",
     ),
-    **_ignore_for(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
+    **_map_names_to_reason(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest",
+        "content-digest",
                "x-amz-content-sha256", "x-amz-sdk-checksum-algorithm", "x-timestamp"),
-    **_ignore_for(
+    **_map_names_to_reason(
         _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type",
         "x-ms-spillover-deployment",
     ),
-    **_ignore_for("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
+    **_map_names_to_reason("controls caches on the way; in replay the recording answers", "cache-control", "pragma"),
 }  # fmt: skip
 """Fields that never count at known operations, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
@@ -168,11 +170,11 @@ ELSEWHERE: dict[str, str] = {
         if why in (_FRAMING, _TRACING, _DIGEST)
         and name not in ("accept-charset", "upgrade-insecure-requests", "max-forwards")
     },
-    **_ignore_for(
+    **_map_names_to_reason(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "amz-sdk-invocation-id",
         "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count", "grpc-timeout", "grpc-previous-rpc-attempts",
     ),
-    **_ignore_for(
+    **_map_names_to_reason(
         "names the client library and its version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
         "x-ms-useragent",
     ),
@@ -298,27 +300,27 @@ def list_counted_headers(headers: Headers, *, known: bool, kind: str, stream: bo
         if name in SET_HEADERS:
             text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
         elif name == "accept":
-            text = _reduce_accept(text, known=known, stream=stream)
+            text = _drop_usual_accept(text, known=known, stream=stream)
         elif name == "accept-language":
             text = "" if text == "*" else text
         elif name == "content-encoding":
             text = "" if text.lower() == "identity" else text.lower()
         elif name == "content-type":
-            text = _reduce_content_type(text, known=known, kind=kind)
+            text = _drop_implied_content_type(text, known=known, kind=kind)
         if text:
             kept.append((name, text))
     return tuple(kept)
 
 
 @lru_cache(256)
-def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
+def _drop_usual_accept(text: str, *, known: bool, stream: bool) -> str:
     """Return an Accept value that is not the usual one, with its parameters; empty for the usual one."""
     ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
     usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
     return "" if ranges <= usual else ",".join(sorted(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
-def _reduce_content_type(text: str, *, known: bool, kind: str) -> str:
+def _drop_implied_content_type(text: str, *, known: bool, kind: str) -> str:
     """Return a content type that says more than the body; for JSON and plain forms only on unknown paths."""
     media, _, rest = text.partition(";")
     media = media.strip().lower()

@@ -75,9 +75,7 @@ def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcp
         counted = (
             _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
         )
-        return CountedMcpRequest(
-            operation, {**counted, **_find_unknown_members(tree)}, _drop_transport_headers(headers)
-        )
+        return CountedMcpRequest(operation, {**counted, **_collect_odd_members(tree)}, _drop_transport_headers(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
@@ -116,7 +114,7 @@ def _canonicalize_answer(tree: dict[str, Any]) -> dict[str, Any]:
     return {"answers": tree["id"], "result": kept}
 
 
-def _find_unknown_members(tree: dict[str, Any]) -> dict[str, Any]:
+def _collect_odd_members(tree: dict[str, Any]) -> dict[str, Any]:
     """Return members that messages of this kind do not have, and an unusual presence of the id; usually nothing."""
     said = tree.get("method")
     known = _OF_QUESTIONS if isinstance(said, str) else _OF_ANSWERS if "result" not in tree else _OF_RESULTS

@@ -78,7 +78,7 @@ class Canonical:
     """Other parts of the path that select the answer: API version, location, a spelling that decoding would lose."""
 
 
-def drop_asked_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
+def exclude_requested_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ids that a response created: ids that its request named (a GET of a run) existed before."""
     return tuple(name for name in made if name not in refs)
 
@@ -200,7 +200,7 @@ def _read_multipart(body: bytes, content_type: str, *, named: bool | None) -> li
             field += [part.filename, part.content_type]
         elif named and part.filename is not None:
             field.append(part.filename)
-        if said := _read_part_head(part, typed=len(field) > _NAMED):
+        if said := _read_other_part_fields(part, typed=len(field) > _NAMED):
             field.append(said)
         fields.append(field)
     return fields
@@ -216,7 +216,7 @@ _FRAMING = frozenset(
 """Fields of a part's head that its entries already hold, or that are framing of older libraries without effect."""
 
 
-def _read_part_head(part: EncodedPart, *, typed: bool) -> dict[str, str]:
+def _read_other_part_fields(part: EncodedPart, *, typed: bool) -> dict[str, str]:
     """Return the other fields of a part's head by name: its type, and unknown fields."""
     said = {}
     for line in part.head.decode().split("\r\n") if part.head else ():
@@ -290,7 +290,7 @@ WORTH_A_SWITCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRequest:
+class CachedKeyEntry:
     """Cached facts about a request."""
 
     key: Key
@@ -308,7 +308,7 @@ class KeyCache:
     """Keys of the most recent requests."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[bytes, tuple[KnownRequest, int]] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[CachedKeyEntry, int]] = OrderedDict()
         """Facts about a request, and the number of known credentials when they were last valid."""
 
     @staticmethod
@@ -326,7 +326,7 @@ class KeyCache:
         digest.update(body)
         return digest.digest()
 
-    def get_known(self, digest: bytes, learned: CredentialEpoch) -> KnownRequest | None:
+    def get_known(self, digest: bytes, learned: CredentialEpoch) -> CachedKeyEntry | None:
         """Return the entry if it is still valid with all credentials learned since."""
         known, since = self._entries.get(digest, (None, 0))
         if known is None:
@@ -339,7 +339,7 @@ class KeyCache:
         self._entries.move_to_end(digest)
         return known
 
-    def remember(self, digest: bytes, known: KnownRequest, learned: CredentialEpoch) -> None:
+    def remember(self, digest: bytes, known: CachedKeyEntry, learned: CredentialEpoch) -> None:
         """Add an entry, unless the request names server state."""
         if known.refs:
             return
@@ -351,7 +351,7 @@ class KeyCache:
         return len(self._entries)
 
 
-def find_named_model(canonical: Canonical) -> str | None:
+def find_model_in_body(canonical: Canonical) -> str | None:
     """Return the model named in a request's body."""
     tree = canonical.tree
     name = tree.get("model") if isinstance(tree, dict) else None
@@ -423,7 +423,7 @@ class ShapeWalk:
         value = node[name]
         match rule.do:
             case Action.WALK:
-                self._walk_elements(value, rule.into)
+                self._walk_elements_in_place(value, rule.into)
             case Action.IGNORE:
                 del node[name]
             case Action.STREAM:
@@ -441,7 +441,7 @@ class ShapeWalk:
             case Action.FILE_URI if isinstance(value, str):
                 if short := self.parse_uploaded_file_uri(value):
                     self.refs.append(value)
-                    node[name] = _describe_origin(self._made_by(short) or self._made_by(value)) or value
+                    node[name] = _build_origin_object(self._made_by(short) or self._made_by(value)) or value
             case Action.JSON if isinstance(value, str):
                 with suppress(LossyJson):  # invalid or partial arguments count unchanged
                     node[name] = dump(parse(value)).decode("ascii")
@@ -453,12 +453,12 @@ class ShapeWalk:
             case Action.SYSTEM if isinstance(value, list):
                 if self.remove_billing_header(value) and not value:
                     del node[name]
-                self._walk_elements(value, rule.into)
+                self._walk_elements_in_place(value, rule.into)
             case _:
-                self._walk_elements(value, rule.into)
+                self._walk_elements_in_place(value, rule.into)
                 node[name] = self.escape_non_text_id(value)
 
-    def _walk_elements(self, value: object, shape: Shape | None) -> None:
+    def _walk_elements_in_place(self, value: object, shape: Shape | None) -> None:
         if shape is None:
             return
         if isinstance(value, dict):
@@ -477,7 +477,7 @@ class ShapeWalk:
         if (alias := self._aliases.get(value)) is not None:
             return alias
         self.refs.append(value)
-        return _describe_origin(self._made_by(value)) or self.escape_alias_lookalike(value)
+        return _build_origin_object(self._made_by(value)) or self.escape_alias_lookalike(value)
 
     def escape_non_text_id(self, value: object) -> object:
         """Return the value of an id that is no text, escaped if it looks like a replacement of this class."""
@@ -502,5 +502,5 @@ class ShapeWalk:
         return True
 
 
-def _describe_origin(origin: IdOrigin | None) -> object | None:
+def _build_origin_object(origin: IdOrigin | None) -> object | None:
     return origin and {"made-by": origin.key, "occurrence": origin.occurrence, "ordinal": origin.ordinal}

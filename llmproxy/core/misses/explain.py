@@ -21,7 +21,7 @@ from llmproxy.advice import format_command
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, COUNTED, Nearest, RecordingRewriter, find_nearest
-from llmproxy.core.providers.provider_table import Client, get_channel
+from llmproxy.core.providers.provider_table import Client, get_service_kind
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.protocol import AGENT, SHOWN_KEY, Channel
 
@@ -80,14 +80,14 @@ class ExplainedMiss:
     @property
     def record_command(self) -> str:
         """The command that records the request, if the advice is to record it; else empty."""
-        return _build_command(self, "auto") if _match_reason(self).steps is _advise_record else ""
+        return _build_start_command(self, "auto") if _match_reason(self).steps is _advise_record else ""
 
     @property
     def start_commands(self) -> dict[str, str]:
         """The commands of `text` that start a proxy by hand, by mode, for callers with a shorter way."""
         there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
-        modes = {} if self.context.again.is_run else {"record": "", "auto": "", "replay": there}
-        return {mode: _build_command(self, mode, cassette) for mode, cassette in modes.items()}
+        modes = {} if self.context.again.is_for_one_command else {"record": "", "auto": "", "replay": there}
+        return {mode: _build_start_command(self, mode, cassette) for mode, cassette in modes.items()}
 
     @property
     def differs_in_numbers(self) -> bool:
@@ -135,7 +135,10 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
     places = [item.path for item in miss.nearest.differences[:shown]] if miss.nearest else []
     return [
         f"llmproxy: no recorded response for this request ({what}) in cassette {_quote(context.cassette)}: {cause}.",
-        f"{', '.join(which)}; nothing was sent to the {_SENT_TO[get_channel(context.provider, context.operation)]}.",
+        (
+            f"{', '.join(which)}; nothing was sent to the"
+            f" {_SENT_TO[get_service_kind(context.provider, context.operation)]}."
+        ),
         asked,
         *(_describe_nearest(miss.nearest, shown, width) if miss.nearest else ()),
         *_describe_clients(context),
@@ -189,24 +192,28 @@ def _quote(text: str) -> str:
     return f'"{clip(text, 60)}"'
 
 
-def _build_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> str:
+def _build_start_command(miss: ExplainedMiss, mode: str, cassette: str = "") -> str:
     name = cassette or miss.context.cassette
     return miss.context.again.command(mode, name, store=miss.context.store, upstreams=miss.context.upstreams)
 
 
 def _advise_record(miss: ExplainedMiss) -> list[_Step]:
-    then = "" if miss.context.again.is_run or miss.context.again.is_test_runner else ", and then run the agent once"
-    return [_Step(f"record what is missing{then}", [_build_command(miss, "auto")])]
+    then = (
+        ""
+        if miss.context.again.is_for_one_command or miss.context.again.is_test_runner
+        else ", and then run the agent once"
+    )
+    return [_Step(f"record what is missing{then}", [_build_start_command(miss, "auto")])]
 
 
-def _advise_more(miss: ExplainedMiss) -> list[_Step]:
+def _advise_record_missing(miss: ExplainedMiss) -> list[_Step]:
     closed = "mode once adds nothing to a complete cassette; " if miss.context.complete else ""
-    return [_Step(f"{closed}record what is missing", [_build_command(miss, "auto")])]
+    return [_Step(f"{closed}record what is missing", [_build_start_command(miss, "auto")])]
 
 
 def _advise_record_anew(miss: ExplainedMiss) -> list[_Step]:
     """Advise to record one run again, not other orders: there are too many of those."""
-    anew = _Step("record all of it again", [_build_command(miss, "record")])
+    anew = _Step("record all of it again", [_build_start_command(miss, "record")])
     sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
     return [sets, anew] if miss.context.is_python else [anew]
 
@@ -224,17 +231,17 @@ def _describe_order(miss: ExplainedMiss) -> str:
 
 
 def _advise_servers(miss: ExplainedMiss) -> list[_Step]:
-    context, again = miss.context, miss.context.again.without_tools()
+    context, again = miss.context, miss.context.again.without_mcp_servers()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
     step = _Step("leave its MCP servers unchanged, as in the recording", [typed] if typed else [])
-    return [step, *_advise_more(miss)]
+    return [step, *_advise_record_missing(miss)]
 
 
 def _advise_other_recording(miss: ExplainedMiss) -> list[_Step]:
     context, there = miss.context, miss.context.elsewhere[0]
     if there.cassette != context.cassette:
         if not context.again.is_test_runner:
-            typed = _build_command(miss, "replay", there.cassette)
+            typed = _build_start_command(miss, "replay", there.cassette)
         elif context.again.start.startswith("pytest"):  # in a test, a cassette's name is no option
             typed = f"@pytest.mark.llmproxy(cassette={json.dumps(there.cassette)})"
         else:
@@ -245,13 +252,17 @@ def _advise_other_recording(miss: ExplainedMiss) -> list[_Step]:
     else:
         who = f"{_quote(there.party)} recorded it, {_quote(context.party)} asked"
         step = _Step(f"x-llmproxy-party says who calls: {who}")
-    return [step, *_advise_more(miss)]
+    return [step, *_advise_record_missing(miss)]
 
 
 def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
     """Advise that `run`, the pytest plugin and suites declare a day in system text, and bind it."""
     context = miss.context
-    by_run = context.again if context.again.is_run else context.again.for_other("llmproxy run", " -- YOUR COMMAND")
+    by_run = (
+        context.again
+        if context.again.is_for_one_command
+        else context.again.for_other("llmproxy run", " -- YOUR COMMAND")
+    )
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     return _Step("or record again with the day declared; it then replays on any other day", [typed])
 
@@ -259,11 +270,11 @@ def _advise_declaring_day(miss: ExplainedMiss) -> _Step:
 def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     suggestion = miss.nearest.suggestion if miss.nearest else None
     if suggestion is None:
-        return [*_advise_more(miss), *([] if miss.context.on_trial else _advise_changes_command(miss))]
+        return [*_advise_record_missing(miss), *([] if miss.context.on_trial else _advise_changes_command(miss))]
     rule = suggestion.toml.replace("\n", "   ")
     many = "differences" if suggestion.left > 1 else "difference"
     rest = f"; {suggestion.left} other {many} would stay" if suggestion.left else ""
-    again = "" if miss.context.again.is_run else ", and start the proxy again"
+    again = "" if miss.context.again.is_for_one_command else ", and start the proxy again"
     step = _Step(
         f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
         [format_command("verify --rekey", miss.context.store)],
@@ -272,7 +283,7 @@ def _advise_rules(miss: ExplainedMiss) -> list[_Step]:
     # A rule that leaves differences is not the first advice. If a place is unbound, the recording has declared
     # its day already, and this is a different day.
     steps = [step, *([_advise_declaring_day(miss)] if suggestion.of_days and not miss.context.unbound else [])]
-    return [*_advise_more(miss), *steps] if suggestion.left else [*steps, *_advise_more(miss)]
+    return [*_advise_record_missing(miss), *steps] if suggestion.left else [*steps, *_advise_record_missing(miss)]
 
 
 _PYTEST_MODE, _PYTEST_CHANGES = "--llmproxy-mode {mode}", "--llmproxy-changes"
@@ -283,7 +294,7 @@ def _advise_changes_command(miss: ExplainedMiss) -> list[_Step]:
     context, again = miss.context, miss.context.again
     if _PYTEST_MODE in again.start:
         typed = again.start.replace(_PYTEST_MODE, _PYTEST_CHANGES)
-    elif again.is_run:
+    elif again.is_for_one_command:
         typed = again.for_other("llmproxy changes", " -- COMMAND").command("", context.cassette, store=context.store)
     else:
         return []
@@ -327,7 +338,8 @@ _REASONS = (
     _Reason("exhausted", lambda miss: miss.context.played > 0,
             lambda miss: "its only recording was already played" if miss.context.played == 1 else
             f"all its {miss.context.played} recordings were already played",
-            lambda miss: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_advise_more(miss)]),
+            lambda miss: [_Step("repeat the last answer instead: --exhausted last (or cycle)"),
+                          *_advise_record_missing(miss)]),
     _Reason("state", lambda miss: bool(miss.context.state), lambda miss: clip(miss.context.state, 300),
             lambda miss: [_Step("tools have a state, so a result recorded in another state may be wrong here; if it "
                                 f"changes nothing: --read-only '{clip(miss.context.beside_live, 60)}'")]),
@@ -336,7 +348,8 @@ _REASONS = (
             lambda miss: "nothing is recorded in it" +
             (f" for sample {miss.context.sample}" if miss.context.sample != 1 else ""), _advise_record),
     _Reason("no_tools", lambda miss: miss.context.toolless, "it was recorded without MCP servers", _advise_servers),
-    _Reason("operation", lambda miss: miss.context.same_operation == 0, _describe_missing_operation, _advise_more),
+    _Reason("operation", lambda miss: miss.context.same_operation == 0, _describe_missing_operation,
+            _advise_record_missing),
     _Reason("order", lambda miss: bool(miss.nearest and miss.nearest.reordered), _describe_order, _advise_record_anew),
     _Reason("different", bool, _describe_difference, _advise_rules),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 from llmproxy.core.dialects.conversation import ChangedPlace, compare_requests
-from llmproxy.core.keys.normalize import Canonical, find_named_model
+from llmproxy.core.keys.normalize import Canonical, find_model_in_body
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
 from llmproxy.core.keys.user_rules import PACKS, Rules, TextScrub, apply_rules, compile_rules, substitute_patterns
 from llmproxy.core.traffic.grpc import find_texts, split_messages
@@ -29,8 +29,8 @@ from llmproxy.core.traffic.json_diff import (
     ABSENT,
     Difference,
     build_difference,
-    classify_difference,
     classify_volatile,
+    classify_volatile_difference,
     count_common_prefix,
     count_common_suffix,
     is_volatile_value,
@@ -113,7 +113,7 @@ class RecordingRewriter:
 
     def restate_message(self, id_: int, recorded: Canonical, n: int) -> object:
         """Return one rewritten message of a recording's conversation; the same object for the same message."""
-        return get_messages(recorded.tree)[1][n]
+        return find_messages_member(recorded.tree)[1][n]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
         """Return a recording with this run's values."""
@@ -141,7 +141,7 @@ def find_nearest(
         return None
     before = accumulate((len(candidate.body) for _, candidate in candidates), initial=0)
     taken = [item for item, size in zip(candidates, before, strict=False) if size <= _BUDGET]
-    common = _count_common(wanted, taken, wording)
+    common = _count_common_by_candidate(wanted, taken, wording)
     ranked = [(_rank_candidate(wanted, *item, common[item[0]], wording), item) for item in taken]
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
     alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
@@ -166,14 +166,16 @@ def find_nearest(
     reordered = find_reordered_place(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
     suggestion = None if written else suggest_rules(best, wanted)
-    places = tuple(describe_changed_place(*place) for _, place in pairs)
+    places = tuple(shorten_changed_place(*place) for _, place in pairs)
     differences, similarity = (*found, *varying)[:COUNTED], _compare_last_texts(best, wanted)
     return Nearest(id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered)
 
 
 def _count_equal_last(wanted: Canonical, candidate: Canonical) -> int:
     """Return the number of equal messages from the end."""
-    pairs = zip(reversed(get_messages(candidate.tree)[1]), reversed(get_messages(wanted.tree)[1]), strict=False)
+    pairs = zip(
+        reversed(find_messages_member(candidate.tree)[1]), reversed(find_messages_member(wanted.tree)[1]), strict=False
+    )
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
@@ -184,7 +186,7 @@ def _unmark_volatile_if_by_model(item: Difference, tree: object) -> Difference:
 
 def _is_model_written(path: str, tree: object) -> bool:
     place = _MESSAGE.match(path)
-    said = get_messages(tree)[1]
+    said = find_messages_member(tree)[1]
     message = said[int(place[1])] if place is not None and int(place[1]) < len(said) else None
     return isinstance(message, dict) and message.get("role", message.get("type")) in _OF_MODEL
 
@@ -219,15 +221,15 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
     return wanted.provider == candidate.provider and wanted.operation == candidate.operation
 
 
-def _count_common(
+def _count_common_by_candidate(
     wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: RecordingRewriter
 ) -> dict[int, int]:
     """Return by candidate the number of equal first messages: message by message, each compared once."""
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()
     alive, looked_at = list(candidates), 0
-    for n, new in enumerate(get_messages(wanted.tree)[1]):
-        alive = [each for each in alive if n < len(get_messages(each[1].tree)[1])]
+    for n, new in enumerate(find_messages_member(wanted.tree)[1]):
+        alive = [each for each in alive if n < len(find_messages_member(each[1].tree)[1])]
         if not alive or looked_at > _MOST_LOOKED_AT:
             break
         verdicts: dict[int, tuple[object, bool]] = {}
@@ -253,10 +255,10 @@ def _rank_candidate(
     wanted: Canonical, id_: int, candidate: Canonical, common: int, wording: RecordingRewriter
 ) -> _Rank:
     """Return the rank of a candidate by cheap comparisons."""
-    said = get_messages(candidate.tree)[1]
+    said = find_messages_member(candidate.tree)[1]
     last = wording.restate_message(id_, candidate, len(said) - 1) if said else candidate.tree
-    texts = _find_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:]
-    same_model = (wanted.model or find_named_model(wanted)) == (candidate.model or find_named_model(candidate))
+    texts = _find_last_text(last)[-_SIMILAR:], _read_last_text(wanted.tree)[-_SIMILAR:]
+    same_model = (wanted.model or find_model_in_body(wanted)) == (candidate.model or find_model_in_body(candidate))
     alike = SequenceMatcher(None, *texts, autojunk=False).quick_ratio()
     return _same_operation(wanted, candidate), common, same_model, alike
 
@@ -266,10 +268,10 @@ def _differs_only_in_volatile(old: object, new: object) -> bool:
     if type(old) is not type(new):
         return False
     found = list_unequal_values(old, new, _VARYING + 1)
-    return len(found) <= _VARYING and all(classify_difference(*each) for each in found)
+    return len(found) <= _VARYING and all(classify_volatile_difference(*each) for each in found)
 
 
-def get_messages(tree: object) -> tuple[str, list[object]]:
+def find_messages_member(tree: object) -> tuple[str, list[object]]:
     """Return the member with a request's messages, and the messages."""
     if isinstance(tree, dict):
         for name in _CONVERSATIONS:
@@ -290,10 +292,10 @@ def _compare_last_texts(old: Canonical, new: Canonical) -> float:
 
 
 def _read_last_text(tree: object) -> str:
-    return _find_text((get_messages(tree)[1] or [tree])[-1])
+    return _find_last_text((find_messages_member(tree)[1] or [tree])[-1])
 
 
-def _find_text(value: object) -> str:
+def _find_last_text(value: object) -> str:
     for _ in range(8):
         if isinstance(value, str):
             return value
@@ -324,11 +326,11 @@ def _list_differences(old: Canonical, new: Canonical) -> list[ChangedPlace]:
         found += compare_requests(new.operation, old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
-        texts = _compare_pairs("message", _read_grpc_texts(old), _read_grpc_texts(new))
+        texts = _compare_named_values("message", _read_grpc_texts(old), _read_grpc_texts(new))
         found += texts or [ChangedPlace("body", "body", left, right)]
-    found += _compare_pairs("query", old.query, new.query)
+    found += _compare_named_values("query", old.query, new.query)
     rows = ([row for row in each.headers if row[0] != STATE_HEADER] for each in (old, new))
-    found += _compare_pairs("headers", *rows)
+    found += _compare_named_values("headers", *rows)
     was, now = (dict(each.headers).get(STATE_HEADER, "") for each in (old, new))
     if was != now:
         said = (_AS_RECORDED, "otherwise") if was and now else ("changed", "unchanged")
@@ -347,7 +349,9 @@ _CHANGES = "what was changed before of what it names"
 _AS_RECORDED = "as it was recorded"
 
 
-def _compare_pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[ChangedPlace]:
+def _compare_named_values(
+    where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]
+) -> list[ChangedPlace]:
     """Return the differences of two lists of (name, value), for example of headers."""
     if tuple(old) == tuple(new):
         return []
@@ -365,7 +369,7 @@ Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
 
 
-def describe_changed_place(where: str, path: str, old: object, new: object) -> Told:
+def shorten_changed_place(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, shortened: texts without most of their common beginning and end."""
     made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
@@ -467,7 +471,7 @@ def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]
     rules = Rules()
     for _ in range(_ROUNDS):
         kind = classify_volatile(old, new) or ""
-        found = next(_try_rules(kind, old, new, packs), None)
+        found = next(_list_helpful_rules(kind, old, new, packs), None)
         if found is None:
             return None
         rule, old, new = found
@@ -477,7 +481,9 @@ def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]
     return None
 
 
-def _try_rules(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Rules, str, str]]:
+def _list_helpful_rules(
+    kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[Rules, str, str]]:
     """Yield each rule for a kind that reduces the difference, with the resulting texts."""
     word = f"[{kind.split('/', maxsplit=1)[0].replace(' ', '-')}]"
     rules = [(Rules(packs=(pack,)), PACKS[pack]) for pack in packs.get(kind, ())]

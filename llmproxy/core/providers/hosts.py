@@ -27,7 +27,7 @@ from llmproxy.core.providers.provider_table import BEARER_TOKEN, HTTP_PREFIX, PR
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late
-from llmproxy.parsers import ANY_PROVIDER, parse_call_rate
+from llmproxy.parsers import ANY_PROVIDER, parse_calls_and_period
 from llmproxy.settings import Loaded, Origin, Source
 
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
@@ -46,7 +46,7 @@ def provider_of_host(host: str, port: int | None) -> Provider | None:
     return known or next((provider for pattern, provider in _HOST_PATTERNS if pattern.fullmatch(host)), None)
 
 
-def port_of(scheme: str, port: int | None) -> int:
+def get_port_or_default(scheme: str, port: int | None) -> int:
     """Return the port, or the scheme's default."""
     return port or (443 if scheme == "https" else 80)
 
@@ -61,22 +61,26 @@ def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
     owner of the variable's host, else the provider of the type, OpenAI by default.
     """
     parts = urlsplit(_parse_base_url("", env.get(COPILOT_URL, "")))
-    known = provider_of_host(parts.hostname, port_of(parts.scheme, parts.port)) if parts.hostname else None
+    known = provider_of_host(parts.hostname, get_port_or_default(parts.scheme, parts.port)) if parts.hostname else None
     if known is not None:
         return known, parts.path.rstrip("/")
     provider = PROVIDERS.get(env.get(COPILOT_TYPE, "").strip().lower(), PROVIDERS["openai"])
     return provider, next(iter(provider.env.values()), "")
 
 
-def has_copilot_other_url(env: Mapping[str, str], ours: str) -> bool:
+def copilot_url_differs_from_upstream(env: Mapping[str, str], ours: str) -> bool:
     """Return whether Copilot's base URL differs from the upstream of its provider's requests."""
     url = _parse_base_url("", env.get(COPILOT_URL, ""))
     parts, us = urlsplit(url), urlsplit(f"//{ours}")
-    if not url or _is_same_place(url, us.hostname or "", us.port):
+    if not url or _url_has_host_and_port(url, us.hostname or "", us.port):
         return False
     provider, _ = read_copilot_provider(env)
     place = read_env_upstreams(env, ours).get(provider.name) or provider.upstream
-    same = _is_same_place(place, parts.hostname or "", port_of(parts.scheme, parts.port)) if place else False
+    same = (
+        _url_has_host_and_port(place, parts.hostname or "", get_port_or_default(parts.scheme, parts.port))
+        if place
+        else False
+    )
     return not (same or (place == provider.upstream and provider_of_host(parts.hostname or "", None) is provider))
 
 
@@ -91,7 +95,7 @@ def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[st
     for provider in PROVIDERS.values():
         for variable in _list_base_url_variables(provider, env):
             url = _parse_base_url(provider.name, env.get(variable, "").strip())
-            if url and not _is_same_place(url, us.hostname or "", us.port):
+            if url and not _url_has_host_and_port(url, us.hostname or "", us.port):
                 upstreams.setdefault(provider.name, (url, Source(Origin.ENVIRONMENT, variable)))
     return upstreams
 
@@ -120,11 +124,11 @@ def _parse_base_url(provider: str, value: str) -> str:
     return value.rstrip("/").removesuffix("/v2/chat").removesuffix("/v1/chat")  # litellm's COHERE_API_BASE
 
 
-def _is_same_place(url: str, host: str, port: int | None) -> bool:
+def _url_has_host_and_port(url: str, host: str, port: int | None) -> bool:
     parts = urlsplit(url)
     theirs = parts.hostname or ""
     same_host = theirs == host or (theirs in _LOCAL and host in _LOCAL)
-    return same_host and port_of(parts.scheme, parts.port) == port
+    return same_host and get_port_or_default(parts.scheme, parts.port) == port
 
 
 ALGORITHM = "AWS4-HMAC-"
@@ -167,7 +171,7 @@ class CallRateLimiter:
     def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
         """Begin to count.
 
-        `rates` maps providers to rates as in `parsers.parse_call_rate`. `since`: a time at which the maximum number of
+        `rates`: provider -> rate as in `parsers.parse_calls_and_period`. `since`: a time at which the maximum number of
         calls is assumed, because earlier counts are lost.
         """
         self._rates, self._clock, self._since = dict(rates), clock, since
@@ -182,7 +186,7 @@ class CallRateLimiter:
         """Count a call, and return the seconds until it may be sent."""
         if not (rate := self.find_provider_rate(provider, model=model)):
             return 0.0
-        calls, seconds = parse_call_rate(rate)
+        calls, seconds = parse_calls_and_period(rate)
         if provider not in self._went:
             self._went[provider] = deque([self._since] * calls, maxlen=calls)
         went, now = self._went[provider], self._clock()

@@ -53,7 +53,7 @@ class Operation:
     """Members of the body that name objects which a request changes, though its path does not."""
 
 
-class DistinctivePaths(NamedTuple):
+class DistinctiveRequestParts(NamedTuple):
     """Properties of a request to a base URL that identify a provider without a prefix."""
 
     exact: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Provider:
     """Name of the parser for paths with a model or a method; see `routing.find_path`."""
     methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
     """Operations by the method in the path."""
-    own: DistinctivePaths = field(default=DistinctivePaths(), compare=False)
+    own: DistinctiveRequestParts = field(default=DistinctiveRequestParts(), compare=False)
     telemetry: tuple[str, ...] = field(default=(), compare=False)
     """Prefixes of paths at its own host that call no model."""
     signed: bool = field(default=False, compare=False)
@@ -267,12 +267,7 @@ REPLICATE = {"/predictions": Operation("predictions", tree=True), "/models": Ope
 
 
 def _compatible(
-    name: str,
-    upstream: str,
-    *hosts: str,
-    versions: tuple[str, ...] = ("/v1",),
-    keys: str = "",
-    **more: Any,
+    name: str, upstream: str, *hosts: str, versions: tuple[str, ...] = ("/v1",), keys: str = "", **more: Any
 ) -> Provider:
     alike = frozenset({"", "/v1"} & set(versions[1:]))
     return Provider(name, upstream, "openai", hosts, OPENAI, versions, alike=alike, keys=_keys(keys), **more)
@@ -298,7 +293,7 @@ _ROWS = (
         env={"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_URL": ""},
         keys=(KeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",), header="x-api-key"),),
         litellm={"anthropic": ""}, telemetry=_TELEMETRY,
-        own=DistinctivePaths(
+        own=DistinctiveRequestParts(
             tuple(version + path for version in ("", "/v1") for path in (*MESSAGES, "/complete")), _TELEMETRY,
             ("/v1/messages/", "/messages/"), header="anthropic-version",
         ),
@@ -312,7 +307,7 @@ _ROWS = (
             KeyVariable("GOOGLE_GENERATIVE_AI_API_KEY", header="x-goog-api-key"),
         ),
         litellm={"gemini": "/v1beta"}, otel="gcp.gemini", pattern="google", methods=_METHODS,
-        own=DistinctivePaths(
+        own=DistinctiveRequestParts(
             begins=("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage.", "/google.ai.generativelanguage."),
             holds=(":",),
             header="x-goog-api-key", query="key=",
@@ -324,7 +319,7 @@ _ROWS = (
         ("/v1beta1", "/v1"),
         {"GOOGLE_VERTEX_BASE_URL": "", "ANTHROPIC_VERTEX_BASE_URL": "/v1", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": "/v1"},
         GOOGLE_CREDENTIALS, only_if_set=frozenset({"ANTHROPIC_GOOGLE_CLOUD_BASE_URL"}), otel="gcp.vertex_ai",
-        pattern="google", methods=_METHODS, own=DistinctivePaths(
+        pattern="google", methods=_METHODS, own=DistinctiveRequestParts(
             begins=("/google.cloud.aiplatform.",), holds=("/publishers/", "/locations/"), certain=True
         ),
         signed=True,
@@ -340,7 +335,7 @@ _ROWS = (
             KeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), "AZURE_API_BASE", "api-key"),
         ),
         litellm={"azure": "/azure"}, otel="azure.ai.openai", pattern="deployments",
-        own=DistinctivePaths(begins=("/openai/deployments/",), header="api-key"),
+        own=DistinctiveRequestParts(begins=("/openai/deployments/",), header="api-key"),
         price_names=((r"gpt-3\.5", ("gpt-35",)),),
     ),
     Provider(
@@ -350,7 +345,7 @@ _ROWS = (
         {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "", "AWS_BEDROCK_RUNTIME_ENDPOINT": "", "ANTHROPIC_BEDROCK_BASE_URL": "",
          "ANTHROPIC_BEDROCK_MANTLE_BASE_URL": "/anthropic"},
         SIGNED_QUERY, otel="aws.bedrock", pattern="actions", methods=_ACTIONS,
-        own=DistinctivePaths(below=("/model/",), certain=True), signed=True,
+        own=DistinctiveRequestParts(below=("/model/",), certain=True), signed=True,
         price_names=(
             (r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.", ("",)),
             # answers use the model maker's own name
@@ -361,14 +356,14 @@ _ROWS = (
         "ollama", "http://127.0.0.1:11434", "ollama",
         ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"), OLLAMA, ("",),
         {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""}, litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
-        own=DistinctivePaths(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
+        own=DistinctiveRequestParts(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
     ),
     Provider(
         "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
         {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second URL unchanged
         keys=_keys("CO_API_KEY COHERE_API_KEY"),
         litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
-        own=DistinctivePaths((
+        own=DistinctiveRequestParts((
             *(path for path in COHERE if path.startswith("/v2/")), "/v1/chat", "/v1/generate", "/v1/summarize",
             "/compatibility/v1/chat/completions",
         )),
@@ -404,7 +399,7 @@ _ROWS = (
                 env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"},
                 keys="TOGETHER_API_KEY TOGETHERAI_API_KEY", litellm={"together_ai": "/together/v1"}),
     _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
-                litellm={"xai": "/xai/v1"}, otel="x_ai", own=DistinctivePaths(begins=("/xai_api.",))),
+                litellm={"xai": "/xai/v1"}, otel="x_ai", own=DistinctiveRequestParts(begins=("/xai_api.",))),
     _compatible("voyage", "https://api.voyageai.com/v1", "api.voyageai.com"),
     _compatible("fireworks", "https://api.fireworks.ai/inference/v1", "api.fireworks.ai", versions=("/inference/v1",),
                 env={"FIREWORKS_API_BASE": "/inference/v1"}, keys="FIREWORKS_API_KEY",
@@ -427,7 +422,7 @@ LITELLM_OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA
 """Variables that stop litellm from downloading lists when it is imported."""
 
 
-def format_example_urls(address: str) -> str:
+def format_base_url_assignments(address: str) -> str:
     """Return the base URLs of OpenAI and Anthropic as assignments to write before a command."""
     return f"OPENAI_BASE_URL={address}/v1 ANTHROPIC_BASE_URL={address}"
 
@@ -455,7 +450,7 @@ class HostInPath(NamedTuple):
     """Path and query after it."""
 
 
-def get_channel(provider: str, operation: str) -> Channel:
+def get_service_kind(provider: str, operation: str) -> Channel:
     """Return the channel of an interaction from its stored names."""
     if operation.startswith(MCP_PREFIX):
         return Channel.MCP
@@ -467,7 +462,7 @@ def parse_port(text: str) -> int | None:
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
 
 
-def name_service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+def find_service_url(scheme: str, host: str, port: int | None) -> tuple[str, str]:
     """Return a host's provider name and URL, without the scheme's default port."""
     there = format_host(scheme, host.lower(), port)
     return f"{HTTP_PREFIX}{there}", f"{scheme}://{there}"
@@ -484,7 +479,7 @@ def find_host_in_path(target: str, patterns: Sequence[str]) -> HostInPath | None
         return None
     number = parse_port(port)
     scheme = "https" if number in (None, 443) else "http"
-    name, url = name_service(scheme, host, number)
+    name, url = find_service_url(scheme, host, number)
     return HostInPath(name, url, f"{slash + rest or '/'}{mark}{query}")
 
 

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from llmproxy.core.providers.hosts import port_of, provider_of_host
+from llmproxy.core.providers.hosts import get_port_or_default, provider_of_host
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     PROVIDERS,
@@ -112,7 +112,7 @@ _BEGINS = tuple((row.own.begins, row.name) for row in _ROWS if row.own.begins)
 _HOLDS = tuple((part, row) for row in _ROWS for part in row.own.holds)
 
 
-def _find_by_own_path(path: str) -> str | None:
+def _find_provider_by_path(path: str) -> str | None:
     """Return the name of the only provider with such a path."""
     if (name := _EXACT.get(path)) is not None:
         return name
@@ -122,7 +122,7 @@ def _find_by_own_path(path: str) -> str | None:
     return known or next((row.name for part, row in _HOLDS if part in path and find_path(row, path)), None)
 
 
-def _find_by_headers(query: str, headers: Headers) -> str | None:
+def _find_provider_by_headers(query: str, headers: Headers) -> str | None:
     """Return the name of the provider that uses these headers."""
     names = {name.lower() for name, _ in headers}
     found = (row for row in _ROWS if row.own.header in names or (row.own.query and f"&{row.own.query}" in f"&{query}"))
@@ -135,7 +135,9 @@ _HINT = (
 )
 
 
-def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, str]) -> tuple[Provider, str]:
+def _find_provider_and_path(
+    path: str, query: str, headers: Headers, upstreams: Mapping[str, str]
+) -> tuple[Provider, str]:
     """Return the provider of a request to a base URL, and the path without prefix."""
     first, slash, rest = path[1:].partition("/")
     if first == "openai" and (  # Azure's own paths begin like the proxy's prefix for OpenAI
@@ -148,10 +150,10 @@ def _find_provider(path: str, query: str, headers: Headers, upstreams: Mapping[s
         return build_custom_provider(first, STDIO_URL), slash + rest or "/"
     if first in upstreams and first != DEFAULT:
         return build_custom_provider(first, upstreams[first]), slash + rest or "/"
-    name = _find_by_own_path(path)
+    name = _find_provider_by_path(path)
     if name is not None and PROVIDERS[name].own.certain:
         return PROVIDERS[name], path
-    name = _find_by_headers(query, headers) or name
+    name = _find_provider_by_headers(query, headers) or name
     if name is not None:
         return PROVIDERS[name], path
     if path.startswith("/v1/") or path == "/v1" or DEFAULT in upstreams or find_path(PROVIDERS["openai"], path):
@@ -186,7 +188,7 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
     Raises RefusedError, listing the prefixes, for a path that identifies no provider.
     """
     path, mark, query = split_session(target)[1].partition("?")
-    provider, path = _find_provider(path, query, headers, upstreams)
+    provider, path = _find_provider_and_path(path, query, headers, upstreams)
     url = upstreams.get(provider.name, "") or (STDIO_URL if provider.name.startswith(STDIO_PREFIX) else "")
     return _build_route(provider, path, mark + query, lambda sent: resolve_upstream(provider, url, sent, headers))
 
@@ -194,24 +196,23 @@ def route(target: str, headers: Headers, upstreams: Mapping[str, str] = _NONE) -
 # -- a request to a host -----------------------------------------------------------------------------------------------
 
 
-def route_host(
-    scheme: str,
-    host: str,
-    port: int | None,
-    target: str,
-    upstreams: Mapping[str, str] = _NONE,
+def route_by_host(
+    scheme: str, host: str, port: int | None, target: str, upstreams: Mapping[str, str] = _NONE
 ) -> Route | None:
     """Route a request by host; None for an unknown host. Only `target` is as at the provider's public host."""
     origin = f"{scheme}://{format_host(scheme, host, port)}"
     path, mark, query = target.partition("?")
     for name, url in upstreams.items():
         parts = urlsplit(url)
-        same = (parts.hostname or "", port_of(parts.scheme, parts.port)) == (host.lower(), port_of(scheme, port))
+        same = (parts.hostname or "", get_port_or_default(parts.scheme, parts.port)) == (
+            host.lower(),
+            get_port_or_default(scheme, port),
+        )
         below = parts.path.rstrip("/")
         if same and (path.startswith(below + "/") or path == below):
             provider = PROVIDERS.get(name) or build_custom_provider(name, url)
             return _build_route(provider, path[len(below) :] or "/", mark + query, lambda _: (origin, target))
-    known = provider_of_host(host, port_of(scheme, port))
+    known = provider_of_host(host, get_port_or_default(scheme, port))
     return _build_route(known, path, mark + query, lambda _: (origin, target)) if known else None
 
 
@@ -244,7 +245,7 @@ _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
 }
 
 
-def family_of(provider: str, operation: str) -> Family:
+def get_dialect_family(provider: str, operation: str) -> Family:
     """Return the dialect of a stored interaction; OpenAI's for a provider that is not in the table."""
     if provider.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return "http"
@@ -330,7 +331,7 @@ def _find_below_resource(provider: Provider, path: str) -> FoundPath | None:
     return None
 
 
-def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
+def _find_azure_path(provider: Provider, path: str) -> FoundPath | None:
     if (match := _DEPLOYMENT.match(path)) is None:
         return _find_below_resource(provider, path)
     insert = "" if match["base"] else "/openai"
@@ -339,7 +340,7 @@ def _find_deployment(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_model_action(provider: Provider, path: str) -> FoundPath | None:
+def _find_path_by_model_action(provider: Provider, path: str) -> FoundPath | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
@@ -372,10 +373,12 @@ def _find_google(provider: Provider, path: str) -> FoundPath | None:
         operation = provider.methods[method]
     else:
         return None
-    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_join_google_place(provider, match))
+    return FoundPath(
+        operation, operation.name, 0, insert, model, stream, variant=_build_google_variant(provider, match)
+    )
 
 
-def _join_google_place(provider: Provider, match: re.Match[str]) -> str:
+def _build_google_variant(provider: Provider, match: re.Match[str]) -> str:
     """Return other parts of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` that select the answer: P only
     if the model belongs to the project.
     """
@@ -391,8 +394,8 @@ def _join_google_place(provider: Provider, match: re.Match[str]) -> str:
 
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
     "": _find_below_resource,
-    "deployments": _find_deployment,
-    "actions": _find_model_action,
+    "deployments": _find_azure_path,
+    "actions": _find_path_by_model_action,
     "google": _find_google,
 }
 """Path parsers by `Provider.pattern`."""
@@ -413,15 +416,15 @@ class _BaseUrl(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _parse_base_url(url: str) -> _BaseUrl:
+def _split_origin_and_path(url: str) -> _BaseUrl:
     parts = urlsplit(url)
     return _BaseUrl(f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/"))
 
 
 @lru_cache(maxsize=256)
-def _find_base_path_prefixes(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
+def _get_base_path_and_overlaps(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return a base URL's path, and prefixes of a target; the first that matches is already part of that path."""
-    path = _parse_base_url(url).path
+    path = _split_origin_and_path(url).path
     if not path:
         return "", ()
     versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
@@ -429,7 +432,7 @@ def _find_base_path_prefixes(provider: Provider, url: str) -> tuple[str, tuple[s
     # not): if a base URL ends in a version, the version is removed from the target.
     if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
         return path, (*versions, "/v1")
-    own = _parse_base_url(provider.upstream).path if provider.upstream else ""
+    own = _split_origin_and_path(provider.upstream).path if provider.upstream else ""
     return path, (own,) if own else ()
 
 
@@ -437,13 +440,13 @@ def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers
     """Return origin and target for the user's base URL, or for the provider's own if `url` is empty."""
     if not url:
         return _build_default_origin(provider, target, headers), target
-    path, strip = _find_base_path_prefixes(provider, url)
+    path, strip = _get_base_path_and_overlaps(provider, url)
     if not path and _has_unversioned_api(url) and target.startswith("/v1/"):
-        return _parse_base_url(url).origin, target[3:]
+        return _split_origin_and_path(url).origin, target[3:]
     for prefix in strip:
         if target.startswith(prefix) and target[len(prefix) : len(prefix) + 1] in ("/", "?", ""):
-            return _parse_base_url(url).origin, path + target[len(prefix) :]
-    return _parse_base_url(url).origin, path + target
+            return _split_origin_and_path(url).origin, path + target[len(prefix) :]
+    return _split_origin_and_path(url).origin, path + target
 
 
 @lru_cache(maxsize=256)
@@ -463,5 +466,5 @@ def _build_default_origin(provider: Provider, target: str, headers: Headers) -> 
         if match and match[1] != "global":
             return f"https://{match[1]}-aiplatform.googleapis.com"
     if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):
-        return _parse_base_url(provider.upstream).origin.replace(_AWS_REGION, match[1])
-    return _parse_base_url(provider.upstream).origin
+        return _split_origin_and_path(provider.upstream).origin.replace(_AWS_REGION, match[1])
+    return _split_origin_and_path(provider.upstream).origin

@@ -10,7 +10,7 @@ A stub never influences an agent's decisions: it is a dummy, an acknowledgement,
 rows for the signed-in account, a region, feature flags, or titles, which a model writes and other programs request too.
 
 A dummy is recognisable (it contains `DUMMY`), and is refused as a credential in a request that would leave the machine
-(`secrets.redact.find_placeholder`). It is valid for a day: longer than a run, and short enough for the caches of
+(`secrets.redact.find_placeholder_credential`). Valid for a day: longer than a run, and short enough for the caches of
 command line tools. Sources: the services' API references, and the requests of google-auth 2.63, azure-identity 1.27,
 msal 1.39, boto3 1.44, mcp 1.30 and Claude Code 2.1.332.
 """
@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from llmproxy.core.providers.provider_table import HostInPath, find_host_in_path, name_service
+from llmproxy.core.providers.provider_table import HostInPath, find_host_in_path, find_service_url
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response, header
@@ -109,7 +109,7 @@ def token(kind: str = "access") -> str:
     return f"{DUMMY}-{kind}-token-of-a-replay-by-llmproxy-which-nobody-accepts"
 
 
-def make_jwt(asked: StubRequest) -> str:
+def make_unsigned_jwt(asked: StubRequest) -> str:
     """Return an unsigned JWT; clients read its expiry time."""
     audience = asked.said.get("audience") or asked.said.get("client_id") or NAME
     claims: dict[str, object] = {"iss": NAME, "sub": NAME, "aud": audience}
@@ -121,11 +121,14 @@ def make_jwt(asked: StubRequest) -> str:
 def _answer_token(asked: StubRequest) -> Response:
     """Answer like a token endpoint (RFC 6749, 5.1, RFC 8693), with the member names of all known services."""
     ends, made = int(asked.now) + LIFETIME, dict.fromkeys(("access_token", "accessToken"), token())
-    made |= dict.fromkeys(("token", "value"), make_jwt(asked)) | {"token_type": "Bearer", "expires_on": str(ends)}
+    made |= dict.fromkeys(("token", "value"), make_unsigned_jwt(asked)) | {
+        "token_type": "Bearer",
+        "expires_on": str(ends),
+    }
     made |= {"expireTime": _format_expiry(asked), "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
     made |= {name: asked.said[name] for name in ("scope", "resource") if asked.said.get(name)}
     if asked.said.get("grant_type") in ("authorization_code", "refresh_token", _JWT_GRANT):
-        made["id_token"] = make_jwt(asked)
+        made["id_token"] = make_unsigned_jwt(asked)
     flavor = ("metadata-flavor", "Google")
     return answer_json({**made, "expires_in": LIFETIME, "ext_expires_in": LIFETIME}, 200, flavor)
 
@@ -141,17 +144,20 @@ def _answer_google_metadata(asked: StubRequest) -> Response:
         return _answer_token(asked)
     if asked.said.get("recursive"):
         return answer_json({"aliases": ["default"], "email": f"{NAME}@llmproxy.invalid", "scopes": []}, 200, flavor)
-    texts = {"identity": make_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
+    texts = {"identity": make_unsigned_jwt(asked), "universe-domain": "googleapis.com", "": "computeMetadata/"}
     return build_response(200, texts.get(last, NAME), "application/text", flavor)
 
 
-def _make_keys(asked: StubRequest) -> dict[str, str]:
+def _make_aws_credentials(asked: StubRequest) -> dict[str, str]:
     made = {"AccessKeyId": f"ASIA{DUMMY}000", "SecretAccessKey": token("secret")}
     return {**made, "SessionToken": token("session"), "Expiration": _format_expiry(asked)}
 
 
 def _answer_aws_sts(asked: StubRequest) -> Response:
-    action, told = asked.said["Action"], "".join(f"<{name}>{text}</{name}>" for name, text in _make_keys(asked).items())
+    action, told = (
+        asked.said["Action"],
+        "".join(f"<{name}>{text}</{name}>" for name, text in _make_aws_credentials(asked).items()),
+    )
     user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
     user = f"<AssumedRoleUser><AssumedRoleId>{NAME}:{NAME}</AssumedRoleId>{user}</AssumedRoleUser>"
     made = f"<{action}Result><Credentials>{told}</Credentials>{user * action.startswith('A')}</{action}Result>"
@@ -166,7 +172,7 @@ def _answer_aws_metadata(asked: StubRequest) -> Response:
         return build_response(200, token("metadata"), "text/plain", ("x-aws-ec2-metadata-token-ttl-seconds", "21600"))
     if asked.path.endswith("/security-credentials/"):
         return build_response(200, NAME, "text/plain")
-    keys = _make_keys(asked)
+    keys = _make_aws_credentials(asked)
     return answer_json({"Code": "Success", "Type": "AWS-HMAC", **keys, "Token": keys["SessionToken"]})
 
 
@@ -311,8 +317,8 @@ SIGN_IN_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP")
 """Variables that hold host and port of Google's metadata server."""
 
 
-def join_rows(own: Mapping[str, str]) -> tuple[Stub, ...]:
-    """Return the user's own rows (`parsers.read_stub_table`), then the built-in rows."""
+def list_all_stubs(own: Mapping[str, str]) -> tuple[Stub, ...]:
+    """Return the user's own rows (`parsers.read_stub_kinds`), then the built-in rows."""
     answers = {"token": _answer_token, "empty": _answer_nothing, "issuer": _answer_nothing}
     places = ((*place.partition("/"), answers[kind]) for place, kind in own.items())
     made = (Stub(host, kind, _KEY, "GET POST PUT", translate(f"/{path}"), host) for host, _, path, kind in places)
@@ -349,14 +355,14 @@ def find_stub_host(
     """Return an auxiliary call's host: first in its path, or derived. `named`: paths without one have upstreams."""
     path = target.partition("?")[0]
     if path.startswith("/computeMetadata/") or (path == "/" and header(headers, "metadata-flavor")):
-        return HostInPath(*name_service("http", METADATA[1], None), target)
+        return HostInPath(*find_service_url("http", METADATA[1], None), target)
     if not named and (path.startswith(WELL_KNOWN) or (path == "/" and method == "HEAD")):
-        return HostInPath(*name_service("http", NOWHERE, None), target)
+        return HostInPath(*find_service_url("http", NOWHERE, None), target)
     there = find_host_in_path(target, ("*",))
     return there if there is not None and has_stubs(rows, urlsplit(there.url).hostname or "", offline=True) else None
 
 
-def parse_members(target: str, headers: Headers, body: bytes) -> dict[str, str]:
+def parse_query_and_body(target: str, headers: Headers, body: bytes) -> dict[str, str]:
     """Return the members of a query and of a form or a JSON object, as text."""
     said = dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
     if body[:1] == b"{":

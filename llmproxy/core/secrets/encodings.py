@@ -184,7 +184,7 @@ def may_hold_escaped_secret(text: str) -> bool:
     return "\\" in text and _HOLDS_HIDDEN.holds(find_key_runs(text).data)
 
 
-def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
+def unescape_json_text(text: str) -> tuple[str, Callable[[int], int]]:
     """Undo JSON escapes of ASCII, which could hide a secret; return the view and a map of its offsets to the text."""
     if not may_hold_escaped_secret(text):
         return text, lambda offset: offset
@@ -282,12 +282,12 @@ def find_line_broken(text: str, find: Find) -> list[Span]:
         return []
     whole = _SEPARATOR.join(block.joined for block in blocks)
     spans = [*find(whole), *_find_base64_secrets(whole, find)]
-    found = list(_map_blocks_to_text(blocks, spans)) if spans else []
-    begins = _list_block_starts(blocks)
+    found = list(_map_joined_spans_to_text(blocks, spans)) if spans else []
+    begins = _list_joined_block_offsets(blocks)
     for index in {bisect_right(begins, at) - 1 for at in find_key_starts(whole)}:
         for count in range(2, min(len(blocks[index].pieces) - 1, _ENDS) + 1):
             begin = _JoinedLines(text, blocks[index].pieces[:count])
-            found += _map_blocks_to_text([begin], find(begin.joined))
+            found += _map_joined_spans_to_text([begin], find(begin.joined))
     return found
 
 
@@ -314,13 +314,13 @@ class _JoinedLines:
         return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
 
 
-def _list_block_starts(blocks: list[_JoinedLines]) -> list[int]:
+def _list_joined_block_offsets(blocks: list[_JoinedLines]) -> list[int]:
     return [0, *accumulate(len(block.joined) + len(_SEPARATOR) for block in blocks)]
 
 
-def _map_blocks_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
+def _map_joined_spans_to_text(blocks: list[_JoinedLines], spans: list[Span]) -> Iterator[Span]:
     """Yield the positions in the text of spans of joined blocks."""
-    begins = _list_block_starts(blocks)
+    begins = _list_joined_block_offsets(blocks)
     for start, end, kind in spans:
         index = bisect_right(begins, start) - 1
         block, begin = blocks[index], begins[index]
@@ -367,16 +367,17 @@ _SAMPLE = 96
 """Characters needed to decide whether a run is text."""
 
 
-def recode_text(text: str, find: Find) -> str:
+def overwrite_in_base64(text: str, find: Find) -> str:
     """Return the text with secrets in base64-encoded text overwritten; length and base64 form are unchanged."""
     spans = list(_find_base64_text(text))
     # Wrapped base64 has many lines: one search decides whether any of them holds a secret.
     if not spans or (
-        len(spans) > _ENDS and not find(_SEPARATOR.join(_decode_base64(text[start:end]) for start, end in spans))
+        len(spans) > _ENDS
+        and not find(_SEPARATOR.join(_decode_base64_as_latin1(text[start:end]) for start, end in spans))
     ):
         return text
     for start, end in spans:
-        plain = _decode_base64(text[start:end])
+        plain = _decode_base64_as_latin1(text[start:end])
         if inner := find(plain):
             coded = base64.b64encode(overwrite_spans(plain, inner).encode("latin-1")).decode()
             if set(text[start:end]) & {"-", "_"}:
@@ -387,7 +388,7 @@ def recode_text(text: str, find: Find) -> str:
 
 def _find_base64_secrets(text: str, find: Find) -> Iterator[Span]:
     for start, end in _find_base64_text(text):
-        for first, last, kind in find(_decode_base64(text[start:end])):
+        for first, last, kind in find(_decode_base64_as_latin1(text[start:end])):
             yield Span(start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM), kind)
 
 
@@ -420,11 +421,11 @@ def may_hold_base64_text(data: bytes) -> bool:
 
 def _decodes_to_text(coded: str) -> bool:
     """Return whether base64 decodes to text from its first character, so that the start of its quanta is known."""
-    plain = _decode_base64(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
+    plain = _decode_base64_as_latin1(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
     return len(plain) >= 12 and plain.isascii() and plain.translate(_NO_BLANKS).isprintable()
 
 
-def _decode_base64(coded: str) -> str:
+def _decode_base64_as_latin1(coded: str) -> str:
     bare = coded.rstrip("=").replace("-", "+").replace("_", "/")
     bare = bare[:-1] if len(bare) % _QUANTUM == 1 else bare
     return base64.b64decode(bare + "=" * (-len(bare) % _QUANTUM)).decode("latin-1")

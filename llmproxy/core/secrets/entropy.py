@@ -17,7 +17,7 @@ from math import log2
 from llmproxy.lazy_regex import late
 
 
-def parse_word_table(text: str) -> list[str]:
+def parse_word_list(text: str) -> list[str]:
     return text.split()
 
 
@@ -109,7 +109,7 @@ def drop_brackets_outside_calls(quoted: str) -> str:
     return quoted.replace("(", "").replace("[", "") if symbols else _NO_CALL.sub("", quoted)
 
 
-def is_literal(text: str) -> bool:
+def is_not_code_or_path(text: str) -> bool:
     """Return whether a text is a literal value: no template, call, variable, path, link or hash."""
     return _NO_VALUE.search(text[:_LOOKED_AT]) is None
 
@@ -132,14 +132,18 @@ def is_drawn(text: str, least: int = 8) -> bool:
         or len(_UNSPEAKABLE.findall(token)) > 1
         for token in _TOKEN.findall(text)
     )
-    return drawn and measure_entropy(text) >= 2.5 and is_literal(text) and not is_example(text)
+    return drawn and measure_entropy(text) >= 2.5 and is_not_code_or_path(text) and not is_example(text)
 
 
 def looks_like_token(text: str) -> bool:
     """Return whether a value at a token's position is one: random, or a long run of letters and digits."""
     if is_drawn(text):
         return True
-    return is_literal(text) and not (is_example(text) or looks_like_words(text)) and bool(_LONG_TOKEN.search(text))
+    return (
+        is_not_code_or_path(text)
+        and not (is_example(text) or looks_like_words(text))
+        and bool(_LONG_TOKEN.search(text))
+    )
 
 
 PASSWORDS = parse_word_set(
@@ -164,6 +168,6 @@ def is_real_password(text: str, user: str = "") -> bool:
 def is_chosen_password(text: str) -> bool:
     """Return whether the value of a variable named like a password is a real one: no word, no example."""
     bare = text.strip("_,;:)(")
-    if not is_real_password(bare) or not is_literal(text) or is_example(text):
+    if not is_real_password(bare) or not is_not_code_or_path(text) or is_example(text):
         return False
     return not (looks_like_words(bare) or bare.replace("_", "").isalpha()) and measure_entropy(bare) >= 2.5

@@ -96,11 +96,11 @@ _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_
 # -- expressions -------------------------------------------------------------------------------------------------------
 
 
-def _build_needle_expression(pattern: Pattern) -> str:
+def _build_pattern_prefilter(pattern: Pattern) -> str:
     return pattern.near or "|".join(re.sub(r"[^\w /:=@!\"]", r"\\\g<0>", each.decode()) for each in pattern.needles)
 
 
-_PLACED = tuple((pattern, RustPattern(_build_needle_expression(pattern))) for pattern in PATTERNS)
+_PLACED = tuple((pattern, RustPattern(_build_pattern_prefilter(pattern))) for pattern in PATTERNS)
 _HOLDS_NAMED = RustPattern(NAMED_VALUE)
 _HOLDS_LABEL = RustPattern(NEAR_LABEL)
 _HOLDS_MEMBER = RustPattern(NAMED_MEMBER)
@@ -108,7 +108,7 @@ _LONGEST_BEGINNING = 256
 """Upper bound of the length that these expressions need."""
 _WORTH_A_TEST = 1 << 12
 """Characters of a part; it is searched for names only if it may contain one."""
-_IS_NEAR = RustPattern(lambda: "|".join((*map(_build_needle_expression, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
+_IS_NEAR = RustPattern(lambda: "|".join((*map(_build_pattern_prefilter, PATTERNS), f"(?:{NAMED_VALUE})", NAMED_MEMBER)))
 """One expression is as fast as each alone; with `NEAR_LABEL` it would have more states than Rust keeps."""
 _MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
 _SERVICE = late(SERVICE.encode)
@@ -150,7 +150,7 @@ def find_key_runs(text: str) -> KeyRuns:
     return KeyRuns(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN], near)
 
 
-def find_by_shape(text: str, *, named: bool = True) -> list[Span]:
+def find_by_shape_or_name(text: str, *, named: bool = True) -> list[Span]:
     """Return the unordered spans of secrets recognised by shape or context; with `named` also by name."""
     if len(text) < _SHORTEST:
         return []
@@ -181,7 +181,12 @@ def _find_keys_of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
     shape, at = compile_template(kind.template), text.find(kind.needle)
     while at >= 0:
         start, after = at - kind.length_before_needle, at + len(kind.needle)
-        if start >= 0 and has_border(text, start) and (match := shape.match(text, start)) and _is_key(kind, match[0]):
+        if (
+            start >= 0
+            and has_left_border(text, start)
+            and (match := shape.match(text, start))
+            and _is_key(kind, match[0])
+        ):
             after = match.end()
             yield Span(*match.span(), kind.label)
         at = text.find(kind.needle, after)
@@ -196,7 +201,7 @@ def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
     """Return groups of kinds, each with an expression for their runs: a single one has too many states for Rust."""
     needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
     groups = map(list, batched(needles, 32))
-    return [(rows, RustPattern("|".join(kind.run_expression for _, kind in rows))) for rows in groups]
+    return [(rows, RustPattern("|".join(kind.expression_from_needle for _, kind in rows))) for rows in groups]
 
 
 @lru_cache(maxsize=2)
@@ -230,7 +235,7 @@ def _is_key(kind: SecretKind, found: str) -> bool:
     return is_random(unknown, kind.entropy, words=kind.alphabet_allows_words)
 
 
-def has_border(text: str, start: int) -> bool:
+def has_left_border(text: str, start: int) -> bool:
     """Return whether a key can begin at a position: not in the middle of a word."""
     if start == 0 or not (before := text[start - 1]).isascii() or not before.isalnum():
         return True
@@ -254,7 +259,7 @@ def _find_behind_service_names(text: str, data: bytes, runs: list[tuple[int, int
         for match in LABELLED.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
             named = SECRET_LABEL.search(match["label"]) is not None
-            if has_border(text, match.start()) and (named or not LABELLED_ID.fullmatch(value)) and is_drawn(value):
+            if has_left_border(text, match.start()) and (named or not LABELLED_ID.fullmatch(value)) and is_drawn(value):
                 yield Span(*match.span("value"))
 
 
@@ -460,7 +465,9 @@ class KnownSecrets:
                 self._waiting.pop(secret, None)
 
     def _index_secret(self, secret: str) -> None:
-        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in find_by_shape(secret)] == [(0, len(secret))]:
+        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in find_by_shape_or_name(secret)] == [
+            (0, len(secret))
+        ]:
             self._all[secret] = None  # it is found by its shape
             return
         new = [form for form in dict.fromkeys(list_written_forms(secret)) if form not in self._all]
@@ -489,10 +496,10 @@ class KnownSecrets:
             self.on_text(text)
         forms = [form for form in (*self._few, *self._short) if form in text]
         if self._anchors:
-            forms += self._find_anchored(text)
+            forms += self._find_anchored_forms(text)
         return [span for form in forms for span in _find_form_spans(form, text)]
 
-    def _find_anchored(self, text: str) -> set[str]:
+    def _find_anchored_forms(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
         for start, end in find_key_runs(text).spans:
             run = text[start:end]
@@ -512,7 +519,7 @@ def _find_form_spans(form: str, text: str) -> Iterator[Span]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)
-        if len(form) >= FREE or (has_border(text, at) and not text[end : end + 1].isalnum()):
+        if len(form) >= FREE or (has_left_border(text, at) and not text[end : end + 1].isalnum()):
             yield Span(at, end, CREDENTIAL)
         at = text.find(form, end if len(form) >= FREE else at + 1)
 

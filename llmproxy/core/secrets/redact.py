@@ -40,13 +40,13 @@ from llmproxy.core.secrets.encodings import (
     iter_windows,
     may_hold_base64_text,
     may_hold_escaped_secret,
+    overwrite_in_base64,
     overwrite_in_utf16,
     overwrite_parts,
     overwrite_spans,
-    recode_text,
     renew_aws_frame_checksums,
     replace_spans,
-    unescape_text,
+    unescape_json_text,
 )
 from llmproxy.core.secrets.entropy import is_real_password, looks_like_words, parse_word_set
 from llmproxy.core.secrets.find_secrets import (
@@ -55,7 +55,7 @@ from llmproxy.core.secrets.find_secrets import (
     CredentialEpoch,
     KnownSecrets,
     Span,
-    find_by_shape,
+    find_by_shape_or_name,
     has_secret_member,
     list_form_anchors,
     merge_spans,
@@ -112,7 +112,7 @@ _NESTED = 4
 """Maximum depth of JSON in strings of JSON."""
 
 
-def has_redaction_placeholder(request: Request) -> bool:
+def is_redacted_request(request: Request) -> bool:
     """Return whether a request was redacted: its body or target contains a placeholder."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
@@ -130,9 +130,9 @@ _SAID = parse_word_set("messages input contents system systemInstruction system_
 _ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
 
 
-def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | None:
+def find_placeholder_credential(headers: Headers, target: str, body: bytes = b"") -> str | None:
     """Return the name of a credential that is a placeholder from a recorded answer or a file; else None."""
-    if (name := _find_in_headers(headers)) is not None:
+    if (name := _find_placeholder_header(headers)) is not None:
         return name
     if b"RED" not in body and DUMMY.encode() not in body:
         body = b""
@@ -152,7 +152,7 @@ def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | 
 
 
 @lru_cache(64)
-def _find_in_headers(headers: Headers) -> str | None:
+def _find_placeholder_header(headers: Headers) -> str | None:
     """Return a field with a placeholder, whatever its name: header fields quote nothing."""
     return next((name for name, value in headers if _is_placeholder(value)), None)
 
@@ -210,7 +210,7 @@ class Redactor:
         self._plain_headers = set()  # after the index: a search with the old index adds to the old set
         self.epoch.count_new_credential(list_form_anchors(secret))
 
-    def derive_noting_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+    def derive_and_record_searches(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return the result of `derive`, and whether all searched text and `head` were recorded (`CredentialEpoch`)."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.record_searched_text(before)
@@ -231,11 +231,11 @@ class Redactor:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find_plain(self, text: str, *, named: bool = True) -> list[Span]:
-        return merge_spans(self._known.find_spans(text) + find_by_shape(text, named=named))
+        return merge_spans(self._known.find_spans(text) + find_by_shape_or_name(text, named=named))
 
     def _find_all(self, text: str, *, ours: bool = True) -> list[Span]:
         """Return the ordered, disjoint spans of secrets in a text. `ours`: placeholders of answers count too."""
-        spans = self._known.find_spans(text) + find_by_shape(text)
+        spans = self._known.find_spans(text) + find_by_shape_or_name(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at the end splits nothing
             spans += find_line_broken(text, partial(self._find_plain, named=False))  # joined lines make up names
         if ours and ("REDACTE" in text or "REDx" in text):
@@ -244,13 +244,13 @@ class Redactor:
 
     def _replace_in(self, text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
         """Replace spans by the results of `put`, and overwrite secrets in base64."""
-        return recode_text(replace_spans(text, spans, put), self._find_all)
+        return overwrite_in_base64(replace_spans(text, spans, put), self._find_all)
 
     def find_places(self, text: str) -> list[Span]:
         """Return the ordered spans of secrets in a text; for those in base64 the first changed character."""
         spans = self._find_all(text, ours=False)
         plain = overwrite_spans(text, spans)
-        coded = recode_text(plain, self._find_plain)
+        coded = overwrite_in_base64(plain, self._find_plain)
         changed = (at for at, (one, other) in enumerate(zip(plain, coded, strict=True)) if one != other)
         return merge_spans([*spans, *(Span(at, at + 1) for at in islice(changed, 1))])
 
@@ -282,9 +282,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that is safe to print or log; it may quote a path."""
-        return self._replace_in(text, self._find_with_passwords(text, quoted=True), lambda _secret, _kind: PLACEHOLDER)
+        return self._replace_in(
+            text, self._find_with_url_passwords(text, quoted=True), lambda _secret, _kind: PLACEHOLDER
+        )
 
-    def _find_with_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
+    def _find_with_url_passwords(self, text: str, *, quoted: bool = False) -> list[Span]:
         """Return the spans of secrets in a path or a query; `quoted` as in `find_schemeless_url_passwords`."""
         found = find_schemeless_url_passwords(text, quoted=quoted) if "@" in text else ()
         return merge_spans([*self._find_all(text), *(Span(*span) for span in found)])
@@ -307,9 +309,9 @@ class Redactor:
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
             return f"[REDACTEDx{marks.fingerprint(value)}]"
-        return self._redact_value(value, marks.mark_in_header)
+        return self._redact_header_or_path(value, marks.build_header_placeholder)
 
-    def _redact_value(self, value: str, put: Callable[[str, str], str]) -> str:
+    def _redact_header_or_path(self, value: str, put: Callable[[str, str], str]) -> str:
         """Redact the value of a field, or a path; values without a secret are remembered."""
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
@@ -321,8 +323,8 @@ class Redactor:
 
     def _redact_target(self, target: str, numbers: SecretMarks, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
-        if "%" in path or "@" in path or self._redact_value(path, numbers.mark_in_url) != path:
-            path = self._redact_percent_encoded(path, unquote, numbers.mark_in_url)
+        if "%" in path or "@" in path or self._redact_header_or_path(path, numbers.build_url_placeholder) != path:
+            path = self._redact_percent_encoded(path, unquote, numbers.build_url_placeholder)
         if not mark:
             return path
         return f"{path}?{'&'.join(self._redact_query_parameter(each, numbers, names) for each in query.split('&'))}"
@@ -339,11 +341,11 @@ class Redactor:
             return f"{name}=REDACTED" if is_credential_parameter(known, plain) else pair
         if is_credential_parameter(known, plain):
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
-        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.mark_in_url)
+        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_url_placeholder)
 
     def _find_member_kind(self, name: str, value: str, *, said: bool = True) -> str:
         """Return the kind of a member's value: its own, or CREDENTIAL for one of `CARRIED`."""
-        for start, end, kind in find_by_shape(value, named=False):
+        for start, end, kind in find_by_shape_or_name(value, named=False):
             if kind and end - start > len(value) // 2:
                 return kind
         bare = name.lower().replace("-", "").replace("_", "")
@@ -356,13 +358,13 @@ class Redactor:
         if mark and plain and is_credential_parameter(known, plain):
             ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
             kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._find_member_kind(known, plain)
-            return pair if ours else f"{name}={numbers.mark_in_form(plain, kind)}"
-        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.mark_in_form)
+            return pair if ours else f"{name}={numbers.build_form_placeholder(plain, kind)}"
+        return name + mark + self._redact_percent_encoded(value, unquote_plus, numbers.build_form_placeholder)
 
     def _redact_percent_encoded(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; rewritten only if it contains a secret, with the result of `put` for each."""
         plain = decode(text)
-        changed = self._replace_in(plain, self._find_with_passwords(plain), put)
+        changed = self._replace_in(plain, self._find_with_url_passwords(plain), put)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _redact_body(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
@@ -394,14 +396,14 @@ class Redactor:
         return data if changed is text else changed.encode(charset)
 
     def _redact_plain(self, text: str, numbers: SecretMarks) -> str:
-        return self._replace_in(text, self._find_all(text), numbers.mark_in_body)
+        return self._replace_in(text, self._find_all(text), numbers.build_body_placeholder)
 
     def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
         spans = [span for span in self._find_all(text) if '"' not in text[span.start : span.end]]
-        return self._replace_in(text, spans, numbers.mark_in_body)
+        return self._replace_in(text, spans, numbers.build_body_placeholder)
 
     def _redact_json_strings(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact each JSON string in a text in its decoded form."""
@@ -424,7 +426,7 @@ class Redactor:
             with suppress(ValueError):
                 plain = json.loads(f'"{inner}"', strict=False)
         if member and is_secret_member(member, plain, said=depth == _NESTED):
-            return numbers.mark_in_body(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
+            return numbers.build_body_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._redact_json(plain, numbers, depth - 1)
         else:
@@ -489,12 +491,12 @@ class Redactor:
     def _redact_answer_text(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         """Overwrite the secrets in an answer, or in a window of it."""
         changed = overwrite_in_utf16(text, self._find_plain)
-        view, offset = unescape_text(changed)
+        view, offset = unescape_json_text(changed)
         spans = self._find_all(view, ours=False)
         if has_secret_member(view):
             spans = merge_spans([*spans, *self._find_secret_members(view)])
         spans = [Span(offset(start), offset(end), kind) for start, end, kind in spans]
-        changed = recode_text(overwrite_spans(changed, spans, numbers), self._find_plain)
+        changed = overwrite_in_base64(overwrite_spans(changed, spans, numbers), self._find_plain)
         if not dealt_out:
             return changed
         return overwrite_parts(changed, find_split_secrets(changed, self._find_plain), numbers)
@@ -562,22 +564,22 @@ class SecretMarks:
     def _get_number(self, secret: str) -> int:
         return self._numbers.setdefault(secret, self._first + len(self._numbers))
 
-    def _build_label(self, secret: str, kind: str) -> str:
+    def _build_kind_or_fingerprint(self, secret: str, kind: str) -> str:
         return build_label(secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint)
 
-    def mark_in_url(self, secret: str, _kind: str) -> str:
+    def build_url_placeholder(self, secret: str, _kind: str) -> str:
         """Return the placeholder of a secret in a URL, where it may be part of the question."""
         followed = _LINK.fullmatch(secret)
         return f"REDACTED-{self._get_number(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
-    def mark_in_form(self, secret: str, kind: str) -> str:
-        return f"REDACTED-{self._get_number(secret)}{self._build_label(secret, kind)}"
+    def build_form_placeholder(self, secret: str, kind: str) -> str:
+        return f"REDACTED-{self._get_number(secret)}{self._build_kind_or_fingerprint(secret, kind)}"
 
-    def mark_in_body(self, secret: str, kind: str) -> str:
-        return f"[{self.mark_in_form(secret, kind)}]"
+    def build_body_placeholder(self, secret: str, kind: str) -> str:
+        return f"[{self.build_form_placeholder(secret, kind)}]"
 
-    def mark_in_header(self, secret: str, kind: str) -> str:
-        return f"[REDACTED{self._build_label(secret, kind)}]"
+    def build_header_placeholder(self, secret: str, kind: str) -> str:
+        return f"[REDACTED{self._build_kind_or_fingerprint(secret, kind)}]"
 
 
 # -- scanning ----------------------------------------------------------------------------------------------------------

@@ -27,13 +27,13 @@ from llmproxy.core.secrets.entropy import (
     is_chosen_password,
     is_drawn,
     is_example,
-    is_literal,
+    is_not_code_or_path,
     is_random,
     is_real_password,
     looks_like_token,
     looks_like_words,
+    parse_word_list,
     parse_word_set,
-    parse_word_table,
 )
 from llmproxy.lazy_regex import late
 
@@ -96,7 +96,7 @@ class SecretKind:
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
     @property
-    def run_expression(self) -> str:
+    def expression_from_needle(self) -> str:
         """An expression for the needle and the rest of its run of key characters."""
         return _template_to_regex(re.split("(?<=.)[:@]", self.template[self.template.index(self.needle) :])[0])
 
@@ -358,8 +358,8 @@ _COMMAND = 400
 """Characters of a command before an option that are searched."""
 _CONTEXT = 300
 """Characters around a member of a connection string, or of a JWK, that are searched for the other members."""
-_OAUTH = parse_word_table("access_token refresh_token id_token client_secret client_assertion")
-_QUERY = parse_word_table(
+_OAUTH = parse_word_list("access_token refresh_token id_token client_secret client_assertion")
+_QUERY = parse_word_list(
     "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential x-goog-security-token "
     "signature sig hmac api_key api-key apikey key token code auth_token subscription-key pwd pass passwd password jwt "
     "bearer credentials secret"
@@ -390,7 +390,7 @@ def _is_connection_password(match: re.Match[str]) -> bool:
     if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
         return False
     secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
-    return is_chosen_password(secret) or (bordered and is_real_password(secret) and is_literal(secret))
+    return is_chosen_password(secret) or (bordered and is_real_password(secret) and is_not_code_or_path(secret))
 
 
 def _is_base64_login(match: re.Match[str]) -> bool:
@@ -523,7 +523,9 @@ PATTERNS: tuple[Pattern, ...] = (
             r"login(?:\s|\\n){1,8}(?P<user>[^\s\\\"']{1,200})(?:\s|\\n){1,8}password(?:\s|\\n){1,8}"
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
         ),
-        lambda match: _is_password(match) and is_literal(match["secret"]) and not looks_like_words(match["secret"]),
+        lambda match: (
+            _is_password(match) and is_not_code_or_path(match["secret"]) and not looks_like_words(match["secret"])
+        ),
         certain=False,
     ),
     Pattern(
@@ -558,7 +560,7 @@ PATTERNS: tuple[Pattern, ...] = (
 )  # fmt: skip
 
 
-SERVICES = parse_word_table(
+SERVICES = parse_word_list(
     "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
     "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
     "bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly cerebras checkly "
@@ -684,7 +686,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     recipe = bare_name == "cookie" and "=" not in bare  # a header field has name=value
     if recipe or " " in bare or len(bare) < SHORTEST:
         return False
-    plausible = is_literal(bare) and not is_example(bare)
+    plausible = is_not_code_or_path(bare) and not is_example(bare)
     if said and bare_name in _OAUTH_MEMBERS:
         return plausible and is_real_password(bare) and bare.isascii() and not _ITSELF.search(bare)
     if bare_name in CARRIED:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.faults.rules import Faults
-from llmproxy.core.keys.normalize import KnownRequest
+from llmproxy.core.keys.normalize import CachedKeyEntry
 from llmproxy.core.keys.server_object_changes import StateChange
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
-from llmproxy.core.providers.provider_table import Family, get_channel
+from llmproxy.core.providers.provider_table import Family, get_service_kind
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.stubs import Stub
 from llmproxy.core.sessions.interceptor import CallState, ClientEnds, Interceptor
@@ -35,7 +35,7 @@ from llmproxy.core.traffic.interaction import (
     Response,
     add_trailers,
     header,
-    is_failed_call,
+    is_failed_grpc_call,
     without,
 )
 from llmproxy.errors import LLMProxyError
@@ -115,7 +115,7 @@ class Config:
         return self.again.for_other(f"llmproxy learn {quote_word(cassette)}").command("", store=self.shown_store_path)
 
 
-class RequestHeadInfo(NamedTuple):
+class RoutedRequestHead(NamedTuple):
     """Session and route of a request by its head; valid for equal heads while `RequestDispatcher.is_still_valid`."""
 
     party: str
@@ -191,7 +191,7 @@ class ReceivedRequest:
 
 
 @dataclass(slots=True)
-class ClientAnswerOverrides:
+class AnswerAdjustments:
     """Differences between the client's answer and the recorded or the provider's one."""
 
     grants: Headers = ()
@@ -230,7 +230,7 @@ class CallStorage:
     """Whether an equal request overlapped it."""
 
 
-class HarmlessTelemetry(LLMProxyError):
+class TelemetryRefused(LLMProxyError):
     """Telemetry in replay: its sender needs an acknowledgement only."""
 
     code = "llmproxy_not_llm"
@@ -332,7 +332,7 @@ class Recording:
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         headers = without(self._headers, "content-encoding") if undone else self._headers
         headers = add_trailers(headers, self.trailers)
-        if how is Ending.COMPLETE and is_failed_call(headers):
+        if how is Ending.COMPLETE and is_failed_grpc_call(headers):
             how = Ending.FAILED
         return Response(
             status=self.status, reason=self._reason, headers=headers, chunks=chunks, ending=how,
@@ -352,18 +352,18 @@ class Recording:
         return came, not coding
 
 
-UNIDENTIFIED = KnownRequest(Key(""), None, stream=False)
+UNIDENTIFIED = CachedKeyEntry(Key(""), None, stream=False)
 
 
 @dataclass(slots=True)
 class Exchange:
     """One request with its answer, from head to end; each stage adds its values."""
 
-    place: RequestHeadInfo
+    place: RoutedRequestHead
     session: Session
     progress: CallProgress
     request: ReceivedRequest
-    identity: KnownRequest = UNIDENTIFIED
+    identity: CachedKeyEntry = UNIDENTIFIED
     change: StateChange | None = None
     """Its change of objects on the server, unless it fails."""
     nth: int = 0
@@ -375,7 +375,7 @@ class Exchange:
     error: LLMProxyError | None = None
     """Reason for its refusal."""
     note: str = ""
-    answer: ClientAnswerOverrides = field(default_factory=ClientAnswerOverrides)
+    answer: AnswerAdjustments = field(default_factory=AnswerAdjustments)
     kept: CallStorage = field(default_factory=CallStorage)
     state: CallState = field(default_factory=CallState)
     """State of its interceptors."""
@@ -413,7 +413,7 @@ class Exchange:
         """Interceptors of its session for its channel, in the declared order."""
         return self.session.list_interceptors(self.channel, auxiliary=bool(self.place.stubs))
 
-    def decide_refusal(self, error: LLMProxyError) -> None:
+    def mark_refused(self, error: LLMProxyError) -> None:
         self.decision, self.error, self.note = Decision.REFUSE, error, error.message
 
     @property
@@ -424,7 +424,7 @@ class Exchange:
     def channel(self) -> Channel:
         """Channel of the call; for MCP it is known once the body has arrived."""
         place = self.place
-        return place.channel if place.route.known else get_channel(place.route.provider.name, self.operation)
+        return place.channel if place.route.known else get_service_kind(place.route.provider.name, self.operation)
 
     @property
     def replayed_status(self) -> int | None:

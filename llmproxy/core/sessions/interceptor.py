@@ -6,7 +6,7 @@ interceptor of its session; an interceptor overrides only the methods that it ne
 the plain proxy, and only that has the fast path.
 
     the way in, in the declared order (`engine.interceptor_order`)
-        before_key      another body; or refuse: `call.decide_refusal(error)`
+        before_key      another body; or refuse: `call.mark_refused(error)`
         on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
                         counted (`engine.decide.count_arrival`), and nothing is looked at any more
         on_decision     another decision than the modes' table

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.proxy_calls import Call
-from llmproxy.server_store_path import make_copy_folder
+from llmproxy.server_store_path import ensure_copy_folder
 from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
 
 log = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ class Journal:
 
 def open_state(path: Path) -> sqlite3.Connection:
     """Open the state database at `path`: create or check its tables, drop old rows. Raises sqlite3.Error, OSError."""
-    make_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
+    ensure_copy_folder(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = open_connection(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:
@@ -236,7 +236,7 @@ def open_state(path: Path) -> sqlite3.Connection:
         with write_transaction(conn):
             version = conn.execute("PRAGMA user_version").fetchone()[0]
             if version != VERSION:
-                _check_empty(conn, version)
+                _check_database_empty(conn, version)
                 for statement in _SCHEMA.split(";\n"):
                     if statement.strip():
                         conn.execute(statement)
@@ -260,7 +260,7 @@ def _check_writable(path: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def _check_empty(conn: sqlite3.Connection, version: int) -> None:
+def _check_database_empty(conn: sqlite3.Connection, version: int) -> None:
     if version or conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise sqlite3.DatabaseError(f"it is of another version, {version}")
 

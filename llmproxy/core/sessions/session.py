@@ -27,7 +27,7 @@ from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, PlayScope
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Channel, Exhausted, Mode, ModePolicy, ReplayScope
 from llmproxy.proxy_calls import Call, Totals
 
 KEPT_CALLS = 20_000
@@ -183,7 +183,7 @@ class ReplayPosition:
     threads: dict[object, Key] = field(default_factory=dict)
     """Last key of each thread."""
 
-    def record_thread_key(self, thread: object, key: Key) -> str:
+    def swap_thread_key(self, thread: object, key: Key) -> str:
         """Record the key that a thread requests; return its previous key, empty if none."""
         if len(self.threads) > KEPT_CALLS:
             self.threads.clear()
@@ -245,14 +245,14 @@ class Session:
         return not (self.settings.speed or self.list_interceptors(channel))
 
     @property
-    def needs_whole_calls(self) -> bool:
+    def needs_whole_requests(self) -> bool:
         """Whether its calls must have arrived completely before anything of them is sent upstream."""
         return any(each.sees_whole for each in self.interceptors)
 
     def find_interceptor[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
         return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
-    def find_first_attempt(self, missed: MissedCall) -> MissedCall | None:
+    def find_or_record_first_attempt(self, missed: MissedCall) -> MissedCall | None:
         """Record a missed request, and return the earlier one of which it is only the next attempt."""
         first = self.position.missed.get(missed.question)
         if first is None or not missed.is_retry_of(first):
@@ -267,7 +267,7 @@ class Session:
         """Count one arrival and return its number, from 1; `recordings` is the number of the key's recordings."""
         if self.is_new_run(walker, recordings):
             self.restart()
-        return self.next_turn(walker)
+        return self.count_turn(walker)
 
     def is_new_run(self, walker: PartyKey, recordings: int) -> bool:
         """Return whether this arrival begins another run of the agent; `recordings` counts those of its key."""
@@ -276,18 +276,18 @@ class Session:
             and self.position.last is not None
             and self.position.last != walker
             and not self.settings.opened
-            and self.policy.plays is not PlayScope.NOTHING
+            and self.policy.plays is not ReplayScope.NOTHING
             and 0 < recordings <= self.position.counts[walker]
         )
 
-    def next_turn(self, walker: PartyKey) -> int:
+    def count_turn(self, walker: PartyKey) -> int:
         """Count one arrival that does not restart the session, and return its number, from 1."""
         position = self.position
         position.last = walker
         position.counts[walker] += 1
         return position.counts[walker]
 
-    def get_last_asked_key(self, party: str) -> Key | None:
+    def get_last_key_of_party(self, party: str) -> Key | None:
         """Return the key of a party's last request; None if the last request was another party's, or there was none."""
         last = self.position.last
         return last[1] if last is not None and last[0] == party else None
@@ -474,10 +474,10 @@ class Sessions:
         taken = [place[0] for each in self.open_sessions.values() if (place := each.leased_cassette) is not None]
         return store, lease_cassette_name(store, parent, child, self.holder, taken, kind=kind)
 
-    def read_first_key(self, session: Session, store: Store) -> None:
+    def set_session_first_key(self, session: Session, store: Store) -> None:
         """Read the key of the cassette's first request."""
         session.first = store.find_first_key(session.cassette, session.sample)
-        if session.policy.plays is not PlayScope.NOTHING:
+        if session.policy.plays is not ReplayScope.NOTHING:
             for each in self.features:
                 each.on_replay_begin(session, store)
 
@@ -500,7 +500,7 @@ class Sessions:
                 self.add_interceptor(session, made)
         cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # may be another object: a feature may have reopened it for writing
-            self.read_first_key(session, store)
+            self.set_session_first_key(session, store)
             if mode.policy.complete is not None and store.has_recordings(cassette, sample):
                 session.complete = store.last_session_ended_cleanly(cassette, sample)
                 if not session.complete:
@@ -572,7 +572,7 @@ class Sessions:
             if writes:
                 self.on_run_end(session)
 
-    def on_recording_stored(self, session: Session) -> None:
+    def mark_cassette_after_late_recording(self, session: Session) -> None:
         """Handle a stored recording of `session`; after its end, mark the cassette again. Blocks."""
         if self.open_sessions.get(session.name) is session:
             return
@@ -609,7 +609,7 @@ class Sessions:
             raise SessionUnknown(f"llmproxy: {name[:100]!r} is not bound.")
         self.speakers.pop(canonical_name(name), None)
 
-    def find_bound_party(self, name: str) -> str:
+    def get_party_of_name(self, name: str) -> str:
         """Return the party of requests under `name` that do not name one themselves."""
         return self.speakers.get(canonical_name(name), AGENT) if self.speakers and name else AGENT
 

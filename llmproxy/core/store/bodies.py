@@ -27,7 +27,7 @@ LARGE = 4 << 20
 PIECE = 1 << 20
 
 
-def deflate_content(content: bytes, level: int) -> bytes | None:
+def try_deflate(content: bytes, level: int) -> bytes | None:
     """Deflate a content; None if that does not save a tenth, which is detected before all of it is in memory."""
     deflater, view, out = zlib.compressobj(level), memoryview(content), io.BytesIO()
     most = len(content) * 9 // 10
@@ -108,7 +108,7 @@ def _deflate_if_smaller(data: bytes) -> tuple[bool, bytes]:
     """Deflate if that saves a tenth; return whether it did, and the data."""
     if len(data) < _SMALL:
         return False, data
-    packed = deflate_content(data, 1 if len(data) > _FAST_ABOVE else 6)
+    packed = try_deflate(data, 1 if len(data) > _FAST_ABOVE else 6)
     return (False, data) if packed is None else (True, packed)
 
 

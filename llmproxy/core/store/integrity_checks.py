@@ -1,7 +1,7 @@
 """Checks of a whole store: different requests with one key, and damage.
 
 Recordings of one key within a cassette, sample and party answer each other's requests; `find_merged` compares them.
-`compare_served` compares each request in the journal with the recording that answered it. Both return the differences
+`compare_journal_with_recordings` compares each journaled request with its recording. Both return the differences
 with the rules' reasons (`keys.ignored_differences`). `find_damages` reads everything, and reports unreadable rows.
 """
 
@@ -54,7 +54,7 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
 
 
 @dataclass(frozen=True, slots=True)
-class FieldsIgnoredByKey:
+class IgnoredFieldsOfService:
     """Fields of requests to a service other than a model's that do not count for their keys."""
 
     provider: str
@@ -64,7 +64,9 @@ class FieldsIgnoredByKey:
     """Pairs of recordings with one key but different answers: only ignored fields can differ in their requests."""
 
 
-def list_fields_ignored_by_key(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[FieldsIgnoredByKey]:
+def list_ignored_fields_by_service(
+    store: Store, rules: Rules, upstreams: Mapping[str, str]
+) -> list[IgnoredFieldsOfService]:
     """Return the ignored fields of requests by service, except models' providers."""
     fields: dict[str, dict[str, str]] = {}
     answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
@@ -83,7 +85,7 @@ def list_fields_ignored_by_key(store: Store, rules: Rules, upstreams: Mapping[st
         if body != one.response.body:
             alike[row.provider].append((first, row.id))
     return [
-        FieldsIgnoredByKey(name, dict(sorted(found.items())), tuple(alike[name]))
+        IgnoredFieldsOfService(name, dict(sorted(found.items())), tuple(alike[name]))
         for name, found in sorted(fields.items())
     ]
 
@@ -99,7 +101,7 @@ def _compare_pair(
     return SameKeyPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
 
 
-def compare_served(
+def compare_journal_with_recordings(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[SameKeyPair]:
     """Yield differences of journal requests from recordings; `asked`: interaction, request, whether it has its body."""
@@ -158,7 +160,7 @@ def find_damages(
         )
 
 
-def count_freeable_bytes(store: Store, ids: Collection[int]) -> int:
+def count_bytes_freed_by_deletion(store: Store, ids: Collection[int]) -> int:
     """Return the approximate number of bytes that only these interactions use in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:

@@ -17,7 +17,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.store.reader import Readable, StoredRequest
+from llmproxy.core.store.reader import Readable, RequestWithUpstream
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
@@ -26,7 +26,7 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count_live_at(store: Store, cassette: str, sample: int, since: float) -> int:
+def count_current_recordings_at(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the recordings that were live at a time, in Unix seconds."""
     sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?)"""
@@ -56,7 +56,7 @@ def count_unused(
     sql += f" AND operation NOT IN ({', '.join('?' * len(OPTIONAL))})"
     found = store.query(sql, [to_sql(cassette), sample, *OPTIONAL])
     left = [key for id_, key in found if id_ not in served]
-    gone = list_unused_by_accepted_change(store, cassette) if left else ()
+    gone = list_key_digests_allowed_unused(store, cassette) if left else ()
     return sum(digest_lookup_key(key) not in gone for key in left)
 
 
@@ -153,7 +153,7 @@ def read_accepted_changes(store: Readable, cassette: str) -> tuple[AcceptedChang
     return tuple(note for note in read_notes(store, cassette) if isinstance(note, AcceptedChange))
 
 
-def list_unused_by_accepted_change(store: Readable, cassette: str) -> frozenset[str]:
+def list_key_digests_allowed_unused(store: Readable, cassette: str) -> frozenset[str]:
     """Return `accepted_changes.digest_lookup_key` of the recordings that may stay unused by an accepted change."""
     found = (each for each in read_accepted_changes(store, cassette) if each.name.startswith(f"{GONE}-"))
     return frozenset(before for each in found for before, after in each.exactly if not after)
@@ -171,7 +171,7 @@ def read_max_age(store: Readable, cassette: str, given: float | None) -> float |
     return min(filter(None, [*own, given]), default=None)
 
 
-def list_request_candidates(
+def list_recordings_of_operation(
     store: Readable, place: tuple[str, int], party: str, provider: str, operation: str, *, stream: bool
 ) -> list[tuple[int, Key]]:
     """Return id and key of the live recordings of one kind of request, in the order in which they were requested."""
@@ -180,7 +180,7 @@ def list_request_candidates(
     return [(id_, store.find_current_key(*place, id_, key, 0)[0]) for id_, key in found]
 
 
-def list_party_keys(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
+def list_keys_of_party(store: Readable, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
     """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
     found = store.query(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
     return [(id_, *store.find_current_key(*place, id_, key, occurrence)) for id_, key, occurrence in found]
@@ -206,7 +206,7 @@ def read_newest_variables(store: Readable, cassette: str) -> str:
     return store.read_run_variables(found[0][0]) if found else ""
 
 
-def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
+def list_api_key_names(store: Readable, cassette: str) -> tuple[str, ...] | None:
     """Return API key variables set when a cassette was recorded, and its providers'; None if the former are unknown."""
     declared = load_run_variables(read_newest_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
@@ -219,7 +219,7 @@ def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | 
     return tuple(sorted({*said, *missing, *(["AWS_ACCESS_KEY_ID"] if "bedrock" in providers else [])} - {"none"}))
 
 
-def find_recorded_route(interaction: Interaction | StoredRequest, upstreams: Mapping[str, str]) -> Route:
+def find_recorded_route(interaction: Interaction | RequestWithUpstream, upstreams: Mapping[str, str]) -> Route:
     """Return the route that the recorded request had. Raises RefusedError if no route matches."""
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
@@ -228,7 +228,7 @@ def find_recorded_route(interaction: Interaction | StoredRequest, upstreams: Map
 
 
 def canonical_of(
-    store: Store, asked: Interaction | StoredRequest, rules: Rules, upstreams: Mapping[str, str]
+    store: Store, asked: Interaction | RequestWithUpstream, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
     """Return the canonical request of a recording, or of its stored request, under `rules`. Raises RefusedError."""
     place, where = (asked.cassette, asked.sample), find_recorded_route(asked, upstreams)

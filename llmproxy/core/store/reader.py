@@ -164,7 +164,7 @@ Place = tuple[str, int]
 """Cassette and sample."""
 
 
-class StoredRequest(NamedTuple):
+class RequestWithUpstream(NamedTuple):
     """A recorded request, its place, its provider and its upstream."""
 
     cassette: str
@@ -263,7 +263,7 @@ class Readable:
         self._answers = RowCache[Response](REMEMBERED_BYTES)
         self._contents = RowCache[bytes](REMEMBERED_CONTENT)
         self._price: tuple[int, Row] = (0, ())
-        """Id and price (see `read_price`) of the last answer read: it is needed next."""
+        """Id and price (see `read_tokens_and_cost`) of the last answer read: it is needed next."""
         self._keyed: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0
@@ -295,11 +295,11 @@ class Readable:
             if self._reader.in_place and self._seen is not None and is_signature_reliable(self._seen, self._now()):
                 self._settled = True
         else:
-            self._follow_writer_file()
+            self._follow_own_writer()
         found: int = self.query("PRAGMA data_version")[0][0]
         return self._opened, found
 
-    def _follow_writer_file(self) -> None:
+    def _follow_own_writer(self) -> None:
         """Reopen the connection if our own writer moved to another file. Raises CassetteError."""
 
     def _reopen(self, seen: Signature) -> None:
@@ -410,7 +410,7 @@ class Readable:
         self._answers.put(interaction_id, response, len(body) + 1000)
         return response
 
-    def read_price(self, interaction_id: int) -> Row | None:
+    def read_tokens_and_cost(self, interaction_id: int) -> Row | None:
         """Return tokens, cost, model and texts (`rows.PRICED`) of a recording; None if it is gone."""
         last = self._price
         return last[1] if last[0] == interaction_id else self._first(_PRICE, (interaction_id,))
@@ -470,14 +470,14 @@ class Readable:
                 found.append(StoredKey(id_, from_sql(party), Key(key), index(nth), from_sql(digest)))
         return found
 
-    def read_request(self, interaction_id: int) -> StoredRequest:
+    def read_request(self, interaction_id: int) -> RequestWithUpstream:
         """Return the recorded request. Raises CassetteNotFound, CassetteCorrupt."""
         if (row := self._first(_REQUEST, (interaction_id,))) is None:
             raise self._build_missing_error(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
             cassette, sample, provider, upstream, method, target, headers, body = row
             request = Request(from_sql(method), from_sql(target), rows.parse_headers(headers), self.read_body(body))
-            return StoredRequest(from_sql(cassette), sample, from_sql(provider), from_sql(upstream), request)
+            return RequestWithUpstream(from_sql(cassette), sample, from_sql(provider), from_sql(upstream), request)
 
     def has_recordings(self, cassette: str, sample: int) -> bool:
         """Return whether the cassette and sample have live recordings."""

@@ -5,7 +5,7 @@ recordings whose keys *merge* answer each other's requests now, those of one key
 
 `derive_current_keys` derives today's keys for recordings of other rules, in memory, when a session opens their
 cassette: so a change of the rules takes effect at once, for every command, and a replayed store stays unchanged.
-`update_keys` writes them.
+`derive_and_write_keys` writes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmproxy.errors import CassetteError, RefusedError
 
 
 @dataclass(frozen=True, slots=True)
-class Rekeyed:
+class RekeyedRecording:
     """One live interaction with its stored key and its new one."""
 
     id: int
@@ -67,7 +67,7 @@ def derive_current_keys(
 
 def rederive_keys(
     store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
-) -> Iterator[Rekeyed]:
+) -> Iterator[RekeyedRecording]:
     """Yield each live interaction, of one cassette or all, with its key derived anew; skips damaged rows."""
     for info in store.cassettes(cassette):
         with suppress(CassetteError):
@@ -82,10 +82,10 @@ def rederive_keys(
         except RefusedError:
             new = each.key  # no route today: the new key is unknown
         other_rules = each.rules not in ("", rules.rules_digest)
-        yield Rekeyed(summary.id, (each.cassette, each.sample, each.party), each.key, new, other_rules)
+        yield RekeyedRecording(summary.id, (each.cassette, each.sample, each.party), each.key, new, other_rules)
 
 
-def update_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
+def derive_and_write_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
     """Update the keys of live interactions to `rules`; return the number of changed ones. Merged ones stay in order."""
     changed = 0
     for info in store.cassettes():
@@ -95,18 +95,18 @@ def update_keys(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int
     return changed
 
 
-def find_merged_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
+def find_merged_keys(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
     """Return groups with different old keys and one new key."""
     return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 
-def find_split_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
+def find_split_keys(found: Iterable[RekeyedRecording]) -> list[list[RekeyedRecording]]:
     """Return groups with one old key and different new keys."""
     return [group for group in _group_by_key(found, new=False) if len({each.new for each in group}) > 1]
 
 
-def _group_by_key(found: Iterable[Rekeyed], *, new: bool) -> list[list[Rekeyed]]:
-    groups: dict[tuple[object, ...], list[Rekeyed]] = defaultdict(list)
+def _group_by_key(found: Iterable[RekeyedRecording], *, new: bool) -> list[list[RekeyedRecording]]:
+    groups: dict[tuple[object, ...], list[RekeyedRecording]] = defaultdict(list)
     for each in found:
         groups[*each.place, each.new if new else each.old].append(each)
     return list(groups.values())

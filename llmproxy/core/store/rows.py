@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_channel, read_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, read_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.core.traffic.websocket_frames import is_websocket_body, read_as_http_requests
@@ -93,7 +93,7 @@ class RowSummary:
 
     @property
     def channel(self) -> Channel:
-        return get_channel(self.provider, self.operation)
+        return get_service_kind(self.provider, self.operation)
 
 
 SELECT_SUMMARY = (
@@ -106,7 +106,7 @@ OF_CHANNEL: dict[Channel, str] = {
     Channel.HTTP: "provider LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
     Channel.LLM: "provider NOT LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",
 }
-"""`provider_table.get_channel` as a condition of SQL."""
+"""`provider_table.get_service_kind` as a condition of SQL."""
 
 
 def to_sql(text: str) -> str | bytes:
@@ -250,10 +250,10 @@ _DAY = 86_400
 
 def read_answer_time(started_at: float, headers: Headers) -> float:
     """Return the Unix time of an answer (`RowSummary.recorded_at`)."""
-    return _read_answer_time(started_at, _dump_headers(headers))
+    return _parse_answer_date(started_at, _dump_headers(headers))
 
 
-def _read_answer_time(started_at: float, headers: str) -> float:
+def _parse_answer_date(started_at: float, headers: str) -> float:
     if (said := _DATE.search(headers)) is None or said[2] not in _MONTHS:
         return started_at
     day, _, *others = said.groups()
@@ -263,7 +263,7 @@ def _read_answer_time(started_at: float, headers: str) -> float:
 
 
 @lru_cache(256)
-def _read_client(headers: str) -> str:
+def _read_client_from_headers(headers: str) -> str:
     return str(read_client(parse_headers(headers)) or "")
 
 
@@ -273,7 +273,7 @@ def to_summary(row: Row) -> RowSummary:
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:
         ending = Ending(summary["ending"])
-        client = _read_client(summary["client"])
+        client = _read_client_from_headers(summary["client"])
     except (ValueError, TypeError, RecursionError) as error:
         raise CassetteCorrupt(f"Interaction {summary['id']} is damaged: {error!r:.200}.") from error
     summary |= {
@@ -282,6 +282,6 @@ def to_summary(row: Row) -> RowSummary:
         "redacted": bool(summary["redacted"]),
         "superseded": summary["superseded"] is not None,
         "client": client,
-        "recorded_at": _read_answer_time(summary["started_at"], summary["recorded_at"]),
+        "recorded_at": _parse_answer_date(summary["started_at"], summary["recorded_at"]),
     }
     return RowSummary(**summary)

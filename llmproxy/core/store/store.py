@@ -163,11 +163,11 @@ class Store(Readable, ABC):
         self.close()
 
 
-def build_delta_group(interaction: Interaction) -> Group:
+def get_delta_group(interaction: Interaction) -> Group:
     return to_sql(interaction.cassette), to_sql(interaction.provider), to_sql(interaction.operation)
 
 
-def choose_occurrence(
+def assign_occurrence(
     given: Addition, live: Sequence[KeyedRecording], before: int | None
 ) -> tuple[frozenset[int], int]:
     """Return the ids that an interaction supersedes, and its occurrence; `before`: the first id of its batch."""

@@ -174,7 +174,7 @@ class EncodedPart(NamedTuple):
 def find_boundary(content_type: str) -> bytes | None:
     if not content_type.strip().lower().startswith("multipart/"):
         return None
-    message = _build_email_message()
+    message = _create_empty_email_message()
     message["content-type"] = content_type
     boundary = message.get_boundary()
     return boundary.encode("latin-1", "replace") if boundary else None
@@ -206,7 +206,7 @@ def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
         lines = head.decode("utf-8").split("\r\n") if head else []
     except UnicodeDecodeError:
         return None
-    fields = _build_email_message()
+    fields = _create_empty_email_message()
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or name.lower() in fields:
@@ -215,17 +215,21 @@ def _parse_part(head: bytes, data: bytes) -> EncodedPart | None:
     if fields.get("content-transfer-encoding", "binary").lower() not in ("binary", "8bit", "7bit"):
         return None
     return EncodedPart(
-        _param(fields, "name"), _param(fields, "filename"), str(fields.get("content-type", "")), head, data
+        _get_disposition_parameter(fields, "name"),
+        _get_disposition_parameter(fields, "filename"),
+        str(fields.get("content-type", "")),
+        head,
+        data,
     )
 
 
-def _build_email_message() -> Message:
+def _create_empty_email_message() -> Message:
     from email.message import Message  # takes 6 ms, needed only for uploads
 
     return Message()
 
 
-def _param(fields: Message, key: str) -> str | None:
+def _get_disposition_parameter(fields: Message, key: str) -> str | None:
     value = fields.get_param(key, None, "content-disposition")
     if isinstance(value, tuple):  # RFC 2231: filename*=utf-8''...
         return str(value[2])

@@ -128,7 +128,7 @@ def find_texts(data: bytes) -> list[tuple[str, str]]:
     """Return (field numbers, text) of the printable parts of a message; if it is no message, the whole data."""
     found = _read_text_fields(data, 0)
     if found is None:
-        return [("", text)] if (text := _decode_printable(data)) else []
+        return [("", text)] if (text := _decode_printable_or_empty(data)) else []
     return [(".".join(map(str, place)), text) for place, text in found]
 
 
@@ -148,7 +148,7 @@ def _read_text_fields(data: bytes, depth: int) -> list[tuple[tuple[int, ...], st
         if at > len(data):
             return None
         if kind == 2:
-            text = _decode_printable(inner)
+            text = _decode_printable_or_empty(inner)
             below = _read_text_fields(inner, depth + 1) if depth < _NESTED and (not text or text[0] < " ") else None
             if below:
                 found += [((number, *place), each) for place, each in below]
@@ -170,7 +170,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, len(data) + 1
 
 
-def _decode_printable(data: bytes) -> str:
+def _decode_printable_or_empty(data: bytes) -> str:
     """Return bytes as text; empty if they are not printable."""
     try:
         text = data.decode("utf-8")

@@ -71,7 +71,7 @@ def is_grpc(headers: Headers) -> bool:
     return kind == GRPC or kind.startswith((f"{GRPC}+", f"{GRPC};"))
 
 
-def is_failed_call(headers: Headers) -> bool:
+def is_failed_grpc_call(headers: Headers) -> bool:
     """Return whether a gRPC answer, with its trailers, reports a failure after which the call may be repeated."""
     if not is_grpc(headers):
         return False
@@ -93,7 +93,7 @@ class Ending(StrEnum):
     LEFT = "left"
     """The client disconnected before the end: an agent that has read enough, or one that was interrupted."""
     FAILED = "failed"
-    """The answer is complete, and its gRPC status is a failure (`is_failed_call`); the HTTP status is 200."""
+    """The answer is complete, and its gRPC status is a failure (`is_failed_grpc_call`); the HTTP status is 200."""
 
 
 @dataclass(frozen=True, slots=True)

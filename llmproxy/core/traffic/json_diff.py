@@ -168,7 +168,7 @@ def list_unequal_values(old: object, new: object, limit: int) -> list[Raw]:
     return list(islice(_TreeComparison().compare("$", old, new, 0), limit))
 
 
-def encode_strictly(value: object) -> str:
+def dump_for_comparison(value: object) -> str:
     """Return a text that is equal only for the same JSON (unlike ``==``: True is not 1)."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
@@ -231,13 +231,13 @@ def build_difference(path: str, old: object, new: object, where: str = "") -> Di
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, count_common_prefix(old, new) - _BEFORE)
         return Difference(
-            path, _quote_text(old, start), _quote_text(new, start), classify_difference(path, old, new), where
+            path, _quote_text(old, start), _quote_text(new, start), classify_volatile_difference(path, old, new), where
         )
     left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
-    return Difference(path, left, right, classify_difference(path, old, new), where)
+    return Difference(path, left, right, classify_volatile_difference(path, old, new), where)
 
 
-def classify_difference(path: str, old: object, new: object) -> str | None:
+def classify_volatile_difference(path: str, old: object, new: object) -> str | None:
     """Return the kind of a volatile difference; None at a chosen value."""
     if isinstance(old, str) and isinstance(new, str) and path.endswith(_CHOSEN):
         return None
@@ -247,7 +247,7 @@ def classify_difference(path: str, old: object, new: object) -> str | None:
 def _are_equal(old: object, new: object) -> bool:
     try:
         # The quick test comes first; alone it would treat True and 1, which are different requests, as equal.
-        return old is new or (old == new and encode_strictly(old) == encode_strictly(new))
+        return old is new or (old == new and dump_for_comparison(old) == dump_for_comparison(new))
     except RecursionError:
         return False
 
@@ -260,7 +260,7 @@ def _pair_items(old: list[object], new: list[object]) -> Iterator[tuple[int | No
     if max(len(old), len(new)) > _ALIGN:
         yield from _pair_side_by_side(0, len(old), 0, len(new))
         return
-    matcher = SequenceMatcher(None, [*map(encode_strictly, old)], [*map(encode_strictly, new)], autojunk=False)
+    matcher = SequenceMatcher(None, [*map(dump_for_comparison, old)], [*map(dump_for_comparison, new)], autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
         if tag == "equal":
             continue

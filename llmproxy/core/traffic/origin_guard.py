@@ -71,30 +71,30 @@ class OriginGuard:
     any_host: bool = False
     """Whether the port is bound beyond loopback: clients may then use any name."""
 
-    def check_origin(self, seen: SeenHead) -> None:
+    def require_admitted(self, seen: SeenHead) -> None:
         """Check that a request may be served. Raises ForeignHost; ForeignPage: that page is not allowed."""
         if seen.target is None and not self.any_host:
-            self.check_host(seen.headers)
-        origins = _list_field_values(seen.headers, "origin")
+            self.require_own_host(seen.headers)
+        origins = _list_repeated_field_values(seen.headers, "origin")
         for origin in origins:
             if not self._is_allowed(origin) and not self._is_own(origin, seen):
-                raise _build_page_refusal(origin)
+                raise _build_foreign_page_error(origin)
         if not origins and self._is_cross_site(seen.headers):
-            raise _build_page_refusal("")
+            raise _build_foreign_page_error("")
 
     def is_admitted(self, seen: SeenHead) -> bool:
         try:
-            self.check_origin(seen)
+            self.require_admitted(seen)
         except RefusedError:
             return False
         return True
 
-    def check_host(self, headers: Headers) -> None:
+    def require_own_host(self, headers: Headers) -> None:
         """Check that a request names the proxy. Raises ForeignHost."""
-        for host in _list_field_values(headers, "host"):
+        for host in _list_repeated_field_values(headers, "host"):
             name, _ = split_host(host)
             if name is None or not self.is_own_name(name):
-                raise _build_host_refusal(name)
+                raise _build_foreign_host_error(name)
 
     def is_own_name(self, name: str) -> bool:
         """Return whether a lower-case host name is one of the proxy's."""
@@ -102,21 +102,21 @@ class OriginGuard:
 
     def build_cors_fields(self, headers: Headers) -> Headers:
         """Return the fields that let an allowed page read its answer; none for other clients."""
-        origins = _list_field_values(headers, "origin") if self.allow_origin else ()
+        origins = _list_repeated_field_values(headers, "origin") if self.allow_origin else ()
         if len(origins) != 1 or not self._is_allowed(origins[0]):
             return ()
         return (("access-control-allow-origin", origins[0]), ("access-control-expose-headers", "*"), ("vary", "Origin"))
 
-    def answer_preflight(self, method: str, headers: Headers) -> Headers | None:
+    def build_preflight_fields(self, method: str, headers: Headers) -> Headers | None:
         """Return the fields that answer an allowed page's preflight; None for other requests."""
         wanted = header(headers, "access-control-request-method")
         if method.upper() != "OPTIONS" or wanted is None or not (grants := self.build_cors_fields(headers)):
             return None
-        fields = _keep_valid_tokens(header(headers, "access-control-request-headers") or "")
+        fields = _keep_if_valid_tokens(header(headers, "access-control-request-headers") or "")
         private = header(headers, "access-control-request-private-network") is not None
         return (
             *grants,
-            ("access-control-allow-methods", _keep_valid_tokens(wanted) or "POST"),
+            ("access-control-allow-methods", _keep_if_valid_tokens(wanted) or "POST"),
             *((("access-control-allow-headers", fields),) if fields else ()),
             *((("access-control-allow-private-network", "true"),) if private else ()),
             ("access-control-max-age", str(PREFLIGHT_SECONDS)),
@@ -124,12 +124,12 @@ class OriginGuard:
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
         """Return whether a request is from a page of this port: own name, same origin, no other."""
-        sites, seen = _list_field_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
+        sites, seen = _list_repeated_field_values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
-            self.check_host(headers)
+            self.require_own_host(headers)
         except ForeignHost:
             return False
-        own = all(self._is_own(origin, seen) for origin in _list_field_values(headers, "origin"))
+        own = all(self._is_own(origin, seen) for origin in _list_repeated_field_values(headers, "origin"))
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
 
     def _is_allowed(self, origin: str) -> bool:
@@ -148,7 +148,7 @@ class OriginGuard:
         """Return whether a browser reports a request from another site without an Origin: a link, a picture."""
         if "*" in self.allow_origin:
             return False
-        return any(site.lower() not in OWN_SITE for site in _list_field_values(headers, "sec-fetch-site"))
+        return any(site.lower() not in OWN_SITE for site in _list_repeated_field_values(headers, "sec-fetch-site"))
 
 
 def is_shown_as_page(headers: Headers) -> bool:
@@ -190,11 +190,11 @@ def _read_origin(origin: str) -> tuple[str, str, int] | None:
     return scheme, name, DEFAULT_PORTS[scheme] if port is None else port
 
 
-def _list_field_values(headers: Headers, name: str) -> Sequence[str]:
+def _list_repeated_field_values(headers: Headers, name: str) -> Sequence[str]:
     return [value for field, value in headers if field.lower() == name]
 
 
-def _keep_valid_tokens(text: str) -> str:
+def _keep_if_valid_tokens(text: str) -> str:
     return text if _TOKENS.fullmatch(text) else ""
 
 
@@ -203,14 +203,14 @@ def _compile_origin_pattern(allowed: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, allowed.split("*"))))
 
 
-def _build_host_refusal(name: str | None) -> ForeignHost:
+def _build_foreign_host_error(name: str | None) -> ForeignHost:
     shown = name if name and re.fullmatch(r"[a-z0-9._-]{1,253}", name) else None
     named = f"does not answer to the name {shown}" if shown else "cannot read the name in the request's Host"
     hint = f"If that name is this proxy's, start it with --answer-to {shown or 'NAME'} as well."
     return ForeignHost(f"llmproxy: this proxy {named} (a web page could have chosen it); nothing was sent.", hint=hint)
 
 
-def _build_page_refusal(origin: str) -> ForeignPage:
+def _build_foreign_page_error(origin: str) -> ForeignPage:
     known = origin if origin == "null" or _ORIGIN.fullmatch(origin) else ""
     who = f"a web page of {known}" if known else "a web page"
     hint = f"If the page is yours, start the proxy with --allow-origin '{known or 'ORIGIN'}' as well."

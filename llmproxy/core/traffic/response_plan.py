@@ -106,7 +106,7 @@ def plan_response(
 def _write_last_chunk(headers: Headers) -> bytes:
     """Write the end of a chunked answer, with its trailers."""
     trailers = [(name[len(TRAILER) :], value) for name, value in headers if name.startswith(TRAILER)]
-    return f"0\r\n{_write_lines(trailers)}\r\n".encode("latin-1", "replace")
+    return f"0\r\n{_format_header_lines(trailers)}\r\n".encode("latin-1", "replace")
 
 
 class HeadPlan(NamedTuple):
@@ -130,7 +130,7 @@ def plan_head(response: Response, client: ClientHttp, *, now: float, extra: Head
     return HeadPlan(head, chunked, close)
 
 
-class PlannedAnswer:
+class PlannedAnswerBytes:
     """An answer planned at full speed, with the second of its date."""
 
     __slots__ = ("_date_at", "close", "data", "second")
@@ -154,7 +154,7 @@ class PlanCache:
     """Latest answers planned at full speed, by kind of client; their date is renewed each second."""
 
     def __init__(self) -> None:
-        self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswer] = {}
+        self._laid: dict[tuple[int, ClientHttp, Headers], PlannedAnswerBytes] = {}
         self._bytes = 0
 
     def clear(self) -> None:
@@ -164,13 +164,13 @@ class PlanCache:
 
     def get(
         self, interaction: int, client: ClientHttp, *, now: float, extra: Headers, read: Callable[[int], Response]
-    ) -> PlannedAnswer:
+    ) -> PlannedAnswerBytes:
         """Return the answer of a recording, whose row never changes; `read` loads it if it is not cached."""
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
             (((_, data),), close, *_) = plan_response(read(interaction), client, speed=0, now=second, extra=extra)
-            laid = PlannedAnswer(data, close=close, second=second)
+            laid = PlannedAnswerBytes(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid
             self._bytes += len(data)
@@ -248,10 +248,12 @@ def _redirect_to_proxy(headers: Headers, prefix: str) -> Headers:
 
 def write_head(status: int, reason: str, headers: Headers) -> bytes:
     """Write a response head. Line breaks in recorded values cannot start another field."""
-    return f"HTTP/1.1 {status} {_escape_line(reason)}\r\n{_write_lines(headers)}\r\n".encode("latin-1", "replace")
+    return f"HTTP/1.1 {status} {_escape_line(reason)}\r\n{_format_header_lines(headers)}\r\n".encode(
+        "latin-1", "replace"
+    )
 
 
-def _write_lines(fields: Iterable[tuple[str, str]]) -> str:
+def _format_header_lines(fields: Iterable[tuple[str, str]]) -> str:
     return "".join(f"{_escape_line(name)}: {_escape_line(value)}\r\n" for name, value in fields)
 
 
@@ -293,7 +295,7 @@ def find_prefix(target: str, at_provider: str) -> str:
     return path.removesuffix(own) if path.endswith(own) else ""
 
 
-def normalize_location(
+def localize_location(
     location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]
 ) -> str:
     """Return a `location` as stored: a path at the provider, or another host's absolute address without its query.

@@ -31,7 +31,7 @@ from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.engine.request_identification import WORTH_A_THREAD
-from llmproxy.core.sessions.exchange import RequestHeadInfo
+from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead
 from llmproxy.core.traffic.response_plan import REDIRECTS, ClientHttp
@@ -158,9 +158,9 @@ class Front(asyncio.StreamReaderProtocol):
             log.exception("llmproxy failed in front of a connection; the layer goes on")
             self._hand_over(b"".join(self._held))
         if self._held and self._look is None:
-            self._schedule_hand_over()
+            self._start_hand_over_timer()
 
-    def _schedule_hand_over(self) -> None:
+    def _start_hand_over_timer(self) -> None:
         self._look = asyncio.get_running_loop().call_later(
             self._proxy.held_for, self._hand_over_incomplete, self._held[0]
         )
@@ -173,7 +173,7 @@ class Front(asyncio.StreamReaderProtocol):
         if self._held[0] is first:
             self._hand_over(b"".join(self._held))
         else:
-            self._schedule_hand_over()
+            self._start_hand_over_timer()
 
     def _take_back_if_idle(self) -> bool:
         """Take the connection back if the layer is idle."""
@@ -211,7 +211,7 @@ class Front(asyncio.StreamReaderProtocol):
                 and len(data) >= end + length
                 and self._send_fast_hit(last, data[end : end + length])
             ):
-                data = self._hold_remaining_bytes(data, end + length)
+                data = self._take_bytes_after_answered(data, end + length)
                 continue
             if last.credential != last.plain.credential:
                 self._last = last = self._heads.reparse_head(last)
@@ -226,9 +226,9 @@ class Front(asyncio.StreamReaderProtocol):
             if not self._send_replay(data[end : end + length]):
                 self._hand_over(data)
                 return
-            data = self._hold_remaining_bytes(data, end + length)
+            data = self._take_bytes_after_answered(data, end + length)
 
-    def _hold_remaining_bytes(self, data: bytes, end: int) -> bytes:
+    def _take_bytes_after_answered(self, data: bytes, end: int) -> bytes:
         """Return the bytes after an answered request; empty if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
@@ -263,7 +263,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False  # the layer says it, in its way
         self._incoming = incoming
         session = exchange.session
-        return exchange.decision is None and not session.settings.speed and not session.needs_whole_calls
+        return exchange.decision is None and not session.settings.speed and not session.needs_whole_requests
 
     def _send_replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or the layer must send it."""
@@ -298,7 +298,7 @@ class FastHead:
     """Capabilities of its client."""
     credential: bytes = b""
     """Credential of its first request; hits with other credentials may be served as well."""
-    place: RequestHeadInfo | None = None
+    place: RoutedRequestHead | None = None
     """Place of its last request."""
 
 
@@ -339,18 +339,18 @@ class HeadCache:
                 start, end, first, last = first, last, start, end
             which = b"%b\0%b\0%b" % (raw[:first], raw[last:start], raw[end:])
         plain = self._known.get(which)
-        if plain is None and (plain := self._parse_plain(raw, which, credential)) is None:
+        if plain is None and (plain := self._parse_and_cache_head(raw, which, credential)) is None:
             return None
         return ReceivedHead(raw, plain, len(raw), int(found[1]), which, credential)
 
     def reparse_head(self, known: ReceivedHead) -> ReceivedHead:
         """Parse the head's own bytes: the cached one may differ in its credential."""
-        plain = self._parse_plain(known.raw, known.which, known.credential)
+        plain = self._parse_and_cache_head(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
         return replace(known, plain=plain)
 
-    def _parse_plain(self, raw: bytes, which: bytes, credential: bytes) -> FastHead | None:
+    def _parse_and_cache_head(self, raw: bytes, which: bytes, credential: bytes) -> FastHead | None:
         try:
             head = parse_head(raw)
         except FramingError:

@@ -102,7 +102,7 @@ class OwnRequestAnswerer:
         if session is not None and proxy.has_open_calls(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
-                yield from self._wait_for_answer()
+                yield from self._retry_answer_later()
                 return
         status, data, kind = control.answer_control_request(proxy.engine, asked, proxy)
         if (stored := proxy.take_latest_store()) is not None:
@@ -117,9 +117,9 @@ class OwnRequestAnswerer:
         whole = build_response_bytes(status, headers, body, close=close, method=head.method)
         yield from self._layer.send_whole_answer(whole, close=close)
         if waited:
-            yield from self._layer.serve_received()
+            yield from self._layer.serve_received_requests()
 
-    def _wait_for_answer(self) -> Commands:
+    def _retry_answer_later(self) -> Commands:
         self._here.state = LayerState.ASKED
         yield self._here.wake_after(LOOK)
 
@@ -136,7 +136,7 @@ class OwnRequestAnswerer:
             answer = self._viewed.result()
             yield from self._send_answer(head, answer.status, build_headers(answer), answer.body)
         else:
-            yield from self._wait_for_answer()
+            yield from self._retry_answer_later()
 
 
 class BodyTooLarge(RefusedError):
@@ -169,7 +169,7 @@ class ReplayLayer(layer.Layer):
     def _forwarding(self) -> RequestForwarder:
         return self.forwarding(self._here, self)
 
-    def _await_request(self) -> None:
+    def _reset_for_request(self) -> None:
         """Reset the state for the next request."""
         self._here.incoming = self.incoming(self._proxy)
         self._own.prepare_for_next()
@@ -240,7 +240,7 @@ class ReplayLayer(layer.Layer):
         elif here.is_forwarding and self._forwarding.has_switched:
             yield from self._forwarding.on_event(events.DataReceived(self.context.client, here.reader.take_rest()))
         elif here.state is LayerState.READING:
-            yield from self.serve_received()
+            yield from self.serve_received_requests()
         elif here.reader.count_waiting > MAX_WAITING:
             log.warning("a client sent over %s bytes ahead of its answer; its connection is closed", MAX_WAITING)
             if here.is_forwarding:
@@ -275,7 +275,7 @@ class ReplayLayer(layer.Layer):
 
     # --- reading a request -----------------------------------------------------------------------------------------
 
-    def serve_received(self) -> Commands:
+    def serve_received_requests(self) -> Commands:
         """Serve the received requests in order, until one has to wait."""
         here = self._here
         while here.state is LayerState.READING:
@@ -340,14 +340,14 @@ class ReplayLayer(layer.Layer):
             return
         if (head.target.startswith(CONTROL_PREFIX) or is_page_request(head)) and self._origin is None:
             return
-        self._continue_begun_request()
-        here.incoming.check_and_place_request(head, self.context.client, self._origin)
+        self._take_over_front_request()
+        here.incoming.set_exchange_or_refusal(head, self.context.client, self._origin)
         if here.incoming.may_stream_body:
             if not here.reader.count_waiting:
                 yield from self._send_continue(head)
             yield from self._forwarding.forward_stream(head.raw)
 
-    def _continue_begun_request(self) -> None:
+    def _take_over_front_request(self) -> None:
         """Continue a request begun by the front, if the handed-over bytes begin with one."""
         client = self.context.client
         begun = None if self._front is None else self._proxy.arrived.pop((client.peername, client.sockname), None)
@@ -442,14 +442,14 @@ class ReplayLayer(layer.Layer):
         if exchange is not None:
             self._proxy.on_sent(exchange)
             self._proxy.report_exchange_end(exchange, exchange.replayed_status or 0)
-        self._await_request()
+        self._reset_for_request()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING
         if self._sender.crash_after and self._proxy.sockets is not None:
             self._proxy.sockets.reset_connection(self.context.client)
         if here.close_after:
             yield from self._close_client()
         elif paced:
-            yield from self.serve_received()
+            yield from self.serve_received_requests()
 
     def refuse(self, error: LLMProxyError, *, close: bool, told: bool = True) -> Commands:
         """Answer with an error in the provider's envelope, or close a begun answer; not `told`: uncounted."""
@@ -485,7 +485,7 @@ class ReplayLayer(layer.Layer):
             yield from self._close_client()
             return
         if self._here.incoming.exchange is None:
-            self._continue_begun_request()
+            self._take_over_front_request()
         if (exchange := self._here.incoming.exchange) is not None:
             exchange.note = "llmproxy failed; see the log"
         error = LLMProxyError("llmproxy: internal error while serving this request; nothing more was sent upstream.")
@@ -500,7 +500,7 @@ class ReplayLayer(layer.Layer):
         """Send a complete answer and await the next request, or close; `lingering`: the client may still send."""
         here = self._here
         here.state = LayerState.READING
-        self._await_request()
+        self._reset_for_request()
         yield here.build_send_command(data)
         if lingering:
             here.state = LayerState.LINGERING
@@ -513,5 +513,5 @@ class ReplayLayer(layer.Layer):
     def await_next_request(self) -> Commands:
         """Reset for the next request, and serve the received part of it."""
         self._here.state = LayerState.READING
-        self._await_request()
-        yield from self.serve_received()
+        self._reset_for_request()
+        yield from self.serve_received_requests()

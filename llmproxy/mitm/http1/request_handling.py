@@ -5,7 +5,7 @@ layer and no socket: the caller has the bytes. That is the layer (`replay_layer`
 whole the front (`http1.fast_path`), which saves mitmproxy's steps and none of ours. A request that the front cannot
 finish is handed to the layer with its state.
 
-    check_and_place_request(...)    the head is complete
+    set_exchange_or_refusal(...)    the head is complete
     decide_request(body)            the body is complete: decided, once
     plan_recorded_answer()          decided REPLAY: bytes and their times; counts as served, once
 """
@@ -25,14 +25,14 @@ from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.providers.provider_table import Family, parse_port
-from llmproxy.core.sessions.exchange import Exchange, RequestHeadInfo
+from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, is_shown_as_page
 from llmproxy.core.traffic.response_plan import ClientHttp, HeadPlan, SendingPlan
 from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedError
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
-from llmproxy.mitm.intercept import find_destination, read_proxy_credentials
+from llmproxy.mitm.intercept import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
@@ -67,18 +67,20 @@ class IncomingRequest:
 
     # --- the head is here ------------------------------------------------------------------------------------------
 
-    def check_and_place_request(self, head: Head, client: Client, origin: Origin | None) -> None:
+    def set_exchange_or_refusal(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find a request's place or `refusal`; `origin`: an intercepted client's server. May be called again."""
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
         proxy = self.proxy
         try:
             target, named = split_absolute_target(head)
-            if self._check_origin(head, target, origin or named, "https" if client.tls_established else "http"):
+            if self._check_origin_and_preflight(
+                head, target, origin or named, "https" if client.tls_established else "http"
+            ):
                 return
             check_servable(head)
             if self.exchange is None:
-                host = origin or (named and find_destination(proxy, client, named, head.headers))
+                host = origin or (named and authorize_destination(proxy, client, named, head.headers))
                 user = proxy.users.get(client.id) or read_proxy_credentials(head.headers).user
                 place = proxy.engine.dispatcher.place_request(head.method, target, host, head.headers, user)
                 self.begin_exchange(place).progress.connection = client.peername, client.sockname
@@ -87,7 +89,7 @@ class IncomingRequest:
         except LLMProxyError as error:
             self.refusal = error
 
-    def begin_exchange(self, place: RequestHeadInfo) -> Exchange:
+    def begin_exchange(self, place: RoutedRequestHead) -> Exchange:
         """Count the request in its session. Raises LLMProxyError: the session cannot be opened."""
         self.exchange = exchange = self.proxy.engine.stages.begin_exchange(place)
         exchange.answer.grants = self.grants
@@ -102,7 +104,7 @@ class IncomingRequest:
             return False
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
-    def _check_origin(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
+    def _check_origin_and_preflight(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
         """Check requests of web pages, before anything is looked up or counted.
 
         True for a preflight, which we answer.
@@ -111,13 +113,13 @@ class IncomingRequest:
         """
         guard = self.proxy.guard
         try:
-            guard.check_origin(SeenHead(head.headers, scheme, named))
+            guard.require_admitted(SeenHead(head.headers, scheme, named))
         except RefusedError:
             self.family = self.proxy.engine.dispatcher.find_family(head.method, target, named, head.headers)
             raise
         recorded_page = named is None and is_shown_as_page(head.headers)
         self.grants = guard.build_cors_fields(head.headers) + (SANDBOX if recorded_page else ())
-        self.preflight = guard.answer_preflight(head.method, head.headers)
+        self.preflight = guard.build_preflight_fields(head.method, head.headers)
         return self.preflight is not None
 
     # --- the body is here ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from llmproxy.core.mcp_messages import LAST_CHUNK, SendCondition, frame_http_chu
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_plan import HeadPlan, SendingPlan
-from llmproxy.mitm.client_sockets import has_read_and_is_idle
+from llmproxy.mitm.client_sockets import has_client_processed_all
 from llmproxy.mitm.http1.request_handling import LOOK, ClientConnectionState, Ending, LayerState
 
 MICROSECONDS = 1_000_000
@@ -49,7 +49,7 @@ class StreamSender:
         here.close_after = laid.close or (withheld and here.close_after)
         self.crash_after = laid.crash
         if laid.shut and proxy.sockets is not None:
-            proxy.sockets.refuse_connections(laid.shut)
+            proxy.sockets.close_ports_for_seconds(laid.shut)
         return (yield from self._begin_answer(laid))
 
     def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
@@ -83,7 +83,7 @@ class StreamSender:
         due, wait = b"", 0.0
         while self._pieces:
             offset, data = self._pieces[0]
-            wait = self._get_wait_for_turn(None if len(self._pieces) == 1 else offset)
+            wait = self._get_seconds_until_turn(None if len(self._pieces) == 1 else offset)
             if (timed or not data) and offset > passed:
                 wait = max(wait, (offset - passed) / MICROSECONDS)
             if wait:
@@ -96,16 +96,16 @@ class StreamSender:
             yield self._here.wake_after(wait)
         return not self._pieces
 
-    def _get_wait_for_turn(self, offset: int | None) -> float:
+    def _get_seconds_until_turn(self, offset: int | None) -> float:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is None or not exchange.answer.held:
             return 0.0
         ends = here.client.peername, here.client.sockname
-        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, has_read_and_is_idle)
+        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, has_client_processed_all)
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and check again soon."""
-        parts, wait = talk.take_ready_parts(lambda: self._get_wait_for_turn(None))
+        parts, wait = talk.take_ready_parts(lambda: self._get_seconds_until_turn(None))
         due = b"".join(frame_http_chunk(part, chunked=opened.chunked) for part in parts)
         if not talk.turns and opened.chunked:
             due += LAST_CHUNK

@@ -142,7 +142,7 @@ class CommandAgent(AgentAdapter):
             "userId": getattr(input.scenario_state, "user_id", None),
             "llm": input.llm.to_dict() if input.llm else None,
         }
-        said = await asyncio.to_thread(self._exchange_line, name, frame, input.llm, closed)
+        said = await asyncio.to_thread(self._exchange_json, name, frame, input.llm, closed)
         self._heard = True
         self.declared_processing = said.get("processors")
         return read_answer(said, self.who)
@@ -158,29 +158,29 @@ class CommandAgent(AgentAdapter):
             raise AgentError(f"{self.who} was ended while it was being started.")
         return child
 
-    def _exchange_line(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:
+    def _exchange_json(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:
         child = self._children.get(name)
         if child is None:
             child = self._start_process(name, llm, closed)
         if (early := child.take_unread_line()) is not None:
-            raise self._refuse_output(child, early, "said something that nobody asked for")
+            raise self._build_output_error(child, early, "said something that nobody asked for")
         deadline = time.monotonic() + self.timeout
         try:
             child.write_stdin(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
             line = child.wait_for_line(max(deadline - time.monotonic(), 0.0))
         except (ProcessEnded, OSError) as error:
             if isinstance(error, TimeoutError):
-                raise self._kill_timed_out_agent(child) from error
-            raise self._explain_end(child) from error
+                raise self._kill_and_build_timeout_error(child) from error
+            raise self._build_end_error(child) from error
         except LineTooLong as error:
             child.kill_group()
             raise AgentError(f"{self.who} wrote a line that has no end.") from error
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            raise self._refuse_output(child, line, "wrote a line on standard output that is no JSON") from None
+            raise self._build_output_error(child, line, "wrote a line on standard output that is no JSON") from None
         if not isinstance(value, dict):
-            raise self._refuse_output(child, line, "wrote a line on standard output that is no object")
+            raise self._build_output_error(child, line, "wrote a line on standard output that is no object")
         if "id" in value and value["id"] != frame["id"]:
             raise AgentError(
                 f"{self.who} answered message {format_value(value['id'])} when it was asked message {frame['id']}."
@@ -201,22 +201,22 @@ class CommandAgent(AgentAdapter):
                 while True:
                     said += child.wait_for_line(max(deadline - time.monotonic(), 0.0))
             if child.wait_for_exit(_LAST_WORDS):
-                raise self._explain_end(child)
+                raise self._build_end_error(child)
             return read_answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
-            raise self._kill_timed_out_agent(child) from error
+            raise self._kill_and_build_timeout_error(child) from error
         finally:
             child.kill_group()
             self._children.pop(name, None)
 
     # -- what went wrong
 
-    def _kill_timed_out_agent(self, child: AgentProcess) -> AgentError:
+    def _kill_and_build_timeout_error(self, child: AgentProcess) -> AgentError:
         child.kill_group()
         said = f"{self.who} did not answer within {self.timeout:g} s, and was killed."
         return _build_error(AgentError, child, said)
 
-    def _explain_end(self, child: AgentProcess) -> AgentError | AgentUnreachable:
+    def _build_end_error(self, child: AgentProcess) -> AgentError | AgentUnreachable:
         code = child.wait_for_exit(_LAST_WORDS)
         if code is None:
             child.kill_group()
@@ -227,7 +227,7 @@ class CommandAgent(AgentAdapter):
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return _build_error(AgentError, child, f"{self.who} {how} without an answer.")
 
-    def _refuse_output(self, child: AgentProcess, line: bytes, what: str) -> AgentError:
+    def _build_output_error(self, child: AgentProcess, line: bytes, what: str) -> AgentError:
         said = f"{self.who} {what}: {tail(line.decode('utf-8', 'replace'), 500)}"
         hint = "Standard output is for one JSON object a message; print everything else on standard error."
         return _build_error(AgentError, child, said, hint)

@@ -59,7 +59,7 @@ class FunctionAgent(AgentAdapter):
         self.timeout = timeout
         self._found: Callable[..., Any] | AgentAdapter | None = None
         if not isinstance(target, str):
-            self._found = _instantiate_adapter(target)
+            self._found = _instantiate_if_adapter_class(target)
             self._copy_adapter_attributes()
 
     @property
@@ -122,7 +122,7 @@ class FunctionAgent(AgentAdapter):
 
     def _load_target(self) -> Callable[..., Any] | AgentAdapter:
         if self._found is None:
-            self._found = _instantiate_adapter(_import_target(str(self.target), self.folder, self.who))
+            self._found = _instantiate_if_adapter_class(_import_target(str(self.target), self.folder, self.who))
             self._copy_adapter_attributes()
         return self._found
 
@@ -138,7 +138,7 @@ class FunctionAgent(AgentAdapter):
         self.uses_session = uses  # type: ignore[misc]
 
 
-def _instantiate_adapter(found: Any) -> Callable[..., Any] | AgentAdapter:
+def _instantiate_if_adapter_class(found: Any) -> Callable[..., Any] | AgentAdapter:
     """Return an instance of an adapter class, and any other callable unchanged."""
     if isinstance(found, type) and issubclass(found, AgentAdapter):
         found = found()
@@ -189,7 +189,7 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m`
-    path = _find_module_file(folder, name)
+    path = _resolve_python_file(folder, name)
     if path is not None and not path.is_file():
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder))
     try:
@@ -219,11 +219,11 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
 
 def _is_module_imported(target: str, folder: Path | None) -> bool:
     name = target.rpartition(":")[0]
-    path = _find_module_file(folder, name)
+    path = _resolve_python_file(folder, name)
     return (name if path is None else _name_file_module(path)) in sys.modules
 
 
-def _find_module_file(folder: Path | None, name: str) -> Path | None:
+def _resolve_python_file(folder: Path | None, name: str) -> Path | None:
     """Return the path of a module that is named as a file."""
     return ((folder or Path.cwd()) / name).resolve() if name.endswith(".py") else None
 

@@ -32,7 +32,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.templates import RequestTemplate, build_values
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
-from llmproxy.scenario.values.messages import format_value, html_title, pick_value, read_answer, read_path, tail
+from llmproxy.scenario.values.messages import extract_html_title, format_value, pick_value, read_answer, read_path, tail
 
 if TYPE_CHECKING:
     import httpx
@@ -48,7 +48,7 @@ _REDIRECTS = range(300, 400)
 
 
 @dataclass(frozen=True, slots=True)
-class HttpReply:
+class SuccessfulReply:
     """An answer with a successful status."""
 
     kind: str
@@ -63,7 +63,7 @@ class HttpReply:
         """Return the parsed body. Raises AgentError for a web page, an empty body, and invalid JSON."""
         if not self.body.strip():
             raise AgentError(f"{who} gave an empty answer.")
-        title = html_title(self.text)
+        title = extract_html_title(self.text)
         if title is not None or self.kind == "text/html":
             named = f" ({title!r})" if title else ""
             raise AgentError(f"{who} answered with a web page{named}, not with JSON.", hint="Is it the right URL?")
@@ -132,7 +132,7 @@ class HttpAdapter(AgentAdapter):
         made.more_headers = dict(self.more_headers)
         return made
 
-    async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> HttpReply:
+    async def send_request(self, method: str, body: object, values: Mapping[str, Any]) -> SuccessfulReply:
         """Send one request, once. Raises AgentUnreachable: no connection; AgentError: no valid answer."""
         import httpx
 
@@ -161,7 +161,7 @@ class HttpAdapter(AgentAdapter):
         self._reached.add(thread)
         return answer
 
-    async def _request_reply(self, method: str, body: object, headers: Mapping[str, str]) -> HttpReply:
+    async def _request_reply(self, method: str, body: object, headers: Mapping[str, str]) -> SuccessfulReply:
         import httpx
 
         if self._client is None:
@@ -179,18 +179,18 @@ class HttpAdapter(AgentAdapter):
                 if len(content) > LARGEST:
                     raise AgentError(f"{self.who} answered with more than {LARGEST >> 20} MB.")
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            found = HttpReply(kind, bytes(content))
+            found = SuccessfulReply(kind, bytes(content))
             if response.status_code not in _GOOD:
                 raise self._build_refusal(response.status_code, response.headers.get("location", ""), found)
         return found
 
-    def _build_refusal(self, status: int, location: str, answer: HttpReply) -> AgentError:
+    def _build_refusal(self, status: int, location: str, answer: SuccessfulReply) -> AgentError:
         if status in _REDIRECTS:
             return AgentError(
                 f"{self.who} answered HTTP {status}, a redirection to {format_value(location)}, which is not followed.",
                 hint="Give the address that answers.",
             )
-        title = html_title(answer.text)
+        title = extract_html_title(answer.text)
         said = f"a web page ({title!r})" if title is not None else tail(answer.text) or "(nothing)"
         return AgentError(f"{self.who} answered HTTP {status}:\n{said}")
 
@@ -335,7 +335,7 @@ class OpenAIAgent(HttpAdapter):
         return read_answer(_join_completion_message(found, self.who), self.who)
 
 
-def _join_completion_message(found: HttpReply, who: str) -> object:
+def _join_completion_message(found: SuccessfulReply, who: str) -> object:
     """Build an answer from one piece or many."""
     draft = Draft()
     for value in list_events(found.kind or "application/json", found.body):

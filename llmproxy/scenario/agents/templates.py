@@ -84,13 +84,13 @@ def build_values(given: AgentInput, conversation: str | None = None) -> dict[str
 
 def _iter_names(tree: Any) -> Iterator[str]:
     if isinstance(tree, str):
-        yield from (_get_placeholder_name(match) for match in _NAME.finditer(tree) if not match["dollar"])
+        yield from (_get_matched_name(match) for match in _NAME.finditer(tree) if not match["dollar"])
     members = (*tree, *tree.values()) if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
     for each in members:
         yield from _iter_names(each)
 
 
-def _get_placeholder_name(match: re.Match[str]) -> str:
+def _get_matched_name(match: re.Match[str]) -> str:
     return match["braced"] or match["bare"] or f"env.{match['env']}"
 
 
@@ -98,9 +98,11 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     if isinstance(tree, str):
         whole = _NAME.fullmatch(tree)
         if whole and not whole["dollar"]:
-            return _look_up(_get_placeholder_name(whole), values, env)
+            return _find_value_or_variable(_get_matched_name(whole), values, env)
         return _NAME.sub(
-            lambda match: "$" if match["dollar"] else to_text(_look_up(_get_placeholder_name(match), values, env)),
+            lambda match: (
+                "$" if match["dollar"] else to_text(_find_value_or_variable(_get_matched_name(match), values, env))
+            ),
             tree,
         )
     if isinstance(tree, Mapping):
@@ -110,7 +112,7 @@ def _fill_in(tree: Any, values: Mapping[str, Any], env: Mapping[str, str]) -> An
     return tree
 
 
-def _look_up(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
+def _find_value_or_variable(name: str, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:
     if not name.startswith("env."):
         return values[name]
     variable = name.removeprefix("env.")

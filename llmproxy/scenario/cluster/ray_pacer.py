@@ -1,7 +1,7 @@
 """Rates of providers over a whole cluster: one actor counts, and each worker asks it on behalf of its proxy.
 
-    driver       RateCounter, an actor, if there are rates and the test reaches a network
-    worker       `serve_pacer`: a port of its machine, at which its proxy asks before a call;
+    driver       ClusterRateLimiter, an actor, if there are rates and the test reaches a network
+    worker       `serve_pacing_socket`: a port of its machine, at which its proxy asks before a call;
                  protocol.PACER_VARIABLE defines how
 
 If its node dies, the actor is restarted elsewhere. It does not know earlier calls, and waits for a whole window.
@@ -24,7 +24,7 @@ Take = Callable[[str, bool], float]
 """Counts a call to a provider, of models or not; returns the seconds until it may be sent."""
 
 
-class RateCounter:
+class ClusterRateLimiter:
     """Counts for all nodes, by the clock of its own."""
 
     def __init__(
@@ -38,12 +38,12 @@ class RateCounter:
         return self._pace.count_call(provider, model=model)
 
 
-def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:
+def start_rate_actor(ray: Any, rates: Mapping[str, str]) -> Any:
     """Start the counting actor, which takes no processor from the runs; None without rates."""
     if not rates:
         return None
 
-    class Actor(RateCounter):
+    class Actor(ClusterRateLimiter):
         def __init__(self, rates: Mapping[str, str]) -> None:
             super().__init__(rates, anew=ray.get_runtime_context().was_current_actor_reconstructed)
 
@@ -51,7 +51,7 @@ def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:
 
 
 @contextmanager
-def serve_pacer(take: Take) -> Iterator[str]:
+def serve_pacing_socket(take: Take) -> Iterator[str]:
     """Serve this machine's proxy in the block; yields the value of `protocol.PACER_VARIABLE`."""
     secret = secrets.token_hex(16)
 

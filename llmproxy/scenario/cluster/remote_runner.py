@@ -1,6 +1,6 @@
 """The remote runner: calls as tasks of a Ray cluster, for suites and for scenarios in Python.
 
-    open_cluster     a cluster: found or started, connected to, left; reasons of failure
+    open_ray_connection     a cluster: found or started, connected to, left; reasons of failure
     RemoteRunner     tasks on all nodes: calls, their data, cancellation, repetition after the death of a worker or
                      node; recordings
     run_task         in the worker: the parcel unpacked by a test's first run (`worker_node`), then one run
@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.ray_pacer import start_counting
-from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, open_worker_node
+from llmproxy.scenario.cluster.ray_pacer import start_rate_actor
+from llmproxy.scenario.cluster.worker_node import NodeReply, NodeSetup, get_or_open_worker_node
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
@@ -64,7 +64,7 @@ def ray_address(where: str, env: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def open_cluster(where: str, batch: str, rates: Mapping[str, str]) -> Iterator[RemoteRunner]:
+def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Iterator[RemoteRunner]:
     """Open a cluster for a test, and leave it after the block. Raises MachineError: no Ray, another version."""
     os.environ.update(_QUIET)
     address = ray_address(where, os.environ)
@@ -72,7 +72,7 @@ def open_cluster(where: str, batch: str, rates: Mapping[str, str]) -> Iterator[R
         ray = import_ray()
     except ImportError as error:
         raise MachineError(f"{where} needs Ray, which is not installed.", hint=install_command("ray")) from error
-    tries = connect_ray(ray, where, address, f"llmproxy-{batch}")
+    tries = connect_ray_counting_tries(ray, where, address, f"llmproxy-{batch}")
     try:
         runner = RemoteRunner(ray, rates, tries)
         try:
@@ -88,7 +88,9 @@ def import_ray() -> Any:
     return import_module("ray")
 
 
-def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:
+def connect_ray_counting_tries(
+    ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep
+) -> int:
     """Connect to a cluster, and return the number of attempts. Raises MachineError."""
     check_reachable(where, address)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
@@ -98,7 +100,7 @@ def connect_ray(ray: Any, where: str, address: str, namespace: str, sleep: Calla
                 ray.init(address, namespace=namespace, log_to_driver=False, logging_level=logging.CRITICAL, **more)
         except Exception as error:
             if _PASSING not in str(error) or number == _TRIES:
-                raise build_cluster_error(where, error) from error
+                raise build_cluster_unusable_error(where, error) from error
             ray.shutdown()
             sleep(number)
         else:
@@ -122,7 +124,7 @@ def check_reachable(where: str, address: str) -> None:
         ) from error
 
 
-def build_cluster_error(where: str, error: Exception) -> MachineError:
+def build_cluster_unusable_error(where: str, error: Exception) -> MachineError:
     """Return the reason why a cluster cannot be used."""
     text = str(error).strip()
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
@@ -155,7 +157,7 @@ class RemoteRunner:
         """`rates` of providers hold for all nodes together; `tries` is the number of attempts to connect."""
         self._ray, self._tries = ray, tries
         self._task = ray.remote(max_retries=0)(run_task)
-        self._counting = start_counting(ray, rates)
+        self._counting = start_rate_actor(ray, rates)
         self._running: set[Any] = set()
         self._again: list[str] = []
         """Names of runs repeated because their worker or node died."""
@@ -173,7 +175,9 @@ class RemoteRunner:
     ) -> NodeReply[Any]:
         """Execute a run; `WorkerNode.run` gets `arguments`. Raises CancelledError; LLMProxyError: no node could."""
         try:
-            back = await self._submit(name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments))
+            back = await self._submit_with_retry(
+                name, ray_options(resources), (sent, parcel.batch, parcel.version, arguments)
+            )
         except Exception as error:
             found = getattr(error, "cause", None) or error  # Ray makes a traceback of what a node raised
             if isinstance(found, LLMProxyError):
@@ -185,7 +189,9 @@ class RemoteRunner:
             self.recorded.append(back.cassettes)
         return back
 
-    async def _submit(self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]) -> NodeReply[Any]:
+    async def _submit_with_retry(
+        self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]
+    ) -> NodeReply[Any]:
         died = ""
         deaths = tuple(getattr(self._ray.exceptions, each) for each in _DEATHS if hasattr(self._ray.exceptions, each))
         for _ in range(2):
@@ -265,4 +271,4 @@ def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ..
     def unpack(folder: Path) -> Any:
         return ray.get(sent[0]).unpack(folder, None if sent[1] is None else take)
 
-    return open_worker_node(batch, version, unpack).run(*arguments)
+    return get_or_open_worker_node(batch, version, unpack).run(*arguments)

@@ -26,25 +26,25 @@ from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Handler, Status
 from llmproxy.scenario.cluster.ray_pacer import Take
-from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_cluster
+from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, open_ray_connection
 from llmproxy.scenario.cluster.transfer_files import (
-    cassette_folder,
     collect_variables,
     describe_parcel,
     glob_files,
-    load_cassettes,
+    local_cassette_folder,
     merge_cassettes,
-    pack_files,
+    read_cassette_files,
+    read_files_to_send,
     read_local_numbers,
     renumber_events,
 )
-from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_error_picklable
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.running.run_lifecycle import PROGRAM
-from llmproxy.server_store_path import find_store_server
+from llmproxy.server_store_path import find_server_of_copy
 from llmproxy.settings import Loaded, load
 
 
@@ -76,7 +76,7 @@ def on(
         raise SettingsError("scenario.on(...) inside of another one: end the first.")
     settings = load({}, os.environ, Path.cwd())
     batch = uuid.uuid4().hex[:12]
-    with open_cluster(where, batch, settings.settings.rate) as runner:
+    with open_ray_connection(where, batch, settings.settings.rate) as runner:
         nodes = _ClusterRunner(runner, where, batch, settings, send, send_env, resources)
         running.REMOTE.append(nodes.run_sample)
         try:
@@ -102,7 +102,7 @@ class _ClusterRunner:
     def __post_init__(self) -> None:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        self.folder = cassette_folder(self.settings)
+        self.folder = local_cassette_folder(self.settings)
         self._known = partial(read_local_numbers, self.settings.settings.store)
 
     async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
@@ -138,8 +138,8 @@ class _ClusterRunner:
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
         pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
-        files = pack_files([*_list_plan_modules(pickled, root), *glob_files(self.send, root)], root)
-        server = find_store_server(settings.store)
+        files = read_files_to_send([*_list_plan_module_files(pickled, root), *glob_files(self.send, root)], root)
+        server = find_server_of_copy(settings.store)
         name = plan.options.cassette or plan.name
         typed = [(n.replace("_", "-"), v) for n, v in self.settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]
@@ -147,7 +147,7 @@ class _ClusterRunner:
         live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
-            cassettes={} if server else load_cassettes(self.folder, [name]), proxy=words, rates=settings.rate,
+            cassettes={} if server else read_cassette_files(self.folder, [name]), proxy=words, rates=settings.rate,
             env=collect_variables(self.send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
             folders=_list_import_folders(root),
             config=said and said.model_copy(update={"verbose": False, "debug": False}),
@@ -188,7 +188,7 @@ def _pickle_plan(plan: RunPlan) -> bytes:
         ) from error
 
 
-def _list_plan_modules(pickled: bytes, root: Path) -> list[Path]:
+def _list_plan_module_files(pickled: bytes, root: Path) -> list[Path]:
     """Return the files below `root` of a pickle's modules, of their imports, and of enclosing packages."""
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     found: dict[str, Path] = {}
@@ -236,5 +236,5 @@ class PlanNode(WorkerNode):
         heard = EventList()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))
-        ended = replace(ended, error=make_picklable(ended.error))
+        ended = replace(ended, error=make_error_picklable(ended.error))
         return NodeReply(ended, heard.events, self.read_changed_files())

@@ -22,9 +22,9 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
-from llmproxy.server_store_path import find_store_server, without_secrets
+from llmproxy.server_store_path import find_server_of_copy, without_secrets
 from llmproxy.settings import Loaded
-from llmproxy.trace.observing.agent_activity import make_recording_fingerprint
+from llmproxy.trace.observing.agent_activity import format_recording_id
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
@@ -33,7 +33,7 @@ _NO_KEY = "none"
 """Placeholder key in replay, where no provider is called: SDKs require one."""
 
 
-def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
+def read_files_to_send(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
     """Read files, and the project's own; by path relative to `root`. Raises SuiteError: one is outside, unreadable."""
     found, project = dict[str, bytes](), root / "pyproject.toml"
     for path in (*paths, *([project] if project.is_file() else [])):
@@ -72,13 +72,13 @@ def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: boo
     return dict.fromkeys(keys, _NO_KEY) | {name: env[name] for name in names}
 
 
-def cassette_folder(settings: Loaded) -> Path:
+def local_cassette_folder(settings: Loaded) -> Path:
     """Return the cassette folder, to which files are returned."""
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 
-def load_cassettes(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
+def read_cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     """Return the files of only these cassettes."""
     from llmproxy.core.cassettes.folder import CassetteDir
 
@@ -115,11 +115,11 @@ def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> st
 
 def read_local_numbers(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
     """Return the names of recordings in every store, with their ids in this one, which may not exist."""
-    if find_store_server(store) is None and not store.is_file():
+    if find_server_of_copy(store) is None and not store.is_file():
         return {}
     try:
         found = read_interactions_as_json(store, cassette=cassette, sample=sample)
-        return {make_recording_fingerprint(line): int(line["recorded"]["id"]) for line in found}
+        return {format_recording_id(line): int(line["recorded"]["id"]) for line in found}
     except LLMProxyError:
         return {}
 

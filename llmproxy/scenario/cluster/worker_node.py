@@ -23,7 +23,7 @@ from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 from llmproxy.report.events import Event, ImmediateHandler
-from llmproxy.scenario.cluster.ray_pacer import Take, serve_pacer
+from llmproxy.scenario.cluster.ray_pacer import Take, serve_pacing_socket
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
@@ -62,7 +62,7 @@ class NodeReply[T]:
     """Result of a run."""
 
     ended: T
-    """Its outcome; with an error from `make_picklable`."""
+    """Its outcome; with an error from `make_error_picklable`."""
     events: list[Event]
     cassettes: Mapping[str, bytes]
     """Files that this run changed."""
@@ -111,7 +111,7 @@ class WorkerNode(ABC):
         own = [] if parcel.server else [f"--store={folder / STORE}", f"--cassette-dir={folder / CASSETTES}"]
         env = {**os.environ, **({"LLMPROXY_STORE": parcel.server} if parcel.server else {})}  # seen by no other process
         if parcel.rates and take is not None:
-            env[PACER_VARIABLE] = self.open.enter_context(serve_pacer(take))
+            env[PACER_VARIABLE] = self.open.enter_context(serve_pacing_socket(take))
             own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
         log = folder / ".llmproxy" / "proxy.log"
         self.proxy = self.open.enter_context(ensure_proxy([*parcel.proxy, *own], env, log=log))
@@ -148,7 +148,7 @@ def _read_file_signatures() -> dict[str, tuple[int, int, int]]:
 _here: tuple[str, WorkerNode] | None = None
 
 
-def open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode]) -> WorkerNode:
+def get_or_open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode]) -> WorkerNode:
     """Return this process's node of a test, created by its first run; an earlier test's ends. Raises LLMProxyError."""
     global _here  # noqa: PLW0603 - what a process has once
     if llmproxy.__version__ != version:
@@ -169,7 +169,7 @@ def open_worker_node(batch: str, version: str, make: Callable[[Path], WorkerNode
     return _here[1]
 
 
-def make_picklable[E: BaseException](error: E | None) -> E | MachineError | MissError | None:
+def make_error_picklable[E: BaseException](error: E | None) -> E | MachineError | MissError | None:
     """Return an error that another process can unpickle: else a new one with its text and exit code."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - what we made a moment ago

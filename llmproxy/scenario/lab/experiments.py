@@ -21,8 +21,14 @@ from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Transcript, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunEnded
-from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Variance, judge_spread, spread_intervals
-from llmproxy.scenario.run_session import run_parallel
+from llmproxy.scenario.repeats.statistics import (
+    FEWEST_TRANSCRIPTS,
+    RESAMPLES,
+    Variance,
+    judge_spread,
+    variance_intervals,
+)
+from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.running.participants import build_adapters
 from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -105,11 +111,13 @@ async def rejudge(
         raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
     look = partial(judge_transcript, purpose="rejudge", proxy=proxy, mode=mode)
     looks = [look(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
-    ended: list[RunEnded] = await run_parallel(looks, max_concurrency)
-    rows = [_sum_verdicts(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
+    ended: list[RunEnded] = await gather_with_limit(looks, max_concurrency)
+    rows = [
+        _judge_transcript_row(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)
+    ]
     whole = [row.passed for row in rows if row.judged == repeats]
     spread = judge_spread(whole, repeats)
-    judge_interval, rest_interval = spread_intervals(whole, repeats, rng, resamples)
+    judge_interval, rest_interval = variance_intervals(whole, repeats, rng, resamples)
     return JudgeVariance(
         repeats=repeats,
         rows=rows,
@@ -120,7 +128,7 @@ async def rejudge(
     )
 
 
-def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> JudgedTranscript:  # noqa: A002 - the original's name
+def _judge_transcript_row(id: str, ended: Sequence[RunEnded]) -> JudgedTranscript:  # noqa: A002 - the original's name
     decided = {Status.PASSED, Status.FAILED}
     verdicts = [each.result.success for each in ended if each.status in decided]
     errors = dict.fromkeys(each.result.error or each.status.value for each in ended if each.status not in decided)

@@ -160,11 +160,13 @@ class ConversationToLabel:
         return json.dumps(about, ensure_ascii=False)
 
 
-def list_runs_to_label(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
+def list_judged_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[ConversationToLabel]:
     """Return a report's runs with criteria; `run`: an id's start, `criteria` for the judge's. Raises SettingsError."""
     try:
         entries = read_report_runs(report)
-        found = [_read_run(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)]
+        found = [
+            _read_report_run(*entry, tuple(criteria)) for entry in entries if str(entry[0]["run_id"]).startswith(run)
+        ]
     except OSError as error:
         hint = "A run is found by its id in the report of the last `llmproxy test` only."
         raise SettingsError(f"the report {report} cannot be read: {error.strerror or error}.", hint=hint) from error
@@ -193,11 +195,11 @@ def list_labelled_ids(path: Path) -> frozenset[str]:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
 
 
-def write_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
+def add_or_replace_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
     """Add a label of a report's run to a file of labels. Raises SettingsError: no such run, criterion, label."""
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")
-    labelling = next((each for each in list_runs_to_label(report, run)), None) if run else None
+    labelling = next((each for each in list_judged_runs(report, run)), None) if run else None
     if labelling is None or criterion not in labelling.criteria:
         raise SettingsError("this criterion is in no run of the report.")
     list_labelled_ids(path)
@@ -215,7 +217,7 @@ def write_label(path: Path, report: Path, run: str, criterion: str, label: str) 
         file.writelines(f"{line}\n" for line in (*others, labelling.format_jsonl_line(said.values())))
 
 
-def _read_run(
+def _read_report_run(
     started: Mapping[str, Any],
     parts: Sequence[Mapping[str, Any]],
     finished: Mapping[str, Any] | None,

@@ -26,7 +26,7 @@ from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judgements import CONCURRENCY, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
-from llmproxy.scenario.run_session import run_parallel
+from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import CriterionResult
 
 CLASSES = ("passed", "failed", "inconclusive")
@@ -135,10 +135,12 @@ async def calibrate_judge(
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
     look = partial(judge_transcript, purpose=name, proxy=proxy, mode=mode)
     seen = [_JudgedConversation(each) for each in labelled]
-    looks = [each.judge_sample(look, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
+    looks = [each.judge_and_store_sample(look, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
     if order:
-        looks += [each.judge_sample(look, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
-    await run_parallel(looks, max_concurrency)
+        looks += [
+            each.judge_and_store_sample(look, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1
+        ]
+    await gather_with_limit(looks, max_concurrency)
     return _sum_up_calibration(seen, rng, resamples)
 
 
@@ -156,7 +158,7 @@ class _JudgedConversation:
     error: str = ""
     missed: bool = False
 
-    async def judge_sample(
+    async def judge_and_store_sample(
         self, look: Callable[..., Awaitable[RunEnded]], judge_of: JudgeOf, sample: int, *, backwards: bool = False
     ) -> None:
         texts = list(self.of.labels)

@@ -10,8 +10,8 @@ from typing import Any
 
 from llmproxy.core.dialects.codecs import ERROR_HEADER
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.scenario.models.errors import DirectCallFailed, ModelError
-from llmproxy.scenario.values.messages import html_title
+from llmproxy.scenario.models.errors import HttpModelCallFailed, ModelError
+from llmproxy.scenario.values.messages import extract_html_title
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
@@ -47,7 +47,7 @@ class Answer:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
-def spoken_text(content: object) -> str:
+def strip_reasoning(content: object) -> str:
     """Return an answer's text without the reasoning that some models put into it."""
     if isinstance(content, list):
         content = "".join(
@@ -67,11 +67,11 @@ def read_litellm(found: Any) -> Answer:
         for call in message.tool_calls or ()
         if call.function is not None
     )
-    return Answer(spoken_text(message.content), calls)
+    return Answer(strip_reasoning(message.content), calls)
 
 
 def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Parse an answer in OpenAI's chat completions. Raises DirectCallFailed; ModelError: there is no choice."""
+    """Parse an answer in OpenAI's chat completions. Raises HttpModelCallFailed; ModelError: there is no choice."""
     value = parse_json(body)
     found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
     error = found.get("error", found) if isinstance(found, dict) else found
@@ -81,25 +81,25 @@ def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     if status in _REDIRECTS:
         place = str(headers.get("location", ""))[:_QUOTED]
         what = f"HTTP {status}, a redirection to {place!r}, which is not followed: give the address that answers"
-        raise DirectCallFailed(what, status)
+        raise HttpModelCallFailed(what, status)
     if status not in _GOOD:
         ours = headers.get(ERROR_HEADER, "")
-        raise DirectCallFailed(said if ours else f"HTTP {status}: {said or _format_body(body)}", status, ours)
+        raise HttpModelCallFailed(said if ours else f"HTTP {status}: {said or _format_body(body)}", status, ours)
     if said:
-        raise DirectCallFailed(f"HTTP {status}: {said}", _derive_status_from_code(code))
+        raise HttpModelCallFailed(f"HTTP {status}: {said}", _derive_status_from_code(code))
     choices = value.get("choices") if isinstance(value, dict) else None
     if choices == []:
         raise ModelError(f"No response from LLM: {_format_body(body)}")
     first = choices[0] if isinstance(choices, list) else None
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(message, dict):
-        raise DirectCallFailed(
+        raise HttpModelCallFailed(
             f"the answer is no chat completion, there is no message in it: {_format_body(body)}", _UNUSABLE
         )
     calls = message.get("tool_calls")
     functions = [each.get("function") for each in calls if isinstance(each, dict)] if isinstance(calls, list) else []
     called = tuple(_read_call(function) for function in functions if isinstance(function, dict))
-    return Answer(spoken_text(message.get("content")), called)
+    return Answer(strip_reasoning(message.get("content")), called)
 
 
 def _read_call(function: Mapping[str, Any]) -> ModelToolCall:
@@ -128,7 +128,7 @@ def _derive_status_from_code(code: object) -> int:
 def _format_body(body: bytes) -> str:
     """Return the beginning of a body, or a description of a web page."""
     text = body.decode("utf-8", "replace").strip()
-    title = html_title(text)
+    title = extract_html_title(text)
     if title is not None:
         return f"a web page ({title!r})" if title else "a web page"
     return repr(text[:_QUOTED]) if text else "nothing"

@@ -1,6 +1,6 @@
 """Classification of failed model calls: a miss, a refused parameter, a temporary failure, or another error.
 
-A call fails with our own `DirectCallFailed`, or with an exception of litellm, which includes an answer's body in its
+A call fails with our own `HttpModelCallFailed`, or with an exception of litellm, which includes an answer's body in its
 text, differently for each provider, and the answer's headers. The proxy's errors have a code in a header, and a text
 that begins with our name.
 """
@@ -34,7 +34,7 @@ class ModelNotSet(SettingsError):
     code = "llmproxy_model_unset"
 
 
-class DirectCallFailed(Exception):
+class HttpModelCallFailed(Exception):
     """A call without litellm failed."""
 
     def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
@@ -82,9 +82,11 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
     """Return the error for the user. `temperature` is the one that the user chose."""
     code = find_proxy_code(error)
     if code == MissError.code:
-        return MissError(proxy_text(error))
+        return MissError(find_proxy_text(error))
     if code:
-        return ModelError(f"the call of {model} for {party!r} did not get through: {remove_prefix(proxy_text(error))}")
+        return ModelError(
+            f"the call of {model} for {party!r} did not get through: {remove_prefix(find_proxy_text(error))}"
+        )
     text = str(error).strip()
     text = text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
     if find_refused_parameter(error) is RefusableParameter.TEMPERATURE and temperature is not None:
@@ -92,7 +94,7 @@ def build_call_error(error: BaseException, model: str, party: str, *, temperatur
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",
         )
-    said = text if isinstance(error, DirectCallFailed) else f"{type(error).__name__}: {text}"
+    said = text if isinstance(error, HttpModelCallFailed) else f"{type(error).__name__}: {text}"
     if is_vertex_model(model):
         return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_google_key(model))
     if _read_status(error) == _NO_KEY or "api_key" in text.lower():
@@ -120,7 +122,7 @@ def find_proxy_code(error: BaseException) -> str:
     return ""
 
 
-def proxy_text(error: BaseException) -> str:
+def find_proxy_text(error: BaseException) -> str:
     """Return the proxy's text, without the envelope and litellm's additions."""
     text = str(error)
     start = text.find(OURS)
@@ -131,7 +133,7 @@ def proxy_text(error: BaseException) -> str:
             continue
         except RecursionError:
             break  # no envelope of ours
-        if found := _find_proxy_message(value):
+        if found := _find_proxy_text_in_json(value):
             return found
     return text[max(start, 0) :]
 
@@ -143,9 +145,9 @@ def _read_status(error: BaseException) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _find_proxy_message(value: object) -> str | None:
+def _find_proxy_text_in_json(value: object) -> str | None:
     """Return the first string of the proxy in a JSON value."""
     if isinstance(value, str):
         return value if value.startswith(OURS) else None
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for each in inner if (found := _find_proxy_message(each))), None)
+    return next((found for each in inner if (found := _find_proxy_text_in_json(each))), None)

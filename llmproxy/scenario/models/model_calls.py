@@ -167,7 +167,7 @@ async def _call_cached(
 async def _call_model(asked: dict[str, Any], model: ModelConfig, party: str, session: RunSession | None) -> Answer:
     chosen = model.temperature if model.temperature_given else None
     sent = asked | _route_keywords(model, party, session)
-    replays = session is not None and session.opened.asks_no_model
+    replays = session is not None and session.opened.needs_no_model_keys
     pauses = iter(PAUSES)
     while True:
         try:
@@ -197,6 +197,6 @@ def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) 
     found["extra_headers"] = {**(model.extra_parameters.get("extra_headers") or {}), **found["extra_headers"]}
     if client := model.extra_parameters.get("client"):
         found["client"] = redirect_client(client, found["api_base"], model.model)
-    if session.opened.asks_no_model:
+    if session.opened.needs_no_model_keys:
         said.setdefault("api_key", PLACEHOLDER_KEY)
     return said | found

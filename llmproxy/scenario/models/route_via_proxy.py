@@ -23,7 +23,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import is_vertex_model, suggest_google_key
-from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai_model
+from llmproxy.scenario.models.transport import BASE, import_litellm, is_known_openai_name
 from llmproxy.scenario.run_session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
@@ -70,7 +70,7 @@ def get_provider_name(model: str) -> str:
     prefix, slash, _ = model.partition("/")
     if slash and (prefix in PATHS or prefix in OPENAI_LIKE):
         return prefix
-    if is_openai_model(model):
+    if is_known_openai_name(model):
         return "openai"
     if prefix.startswith("vertex_ai") or (not slash and is_vertex_model(model)):
         raise SettingsError(
@@ -78,7 +78,7 @@ def get_provider_name(model: str) -> str:
             "it cannot be recorded.",
             hint=suggest_google_key(model),
         )
-    return str(_get_litellm_provider(model)[1])
+    return str(_get_litellm_provider_tuple(model)[1])
 
 
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
@@ -108,7 +108,7 @@ def _upstream_name(config: ModelConfig) -> str:
 def _provider_base_path(model: str, provider: str) -> str:
     if provider in PATHS:
         return PATHS[provider]
-    base = _get_litellm_provider(model)[3]
+    base = _get_litellm_provider_tuple(model)[3]
     if provider in OPENAI_LIKE or not base:
         name = provider.removesuffix("_chat")
         raise SettingsError(
@@ -120,7 +120,7 @@ def _provider_base_path(model: str, provider: str) -> str:
     return f"/{NAMES.get(provider, provider)}{urlsplit(str(base)).path.rstrip('/')}"
 
 
-def _get_litellm_provider(model: str) -> tuple[Any, ...]:
+def _get_litellm_provider_tuple(model: str) -> tuple[Any, ...]:
     litellm = import_litellm()
     try:
         return tuple(litellm.get_llm_provider(model, api_key="none"))

@@ -29,7 +29,7 @@ from llmproxy.advice import install_command
 from llmproxy.core.providers.provider_table import LITELLM_OFFLINE
 from llmproxy.errors import MachineError
 from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
-from llmproxy.scenario.models.errors import DirectCallFailed
+from llmproxy.scenario.models.errors import HttpModelCallFailed
 from llmproxy.scenario.types import Message
 
 if TYPE_CHECKING:
@@ -89,26 +89,26 @@ class ChatRequest:
 
 
 async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
-    """Make one call; `served`: at a user's address. Raises DirectCallFailed, litellm's own; ModelError: no choice."""
-    request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
-    return await in_model_loop(_call_litellm(keywords) if request is None else post_chat(request))
+    """Make one call; `served`: at a user's address. Raises HttpModelCallFailed, litellm's, ModelError (no choice)."""
+    request = build_direct_request_or_none(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
+    return await in_model_loop(_get_litellm_answer(keywords) if request is None else request_chat_answer(request))
 
 
 # -- OpenAI's dialect
 
 
-def is_openai_model(name: str) -> bool:
+def is_known_openai_name(name: str) -> bool:
     """Return whether a name without a provider is certainly a model of OpenAI's."""
     return _OPENAI.fullmatch(name) is not None
 
 
-def build_request(
+def build_direct_request_or_none(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
 ) -> ChatRequest | None:
     """Return the request that litellm would send, None if it would do more; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
-    name = _find_name(told.get("model"), served=served)
-    messages = [_simplify_request_message(each) for each in told.get("messages", ())]
+    name = _get_direct_model_name(told.get("model"), served=served)
+    messages = [_simplify_message_or_none(each) for each in told.get("messages", ())]
     headers, timeout = told.get("extra_headers", {}), told.get("timeout", TIMEOUT)
     if (
         name is None
@@ -137,34 +137,34 @@ def build_request(
     )
 
 
-def _find_name(model: object, *, served: bool) -> str | None:
+def _get_direct_model_name(model: object, *, served: bool) -> str | None:
     """Return the server's name of a model; None if litellm must make the call."""
     if not isinstance(model, str):
         return None
     name = model.removeprefix("openai/")
-    if is_openai_model(name):
+    if is_known_openai_name(name):
         return name
     return name if served and name != model and not _REWRITTEN.search(name) else None
 
 
-def _simplify_request_message(message: Message) -> Message | None:
+def _simplify_message_or_none(message: Message) -> Message | None:
     """Return a message as litellm sends it, without members that are None; None if it would change more."""
     found = {name: value for name, value in message.items() if value is not None}
     plain = found.keys() <= _MESSAGE and found.get("role") in _ROLES and isinstance(found.get("content", ""), str)
     return found if plain else None
 
 
-async def post_chat(request: ChatRequest) -> Answer:
+async def request_chat_answer(request: ChatRequest) -> Answer:
     """Send a request, in the loop of model calls. Raises as `call_model`."""
     import httpx
 
     key = request.key
     if not key:
         said = "The api_key must be passed as api_key, or set as the environment variable OPENAI_API_KEY"
-        raise DirectCallFailed(said, _NO_KEY)
+        raise HttpModelCallFailed(said, _NO_KEY)
     if not (key.isascii() and key.isprintable()) or key.endswith(" "):
         odd = "a line break, a blank at its end, or a letter that is not ASCII"
-        raise DirectCallFailed(f"the api_key has characters that no key has: {odd}", _NO_KEY)
+        raise HttpModelCallFailed(f"the api_key has characters that no key has: {odd}", _NO_KEY)
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **request.headers}
     try:
         async with asyncio.timeout(request.timeout):
@@ -172,13 +172,13 @@ async def post_chat(request: ChatRequest) -> Answer:
             found = await client.post(request.url, content=request.content, headers=headers)
     except TimeoutError as error:
         said = f"Request timed out: no answer within {request.timeout:g} s"
-        raise DirectCallFailed(said, _TIMEOUT_STATUS) from error
+        raise HttpModelCallFailed(said, _TIMEOUT_STATUS) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
-        raise DirectCallFailed(f"the request cannot be written: {error}") from error
+        raise HttpModelCallFailed(f"the request cannot be written: {error}") from error
     except httpx.HTTPError as error:
         place = httpx.URL(request.url).netloc.decode()  # without a user and a password
         said = f"Connection error: {place}: {str(error) or type(error).__name__}"
-        raise DirectCallFailed(said, _UNREACHABLE) from error
+        raise HttpModelCallFailed(said, _UNREACHABLE) from error
     return read_openai(found.status_code, found.headers, found.content)
 
 
@@ -212,7 +212,7 @@ def import_litellm() -> Any:
     return litellm
 
 
-async def _call_litellm(keywords: Mapping[str, Any]) -> Answer:
+async def _get_litellm_answer(keywords: Mapping[str, Any]) -> Answer:
     # The first import takes seconds, in which this loop must not stand still for the others.
     known = hasattr(sys.modules.get("litellm"), "acompletion")
     litellm = import_litellm() if known else await asyncio.to_thread(import_litellm)

@@ -1,6 +1,6 @@
 """Differences of another model from the recorded one, over several runs: each with its rate, and usage with intervals.
 
-    recorded run, runs with a live model -> `ModelComparison` -> lines for people, plain values for JSON
+    recorded run, runs with a live model -> `RecordingComparison` -> lines for people, plain values for JSON
 
 One run of a model says little: it is random. So a difference is reported with the number of runs that had it and the 95
 % interval of that rate.
@@ -26,7 +26,7 @@ _FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRun:
+class ComparedRun:
     name: str
     """Its cassette."""
     policy: BehaviorRun
@@ -44,21 +44,21 @@ class ModelRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelComparison:
+class RecordingComparison:
     parent: str
     """Cassette of the recorded run."""
     recorded: BehaviorRun
-    runs: tuple[ModelRun, ...]
+    runs: tuple[ComparedRun, ...]
     verdict: str = ""
     """Verdict of the recorded run; empty if unknown."""
 
     @property
-    def completed_runs(self) -> tuple[ModelRun, ...]:
+    def completed_runs(self) -> tuple[ComparedRun, ...]:
         """Runs that ended by themselves, which are compared."""
         return tuple(run for run in self.runs if not run.broke_off)
 
     @property
-    def policy_change_counts(self) -> list[tuple[BehaviorChange, int]]:
+    def behavior_change_counts(self) -> list[tuple[BehaviorChange, int]]:
         """Every difference with its number of runs, the most frequent first."""
         found: Counter[BehaviorChange] = Counter()
         for run in self.completed_runs:
@@ -96,7 +96,7 @@ class ModelComparison:
             ],
             "changes": [
                 {**change.to_json(), "runs": times, "of": many, "interval": _interval_ends(wilson(times, many))}
-                for change, times in self.policy_change_counts
+                for change, times in self.behavior_change_counts
             ],
             "tools": {tool: {"recorded": before, "mean": after} for tool, before, after in self._tool_count_rows()},
             "verdicts": [
@@ -107,7 +107,7 @@ class ModelComparison:
                 name: {
                     "recorded": None if before is None else float(before),
                     "mean": found and mean(found),
-                    "interval": _interval_ends(_interval(found)),
+                    "interval": _interval_ends(_mean_interval(found)),
                 }
                 for name, before, found in self._list_resource_usage()
             },
@@ -121,14 +121,14 @@ class ModelComparison:
         yield f"{models} in {format_count(many, 'run')} against {before} in cassette {self.parent}:"
         if broken := len(self.runs) - many:
             yield f"  {format_count(broken, 'run')} broke off before the model had said its last words: not compared"
-        changes = self.policy_change_counts
+        changes = self.behavior_change_counts
         if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
             yield f"  {_format_x_of_n(times, many)}  {change.describe()}"
         for name, recorded, found in self._list_resource_usage() if many else ():
             shown = dollars if name == "cost_usd" else _format_count
-            told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
+            told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_mean_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
         beside = f" (recorded: {self.verdict})" if self.verdict else ""
@@ -167,7 +167,7 @@ def _format_x_of_n(times: int, many: int) -> str:
     return f"{times} of {many} ({interval.low:.0%} to {interval.high:.0%})"
 
 
-def _interval(values: Sequence[float]) -> Interval | None:
+def _mean_interval(values: Sequence[float]) -> Interval | None:
     return bootstrap(values, mean, random.Random(_SEED)) if len(values) >= _FEWEST else None  # noqa: S311 - a bootstrap
 
 

@@ -18,13 +18,13 @@ from typing import Any
 
 from pydantic import Field
 
-from llmproxy.amounts import sum_known
+from llmproxy.amounts import sum_if_all_known
 from llmproxy.errors import MissError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.verdicts import COUNTED, VerdictCounts, decide_verdict
-from llmproxy.scenario.run_session import run_parallel
+from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run_ids_and_options import describe_error, shorten_traceback
 
@@ -96,12 +96,12 @@ class RepeatResult(ScenarioResult):
         return self.verdicts.pass_hat_k(k)
 
     @property
-    def n_of_n(self) -> str:
+    def counted_of_runs(self) -> str:
         """Counted runs, "8 of 10"."""
         return f"{self.verdicts.counted_runs} of {self.runs}"
 
 
-async def run_many(
+async def run_repeatedly(
     once: Callable[[int, int], Awaitable[RunEnded]],
     runs: int,
     *,
@@ -136,7 +136,7 @@ async def run_many(
             done.append(SampleResult(sample=sample, status=ended.status, result=ended.result, error=error))
 
     workers = min(max_concurrency or CONCURRENCY, runs)
-    await run_parallel([run_samples_in_turn() for _ in range(workers)], workers)
+    await gather_with_limit([run_samples_in_turn() for _ in range(workers)], workers)
     samples = sorted(done, key=lambda each: each.sample)
     return _sum_runs(
         samples, runs, threshold, time.monotonic() - began, allow_environment_errors=allow_environment_errors
@@ -180,7 +180,7 @@ def _sum_runs(
         agent_time=_sum_known_floats(each.result.agent_time for each in samples), usage=usage,
         misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
         run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
-        bound=sum_known(each.result.bound for each in samples),
+        bound=sum_if_all_known(each.result.bound for each in samples),
         stale=sum(each.result.stale for each in samples),
         carried=sum(each.result.carried for each in samples),
         carried_names=tuple(sorted({name for each in samples for name in each.result.carried_names})),

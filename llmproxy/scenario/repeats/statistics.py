@@ -125,7 +125,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
     return _split_variance([passed / repeats for passed in passes], repeats)
 
 
-def spread_intervals(
+def variance_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[Interval | None, Interval | None]:
     """Return bootstrap intervals, over transcripts, of the judge's spread and of the rest; None as `judge_spread`."""

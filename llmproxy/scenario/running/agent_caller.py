@@ -31,10 +31,10 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_pass_despite_failure
-from llmproxy.scenario.values.messages import Farewell, explain_missing_async, list_messages
+from llmproxy.scenario.values.messages import Farewell, explain_call_not_async, list_messages
 from llmproxy.scenario.values.run_ids_and_options import describe_sys_exit
 from llmproxy.trace.observing.agent_activity import WireObserver
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
+from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
 
 
 @dataclass
@@ -63,7 +63,7 @@ class AgentTraffic:
             return ()
         return await self._add_calls(self.session, await self.session.calls(self.seen), error)
 
-    async def accept_calls_so_far(self) -> None:
+    async def mark_calls_not_late(self) -> None:
         """Read calls for a reader of the wire: existing ones are not late. Raises MissError."""
         await self.read_new_calls()
         self.answered = self.seen
@@ -78,7 +78,7 @@ class AgentTraffic:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
         if named:
             late = [call for call in further if call.party == AGENT]
-            self.read_wire.add_calls_with_recordings(late)
+            self.wire_observer.add_calls_with_recordings(late)
             return late
         await self._add_calls(session, further, None)
         return [call for call in self.calls if call.party == AGENT and call.seq > self.answered]
@@ -97,7 +97,7 @@ class AgentTraffic:
     # -- what it says
 
     @property
-    def read_wire(self) -> WireObserver:
+    def wire_observer(self) -> WireObserver:
         """All traffic of the agent with models and servers that was read; results may come with later calls."""
         if self._wire is None:
             self._wire = WireObserver()
@@ -111,25 +111,25 @@ class AgentTraffic:
         if self.session is None:
             return None
         self.relied = True
-        return self.read_wire.list_tool_uses()
+        return self.wire_observer.list_tool_uses()
 
     @property
-    def server_calls(self) -> ServedTools | None:
+    def server_calls(self) -> ServedToolCalls | None:
         """The agent's calls received by MCP servers, None without a proxy; the reader relies on it."""
         if self.session is None:
             return None
         self.relied = True
-        return self.read_wire.read_served_calls()
+        return self.wire_observer.read_served_calls()
 
     @property
     def unread_reason(self) -> str:
         """Reason why an answer to the agent is unknown; empty if all are known."""
-        return next((f"{each.label} {each.unread_reason}" for each in self.read_wire.build_step(0).unreadable), "")
+        return next((f"{each.label} {each.unread_reason}" for each in self.wire_observer.build_step(0).unreadable), "")
 
     @property
     def unknown_call_reasons(self) -> Sequence[str]:
         """Reasons why tool calls in answers to the agent are unknown, each once; the same in every replay."""
-        return tuple(dict.fromkeys(each.unread_reason for each in self.read_wire.build_step(0).unreadable))
+        return tuple(dict.fromkeys(each.unread_reason for each in self.wire_observer.build_step(0).unreadable))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,19 +200,21 @@ class Caller:
                     returned = await self.ask(agent, given)
                 else:
                     too_long = partial(self.build_timeout_error, agent)
-                    returned = await call_adapter_in_time(agent, given, self.limit, too_long, name=type(agent).__name__)
+                    returned = await call_async_adapter_in_time(
+                        agent, given, self.limit, too_long, name=type(agent).__name__
+                    )
             except Exception as error:
-                await self._read_new_uses(agent, error)
+                await self._read_new_tool_calls(agent, error)
                 raise
             finally:
                 seconds, self.busy = self.clock() - self.since, None
         try:
-            meant = (self.read or _read_answer)(agent, returned)
+            meant = (self.read or _read_result_or_messages)(agent, returned)
         except Exception as error:
-            await self._read_new_uses(agent, error)
+            await self._read_new_tool_calls(agent, error)
             raise
         farewell = returned if isinstance(returned, Farewell) else None
-        return AdapterAnswer(meant, seconds, await self._read_new_uses(agent), farewell)
+        return AdapterAnswer(meant, seconds, await self._read_new_tool_calls(agent), farewell)
 
     def build_timeout_error(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
         name = type(agent).__name__
@@ -223,7 +225,7 @@ class Caller:
             hint=f"{how}call_timeout=<seconds> allows more for each call, call_timeout=None any time.",
         )
 
-    async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
+    async def _read_new_tool_calls(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Read new traffic. Raises MissError; UpstreamError: the agent's provider is unreachable."""
         traffic = self.traffic
         before, calls = traffic.seen, () if agent.raises_misses else await traffic.read_new_calls(error)
@@ -234,10 +236,10 @@ class Caller:
         traffic.answered = traffic.seen
         if error is not None and (lost := describe_unreached_provider(calls)):
             raise UpstreamError(lost) from error
-        return [each for each in traffic.read_wire.list_tool_uses() if each.seq > before] if calls else ()
+        return [each for each in traffic.wire_observer.list_tool_uses() if each.seq > before] if calls else ()
 
 
-async def call_adapter_in_time(
+async def call_async_adapter_in_time(
     agent: AgentAdapter,
     given: AgentInput,
     limit: float | None,
@@ -257,7 +259,7 @@ async def call_adapter_in_time(
         async with scope:
             pending = agent.call(given)
             if not inspect.isawaitable(pending):
-                raise TypeError(explain_missing_async(type(agent).__name__))
+                raise TypeError(explain_call_not_async(type(agent).__name__))
             return await pending
     except TimeoutError as error:
         if scope.expired() and limit is not None:
@@ -288,7 +290,7 @@ async def call_in_daemon_thread[T](act: Callable[[], T]) -> T:
     return await asyncio.wrap_future(done)
 
 
-def _read_answer(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
+def _read_result_or_messages(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
     name = type(agent).__name__
     if isinstance(returned, ScenarioResult):
         refuse_pass_despite_failure(name, returned)

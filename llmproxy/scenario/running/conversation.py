@@ -27,7 +27,7 @@ from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.messages import Farewell, copy_messages, copy_value, get_text, to_message
 from llmproxy.scenario.values.run_ids_and_options import (
-    RunningScenario,
+    ExecutorProtocol,
     classify_run_error,
     context_scenario,
     describe_error,
@@ -62,7 +62,7 @@ class SpeakingOrder:
     def remove_pending(self, agent: AgentAdapter) -> None:
         self.pending = [each for each in self.pending if each is not agent]
 
-    def next_speaker(self) -> int | None:
+    def peek_next_speaker(self) -> int | None:
         """Return the index of the next speaker, dropping roles that are over; None when the turn is over."""
         while self.roles:
             if (found := self.pending_speaker(self.roles[0])) is not None:
@@ -127,7 +127,7 @@ class ConversationHost(Protocol):
     """Surroundings of a conversation, which differ between a script and a suite."""
 
     @property
-    def running_scenario(self) -> RunningScenario | None:
+    def running_scenario(self) -> ExecutorProtocol | None:
         """The running scenario for functions called meanwhile; None: none."""
 
     @property
@@ -185,7 +185,7 @@ class Conversation:
         return found
 
     @contextmanager
-    def let_agent_join(self, agent: AgentAdapter) -> Iterator[None]:
+    def temporary_participant(self, agent: AgentAdapter) -> Iterator[None]:
         """Add an agent temporarily: a step's user or judge. It leaves before another one joins."""
         self.agents.append(agent)
         self.turns.pending.append(agent)  # in this turn too, unless its role is over
@@ -245,7 +245,7 @@ class Conversation:
         `may_go_on` is checked before a new turn begins, `would_go_on` by a judge in the last turn: if the script stops
         by itself, no verdict is demanded.
         """
-        while (place := self.turns.next_speaker()) is None:
+        while (place := self.turns.peek_next_speaker()) is None:
             if not may_go_on() or self.farewell is not None:
                 return None
             if on_turn_end:
@@ -271,7 +271,7 @@ class Conversation:
         if typed is not None:
             return typed
         try:
-            answer = await self._call_agent(index, judgment)
+            answer = await self._request_answer(index, judgment)
         except BaseException as error:
             self.caller.broke = agent.role
             self.emitter.emit_step(
@@ -287,7 +287,7 @@ class Conversation:
         self._unheard[index].clear()
         return self._take_answer(index, answer, judgment=judgment is not None)
 
-    async def _call_agent(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
+    async def _request_answer(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
         session, beside = self.traffic.session, await self.setting.prepare_call(self, index)
         given = AgentInput(
             thread_id=self.state.thread_id,
@@ -401,15 +401,15 @@ class ScriptActions:
         if role is None:
             self.conversation.add_message(message)
         else:
-            await self._add_message(role, message)
+            await self._add_or_call_role(role, message)
 
     async def user(self, content: str | Message | None = None) -> ScenarioResult | None:
         """Let the user speak, or add `content` as the user's."""
-        return await self._add_message(AgentRole.USER, content)
+        return await self._add_or_call_role(AgentRole.USER, content)
 
     async def agent(self, content: str | Message | None = None) -> ScenarioResult | None:
         """Let the agent under test speak, or add `content` as the agent's."""
-        return await self._add_message(AgentRole.AGENT, content)
+        return await self._add_or_call_role(AgentRole.AGENT, content)
 
     async def judge(
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
@@ -479,7 +479,7 @@ class ScriptActions:
                 await turn_ends()
                 return said
 
-    async def _add_message(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
+    async def _add_or_call_role(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
         if content is None:
             return await self._call_role(role, None)
         if role is AgentRole.USER and not any(agent.role is role for agent in self.conversation.agents):

@@ -35,7 +35,7 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.running.starting_history import begin_with_history
+from llmproxy.scenario.running.starting_history import add_history_to_conversation
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
@@ -242,7 +242,7 @@ class ScenarioExecutor(ScriptActions):
         """Return an adapter's input besides the conversation."""
         state, traffic = conversation.state, self.lifecycle.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
-            await traffic.accept_calls_so_far()  # what the agent called since its answer is a part of what he judges
+            await traffic.mark_calls_not_late()  # what the agent called since its answer is a part of what he judges
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
@@ -332,7 +332,7 @@ class ScenarioExecutor(ScriptActions):
 
     async def begin(self) -> None:
         if self.options.history:
-            begin_with_history(self.conversation, self.options.history)
+            add_history_to_conversation(self.conversation, self.options.history)
 
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):
@@ -340,12 +340,12 @@ class ScenarioExecutor(ScriptActions):
         session = self.lifecycle.session
         if session is not None:
             self.lifecycle.unattributed = await session.count_unattributed()
-            await self.lifecycle.traffic.accept_calls_so_far()
+            await self.lifecycle.traffic.mark_calls_not_late()
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
             value = await self._run_step_function(step)
             if session is not None:
-                await session.exclude_step_calls(self.lifecycle.unattributed)
+                await session.exclude_step_calls_from_unattributed(self.lifecycle.unattributed)
             _refuse_false_result(label, value)
         except Exception as error:
             status = classify_run_error(error, self.lifecycle.caller.broke)
@@ -424,7 +424,7 @@ class ScenarioExecutor(ScriptActions):
         }
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
-            found["tool_calls"] = tuple(traffic.read_wire.list_tool_uses())
+            found["tool_calls"] = tuple(traffic.wire_observer.list_tool_uses())
             found["recorded_at"] = find_first_recorded_time(traffic.calls)
         return result.model_copy(update=found)
 

@@ -73,7 +73,7 @@ class ConnectedAgentAdapter(AgentAdapter):
             parameters=dict(self.parameters),
         )
         reply = self.agent.invoke(told)
-        output, session = _read_connected_reply(await reply if inspect.isawaitable(reply) else reply)
+        output, session = _split_output_and_session(await reply if inspect.isawaitable(reply) else reply)
         if session is not None:
             self._sessions[input.thread_id] = session
         return output
@@ -88,7 +88,7 @@ def is_connected(value: object) -> bool:
     )
 
 
-def _read_connected_reply(reply: Any) -> tuple[Any, Any]:
+def _split_output_and_session(reply: Any) -> tuple[Any, Any]:
     """Return an answer's content, and its session."""
     if isinstance(reply, Mapping):
         return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)

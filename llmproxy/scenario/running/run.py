@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from llmproxy.report.event_handlers import HandlerLike
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported
-from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_many
+from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_repeatedly
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.running.run_thread import run_in_new_thread, run_to_end
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
@@ -168,7 +168,7 @@ async def run(
     Raises exceptions of adapters and steps, AgentError and UpstreamError at timeouts, MissError for a request that was
     never recorded.
     """
-    return await _run_plan(locals(), threaded=True)
+    return await _run_with_arguments(locals(), threaded=True)
 
 
 def _make_arun[F: Callable[..., Any]](function: F) -> F:
@@ -179,7 +179,7 @@ def _make_arun[F: Callable[..., Any]](function: F) -> F:
     async def arun(*args: Any, **kwargs: Any) -> ScenarioResult:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        return await _run_plan(given.arguments, threaded=False)
+        return await _run_with_arguments(given.arguments, threaded=False)
 
     arun.__name__ = arun.__qualname__ = "arun"
     arun.__doc__ = (
@@ -202,7 +202,7 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
         raise shorten_traceback(error)  # noqa: B904 (the same error, without the frames between)
 
 
-async def _run_plan(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
+async def _run_with_arguments(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     """Execute the arguments of `run` and `arun`."""
     for name in refuse_unsupported("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
@@ -217,4 +217,4 @@ async def _run_plan(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
         return (await plan.once()).result_or_raise()
-    return await run_many(plan.once, runs, max_concurrency=many_at_once, threshold=threshold, **repeats)
+    return await run_repeatedly(plan.once, runs, max_concurrency=many_at_once, threshold=threshold, **repeats)

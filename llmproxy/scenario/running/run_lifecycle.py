@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from llmproxy.amounts import name_some
 from llmproxy.client.session_reports import Report
-from llmproxy.core.forks.mock_parsing import find_unused_mocks
+from llmproxy.core.forks.mock_parsing import build_unused_mocks_error
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE
@@ -380,7 +380,7 @@ class RunLifecycle[S, R]:
         self._played = True
         try:
             self.problems = await self._close_all(raising=not self.thorough)
-            self._refuse_passed_run(result)
+            self._raise_if_pass_invalid(result)
         except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
             return await self._end_broken(error)
         return self._set_outcome(result, None)
@@ -492,10 +492,10 @@ class RunLifecycle[S, R]:
             raise
         strays = await session.unattributed_calls() if self.unattributed else []
         if late or self.unattributed:
-            self.late = name_late_calls(late, self.traffic.read_wire, self.unattributed, strays)
+            self.late = name_late_calls(late, self.traffic.wire_observer, self.unattributed, strays)
         return []
 
-    def _refuse_passed_run(self, result: R) -> None:
+    def _raise_if_pass_invalid(self, result: R) -> None:
         """Raise the reason why a pass is withdrawn, if any."""
         if not self.played.has_passed(result):
             return
@@ -507,7 +507,7 @@ class RunLifecycle[S, R]:
                 raise UnusedFaults("\n".join(self.report.unused_faults))
             if (
                 self._asked.how.get("mocks") is not None
-                and (idle := find_unused_mocks(self.report.overrides)) is not None
+                and (idle := build_unused_mocks_error(self.report.overrides)) is not None
             ):
                 raise idle
         if self.thorough and self.problems:
@@ -533,7 +533,7 @@ class RunLifecycle[S, R]:
 
     # -- seen from outside, while its thread may be blocked
 
-    def time_left(self) -> float | None:
+    def get_nearest_limit_seconds(self) -> float | None:
         """Return the seconds until a limit is reached, negative when it is passed; None without a limit."""
         now = self.clock()
         limits = [] if self.limit is None else [(now if self._since is None else self._since) + self.limit]
@@ -541,7 +541,7 @@ class RunLifecycle[S, R]:
             limits.append((self.caller.since if self.caller.busy else now) + self.call_limit)
         return min(limits) - now if limits else None
 
-    def build_passed_limit_error(self) -> LLMProxyError:
+    def build_exceeded_limit_error(self) -> LLMProxyError:
         """Return the error for an exceeded limit, of an adapter that blocks the thread."""
         busy = self.caller.busy
         whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit
@@ -549,7 +549,7 @@ class RunLifecycle[S, R]:
             return self.played.build_time_limit_error(blocked=True)
         return self.caller.build_timeout_error(busy, self.call_limit or 0.0, blocked=True)
 
-    def give_up(self, error: BaseException) -> None:
+    def end_blocked_run(self, error: BaseException) -> None:
         """Emit the end from outside: the run's thread is blocked and cannot."""
         self.caller.broke = self.caller.current_party
         self.played.emit_start()

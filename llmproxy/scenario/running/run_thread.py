@@ -68,7 +68,7 @@ async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
     name = f"scenario {executor.name}"[:40]
     threading.Thread(target=context.run, args=(worker.run_thread,), name=name, daemon=True).start()
     try:
-        await _wait_for_thread(worker, done)
+        await _wait_within_limit(worker, done)
     except asyncio.CancelledError:
         worker.cancel_run()
         await asyncio.wait((done,), timeout=GRACE)
@@ -81,14 +81,14 @@ async def run_in_new_thread(executor: ScenarioExecutor) -> ScenarioResult:
     return worker.ended.result()  # `done` has a copy of some errors, without their traceback
 
 
-async def _wait_for_thread(worker: _RunThread, done: asyncio.Future[ScenarioResult]) -> None:
+async def _wait_within_limit(worker: _RunThread, done: asyncio.Future[ScenarioResult]) -> None:
     """Wait for the end. Raises the error of an exceeded time limit that the blocked thread cannot notice."""
     while not done.done():
-        left = worker.executor.lifecycle.time_left()
+        left = worker.executor.lifecycle.get_nearest_limit_seconds()
         await asyncio.wait((done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
-        left = worker.executor.lifecycle.time_left()
+        left = worker.executor.lifecycle.get_nearest_limit_seconds()
         if not done.done() and left is not None and left < -_SLACK / 2:
-            error = worker.executor.lifecycle.build_passed_limit_error()
+            error = worker.executor.lifecycle.build_exceeded_limit_error()
             worker.cancel_run()
             _abandon_thread(worker.executor, error)
             raise error
@@ -102,7 +102,7 @@ def _abandon_thread(executor: ScenarioExecutor, error: BaseException) -> None:
         executor.name,
         f" in {type(busy).__name__}.call" if busy else "",
     )
-    executor.lifecycle.give_up(error)
+    executor.lifecycle.end_blocked_run(error)
 
 
 def _close_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -30,7 +30,7 @@ _ONE_EXCHANGE = 2
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
 
-def begin_with_history(conversation: Conversation, history: Sequence[Message] | str) -> None:
+def add_history_to_conversation(conversation: Conversation, history: Sequence[Message] | str) -> None:
     """Add history to a conversation; after a user's last message it is the agent's turn."""
     found = read_history(history) if isinstance(history, str) else history
     conversation.add_messages(copy_messages(found))

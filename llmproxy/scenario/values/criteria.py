@@ -133,7 +133,7 @@ class Criteria:
         ]
 
 
-def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
+def discard_unproven_findings(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
     """Return findings, inconclusive if their evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():

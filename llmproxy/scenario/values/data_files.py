@@ -89,7 +89,7 @@ def _read_csv(text: str, file: str) -> list[DataRow]:
     try:
         for cells in reader:
             if cells and not columns:
-                columns = _read_columns(cells, file, line)
+                columns = _read_csv_header(cells, file, line)
             elif cells:
                 if len(cells) != len(columns):
                     have, want = format_count(len(cells), "cell"), format_count(len(columns), "column")
@@ -101,7 +101,7 @@ def _read_csv(text: str, file: str) -> list[DataRow]:
     return found
 
 
-def _read_columns(cells: Sequence[str], file: str, line: int) -> list[str]:
+def _read_csv_header(cells: Sequence[str], file: str, line: int) -> list[str]:
     names = [cell.strip() for cell in cells]
     if "" in names:
         raise RowError(file, line, f"column {names.index('') + 1} has no name")
@@ -240,7 +240,7 @@ def cases(path: str | Path) -> list[Case]:
         rows = read_rows(_find_file(Path(path), asking))
     except RowError as error:
         raise error.with_traceback(None) from None
-    names = name_sets([row.values for row in rows])
+    names = name_rows([row.values for row in rows])
     return [Case(name, row.values) for row, name in zip(rows, names, strict=True)]
 
 
@@ -254,7 +254,7 @@ def _find_file(path: Path, asking: str | None) -> Path:
     return path
 
 
-def name_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
+def name_rows(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
     """Return what tells sets of values apart: ids, else their values if they are short, else numbers."""
     made = []
     for each in sets:

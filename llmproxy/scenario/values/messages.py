@@ -73,7 +73,7 @@ def to_message(content: object, role: AgentRole) -> Message:
     return list_messages(content, role, "script")[0]
 
 
-def explain_missing_async(author: str) -> str:
+def explain_call_not_async(author: str) -> str:
     """Return the text for an adapter whose `call` is not async."""
     return (
         f"The call method of the {author} agent adapter returned a non-awaitable response, "
@@ -261,7 +261,7 @@ def tail(text: str, limit: int = TAIL) -> str:
     return end if len(text.strip()) <= limit else f"… {end}"
 
 
-def html_title(body: str) -> str | None:
+def extract_html_title(body: str) -> str | None:
     """Return the title of a web page (empty if it has none), or None if this is no web page."""
     if not body.lstrip()[:200].lower().startswith(("<!doctype html", "<html", "<head", "<body", "<?xml", "<!--")):
         return None

@@ -32,7 +32,7 @@ from llmproxy.report.event_handlers import HandlerLike, to_handlers
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse
+from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
@@ -160,7 +160,7 @@ def shorten_traceback[E: BaseException](error: E) -> E:
 type _Ending = Awaitable[ScenarioResult | None]
 
 
-class RunningScenario(Protocol):
+class ExecutorProtocol(Protocol):
     """The part of a run used by lower layers; `ScenarioExecutor` is one, and documents the members."""
 
     config: ScenarioConfig
@@ -170,7 +170,7 @@ class RunningScenario(Protocol):
     from_cache: list[str]
     """Decorated functions that `cache` answered."""
     wire_calls: Sequence[ToolUse] | None
-    wire_served: ServedTools | None
+    wire_served: ServedToolCalls | None
     wire_unread: str
     wire_by_message: Mapping[int, Sequence[ToolUse]]
     unattributed: int
@@ -187,5 +187,5 @@ class RunningScenario(Protocol):
     def proceed(self, turns: Any, on_turn: Any, on_step: Any, *, on_turn_end: Any) -> _Ending: ...
 
 
-context_scenario: ContextVar[RunningScenario | None] = ContextVar("scenario", default=None)
+context_scenario: ContextVar[ExecutorProtocol | None] = ContextVar("scenario", default=None)
 """The executor of this context's agents, steps and callbacks."""

@@ -30,7 +30,7 @@ def locate_snapshots(suite: Path) -> Path:
     return suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
 
 
-def refuse_in_ci(env: Mapping[str, str]) -> None:
+def forbid_update_in_ci(env: Mapping[str, str]) -> None:
     """Refuse to write snapshots in CI, where nobody reviews them. Raises SuiteError."""
     if in_ci(env):
         raise SuiteError(
@@ -84,7 +84,7 @@ class ResponseSnapshots:
         return True
 
 
-class CheckedStep(Protocol):
+class StepCheckContext(Protocol):
     case: SuiteCase
     scope: VariableScope
     session: RunSession | None
@@ -99,7 +99,7 @@ class CheckedStep(Protocol):
         """Observed traffic of the agent with models and servers."""
 
 
-def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentStep) -> Assertion:
+def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentStep) -> Assertion:
     """Compare the tool calls of a step with their snapshot, in order: names only, or with arguments."""
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
@@ -107,7 +107,7 @@ def check_tool_calls_snapshot(context: CheckedStep, step: Talk, measured: AgentS
     return _compare_with_snapshot(context, step, "tools", "toolsSnapshot", seen)
 
 
-def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+def _compare_with_snapshot(context: StepCheckContext, step: StepBase, what: str, name: str, seen: object) -> Assertion:
     snapshots, scenario = context.snapshots, context.case.id
     key = step.label or str(context.index + 1)
     known = snapshots.values.get(scenario, {}).get(key, {}).get(what)
@@ -122,7 +122,7 @@ def _compare_with_snapshot(context: CheckedStep, step: StepBase, what: str, name
     return made if known == seen else replace(made, status=Status.FAILED, message=message)
 
 
-def check_response(context: CheckedStep, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
+def check_response(context: StepCheckContext, step: Talk, wanted: Response, answer: str) -> list[Assertion]:
     """Check all assertions about an answer, except those for a judge."""
     made = check_text(wanted, answer, context.scope)
     if wanted.snapshot:

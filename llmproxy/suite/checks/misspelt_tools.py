@@ -73,7 +73,7 @@ def is_near_name(one: str, other: str) -> bool:
 
 def _is_same_spelling(one: str, other: str) -> bool:
     """Return whether two names differ only in spelling style and in a prefix of one of them."""
-    return _fold_name(one) in _list_unprefixed_names(other) or _fold_name(other) in _list_unprefixed_names(one)
+    return _fold_name(one) in _strip_possible_prefixes(other) or _fold_name(other) in _strip_possible_prefixes(one)
 
 
 def _is_one_typo_apart(one: str, other: str) -> bool:
@@ -95,7 +95,7 @@ def _fold_name(name: str) -> str:
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
-def _list_unprefixed_names(name: str) -> set[str]:
+def _strip_possible_prefixes(name: str) -> set[str]:
     """Return a name without each of its possible prefixes."""
     return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
@@ -135,11 +135,11 @@ def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: AgentS
     known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
     uses = [use for use in step.tools if use.name == name]
     for use in uses:
-        _add_given_names(known, use.arguments)
+        _add_argument_names(known, use.arguments)
     made: list[Assertion] = []
     for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
-            if (unknown := _find_unknown_name(path, known)) is None:
+            if (unknown := _find_unknown_argument(path, known)) is None:
                 continue
             *place, last = unknown
             said, there = ".".join(unknown), sorted(schema.get(tuple(place), ()))
@@ -157,16 +157,18 @@ type _Names = Mapping[tuple[str, ...], frozenset[str]]
 """Names of arguments, by where they stand; () is the top."""
 
 
-def _add_given_names(known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()) -> None:
+def _add_argument_names(
+    known: dict[tuple[str, ...], frozenset[str]], value: object, place: tuple[str, ...] = ()
+) -> None:
     """Add a call's argument names; an object with arbitrary names may have others in the next call."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, Mapping) and len(place) < _DEEPEST:
             known[place] = known.get(place, frozenset()) | frozenset(map(str, item))
             for name, inner in item.items():
-                _add_given_names(known, inner, (*place, str(name)))
+                _add_argument_names(known, inner, (*place, str(name)))
 
 
-def _find_unknown_name(path: str, known: _Names) -> tuple[str, ...] | None:
+def _find_unknown_argument(path: str, known: _Names) -> tuple[str, ...] | None:
     """Return the beginning of a path up to the first name that is not known; None where all are."""
     place: tuple[str, ...] = ()
     for name in _NAME.findall(path) if path not in known.get((), ()) else ():

@@ -27,13 +27,13 @@ from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.trace.observing.agent_activity import AgentStep
-from llmproxy.trace.observing.tool_calls import ServedTools, ToolUse, find_mismatches
+from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_call_mismatches
 
 _LISTED = 12
 """Maximum calls listed in a message."""
 
 
-def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
+def check_tool_sequence(names: Sequence[str], step: AgentStep) -> Assertion:
     """Check that tools were called in this order; others may be called in between."""
     calls = step.tools
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
@@ -48,7 +48,10 @@ def check_tool_order(names: Sequence[str], step: AgentStep) -> Assertion:
             last = before[0] if before else None
             what = f"{name} was not called" + (f" after {names[place - 1]} ({last.label})" if last is not None else "")
             return replace(
-                made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=last.label if last else ""
+                made,
+                status=Status.FAILED,
+                message=f"{what}; {_format_call_order(calls)}",
+                where=last.label if last else "",
             )
         before = found
     return made
@@ -68,12 +71,14 @@ def _check_order(key: str, name: str, other: str, uses: Sequence[ToolUse], calls
         what = f"{name} was not called before {other}"
     if not others:
         wrong, what = [], f"{other} was never called"
-    message = f"{what}; {_format_calls(calls)}"
+    message = f"{what}; {_format_call_order(calls)}"
     holds = bool(others) and not wrong
-    return assertion(f"tools.{name}.{key}", message, holds=holds, expected=other, where=_get_label(wrong or others))
+    return assertion(
+        f"tools.{name}.{key}", message, holds=holds, expected=other, where=_first_call_label(wrong or others)
+    )
 
 
-def _format_calls(calls: Sequence[ToolUse]) -> str:
+def _format_call_order(calls: Sequence[ToolUse]) -> str:
     """Return the calls in order, with concurrent ones grouped."""
     if not calls:
         return "no tool was called in this step"
@@ -111,14 +116,16 @@ def check_tools(
     if only:
         others = [] if "*" in tools else _select_uses("*", tools, step, hosted=hosted)
         message = f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
-        made.append(assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_get_label(others)))
+        made.append(
+            assertion("onlyTools", message, holds=not others, expected=sorted(tools), where=_first_call_label(others))
+        )
     return made
 
 
-def check_mcp_tools(
+def check_server_calls(
     tools: Mapping[str, ToolExpect],
     asked: AgentStep,
-    served: ServedTools,
+    served: ServedToolCalls,
     scope: VariableScope,
     *,
     as_asked: bool = False,
@@ -147,13 +154,13 @@ def check_mcp_tools(
     if as_asked and asked.unreadable:
         made.append(build_unclear(_AS_ASKED, explain_unread_answers(asked), where=asked.unreadable[0].label))
     elif as_asked:
-        differences = find_mismatches(asked.tools, served)
+        differences = find_call_mismatches(asked.tools, served)
         message = "; ".join(differences[:_SHOWN])
-        made.append(assertion(_AS_ASKED, message, holds=not differences, where=_get_label(served.tools)))
+        made.append(assertion(_AS_ASKED, message, holds=not differences, where=_first_call_label(served.tools)))
     return made
 
 
-def _check_listed_by_server(name: str, served: ServedTools, *, offered: bool) -> Assertion:
+def _check_listed_by_server(name: str, served: ServedToolCalls, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
         return build_unclear(key, "no server listed its tools in this run")
@@ -183,7 +190,7 @@ class _CallCheck:
 
     def __post_init__(self) -> None:
         self.one_is_enough = self.wanted.every is False
-        self.none = _allows_zero(self.wanted.count, self.scope)
+        self.none = _requires_no_calls(self.wanted.count, self.scope)
         """Whether no call may match the rest."""
         self.with_status = [use for use in self.all if _reached_status(use, self.wanted.status) is True]
         self.unknown = [use for use in self.all if _reached_status(use, self.wanted.status) is None]
@@ -211,11 +218,11 @@ class _CallCheck:
         if wanted.status != "requested" and self.all and not self.none and not counted:
             made.append(self._check_status())
         if wanted.input is not None and wanted.every is True and self.calls and not none:
-            made += [each for use in self.calls for each in self._check_argument(use, "input", wanted.input)]
+            made += [each for use in self.calls for each in self._check_call_arguments(use, "input", wanted.input)]
         elif wanted.input is not None:
             made.append(self._check_input(wanted.input, none=none))
         if isinstance(wanted.every, Mapping) and self.calls:
-            made += [each for use in self.calls for each in self._check_argument(use, "every", wanted.every)]
+            made += [each for use in self.calls for each in self._check_call_arguments(use, "every", wanted.every)]
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._build_never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
@@ -234,7 +241,7 @@ class _CallCheck:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_get_label(chosen))
+        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_first_call_label(chosen))
         others = [
             all_hold(check_value(name, len(chosen) + more, self.wanted.count, self.scope))
             for more in range(1, unknown + 1)
@@ -249,21 +256,21 @@ class _CallCheck:
     def _check_status(self) -> Assertion:
         name, wanted = f"tools.{self.name}.status", self.wanted.status
         wrong = [use for use in self.all if _reached_status(use, wanted) is False]
-        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_get_label(self.with_status))
+        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_first_call_label(self.with_status))
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
         if wrong and not (self.one_is_enough and self.unknown):
             results = ", ".join("no result" if use.output is None else quote(use.output, 120) for use in wrong[:_SHOWN])
             what = "was not executed" if wanted == "executed" else f"answered without an error: {results}"
             message = f"{self.name} {what}; the calls: {_format_uses(wrong)}"
-            return replace(made, status=Status.FAILED, where=_get_label(wrong), message=message)
+            return replace(made, status=Status.FAILED, where=_first_call_label(wrong), message=message)
         return self._build_no_result(".status", self.unknown)
 
     def _build_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         """Return the error of assertions about unobserved results."""
         unknown = f"whether it was executed, and what it returned: {_format_uses(uses)}"
         message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
-        return build_unclear(f"tools.{self.name}{suffix}", message, where=_get_label(uses))
+        return build_unclear(f"tools.{self.name}{suffix}", message, where=_first_call_label(uses))
 
     def _describe_count(self, message: str) -> str:
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
@@ -287,7 +294,7 @@ class _CallCheck:
         """Check that a call has this input; `none`: that no call has."""
         name = f"tools.{self.name}.input"
         expected = to_json(dict(wanted))
-        judged = [(use, self._check_argument(use, "input", wanted)) for use in self.calls]
+        judged = [(use, self._check_call_arguments(use, "input", wanted)) for use in self.calls]
         fitting = [use for use, found in judged if all_hold(found)]
         unclear = [each for _, found in judged for each in found if each.status is Status.ENVIRONMENT_ERROR]
         if none:  # of what cannot be read nobody can say that it does not have it
@@ -300,7 +307,9 @@ class _CallCheck:
         if fitting or (none and not unclear):
             has = f"{len(fitting)} has it: {_format_uses(fitting)}"
             message = f"no call of {self.name} should have this input, and {has}"
-            return assertion(name, message, holds=not (fitting and none), expected=expected, where=_get_label(fitting))
+            return assertion(
+                name, message, holds=not (fitting and none), expected=expected, where=_first_call_label(fitting)
+            )
         if unclear:
             return replace(unclear[0], name=name)
         if not judged:
@@ -318,7 +327,7 @@ class _CallCheck:
         found = {evaluate(get_path(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
         return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
-    def _check_argument(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
+    def _check_call_arguments(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
         if not _has_readable_arguments(use, wanted):
             message = f"the arguments of the call are not JSON: {quote(use.raw, 300)}"
@@ -346,7 +355,7 @@ class _CallCheck:
         right = [use for use, found in judged if all_hold(found)]
         wrong = [found for _, found in judged if not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
-            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_get_label(right))
+            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_first_call_label(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
         if failed and not (self.one_is_enough and unseen):
             are = "is" if len(wrong) == 1 else "are"
@@ -372,7 +381,7 @@ def _has_readable_arguments(use: ToolUse, paths: Iterable[str]) -> bool:
     return use.has_json_arguments or all(path == "$" for path in paths)
 
 
-def _allows_zero(count: object, scope: VariableScope) -> bool:
+def _requires_no_calls(count: object, scope: VariableScope) -> bool:
     value = count.get("eq") if isinstance(count, Mapping) and count.keys() == {"eq"} else count
     if value is None or isinstance(value, (bool, Mapping)):
         return False
@@ -393,13 +402,13 @@ def _format_uses(uses: Sequence[ToolUse]) -> str:
     return name_some(map(_format_use, uses), shown=_SHOWN)
 
 
-def _get_label(uses: Sequence[ToolUse]) -> str:
+def _first_call_label(uses: Sequence[ToolUse]) -> str:
     return uses[0].label if uses else ""
 
 
 def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
-    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_get_label(uses))
+    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

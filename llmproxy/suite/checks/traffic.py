@@ -13,11 +13,11 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.answer_checks import CheckedStep, check_tool_calls_snapshot
+from llmproxy.suite.checks.answer_checks import StepCheckContext, check_tool_calls_snapshot
 from llmproxy.suite.checks.misspelt_tools import check_tool_names
 from llmproxy.suite.checks.tools import (
-    check_mcp_tools,
-    check_tool_order,
+    check_server_calls,
+    check_tool_sequence,
     check_tools,
     check_total,
     explain_unread_answers,
@@ -28,8 +28,8 @@ from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage
 from llmproxy.suite.schema.steps import Talk
-from llmproxy.trace.observing.agent_activity import AgentStep, estimate_usage
-from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, HistoryEditFindings, find_history_edits
+from llmproxy.trace.observing.agent_activity import AgentStep, estimate_step_tokens
+from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, ProcessorFindings, find_history_edits
 from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall
 
 
@@ -57,13 +57,13 @@ def _check_usage_number(
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
-        found = check_number(name, _to_float(tokens.known), matcher, scope, where=where)
+        found = check_number(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
-        at_least = check_number(name, _to_float(tokens.known), matcher, scope, where=where)
+        at_least = check_number(name, _decimal_to_float(tokens.known), matcher, scope, where=where)
         if all_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
-    if estimate and (guess := estimate_usage(key, step)) is not None:
+    if estimate and (guess := estimate_step_tokens(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
     return check_value(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
 
@@ -71,7 +71,7 @@ def _check_usage_number(
 def _explain_unknown(key: str, tokens: UsageSum, step: AgentStep) -> str:
     if step.unrecorded_answers:
         return f"{key} is not known: answers were passed through and not recorded"
-    known = _to_float(tokens.known)
+    known = _decimal_to_float(tokens.known)
     if key == "callCount":
         return f"callCount is not known: an answer broke off, or could not be read (known so far: {known})"
     if key in {"latencyMs", "firstTokenMs"}:
@@ -98,11 +98,11 @@ def _combine_any_of(name: str, branches: Sequence[Sequence[Assertion]], where: s
     return Assertion(name=name, status=status, message=f"no branch holds: {told}", where=where)
 
 
-def _to_float(value: int | Decimal | None) -> Any:
+def _decimal_to_float(value: int | Decimal | None) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-_NAMES = tuple(each.name for each in fields(HistoryEditFindings))
+_NAMES = tuple(each.name for each in fields(ProcessorFindings))
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 _WHERE = "the agent's answer"
 
@@ -141,12 +141,12 @@ def _read_finding(name: str, said: object) -> HistoryEditFinding:
     )
 
 
-def merge_agent_findings(seen: HistoryEditFindings, said: Mapping[str, HistoryEditFinding]) -> HistoryEditFindings:
+def merge_agent_findings(seen: ProcessorFindings, said: Mapping[str, HistoryEditFinding]) -> ProcessorFindings:
     """Combine the agent's statements with observed findings."""
-    return HistoryEditFindings(**{name: _combine_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
+    return ProcessorFindings(**{name: _merge_seen_and_declared(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _combine_findings(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
+def _merge_seen_and_declared(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -166,7 +166,7 @@ def _combine_findings(seen: HistoryEditFinding, said: HistoryEditFinding | None)
     return HistoryEditFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
 
 
-def check_processing(wanted: MessageProcessing, found: HistoryEditFindings, scope: VariableScope) -> list[Assertion]:
+def check_history_edits(wanted: MessageProcessing, found: ProcessorFindings, scope: VariableScope) -> list[Assertion]:
     made: list[Assertion] = []
     for name in _NAMES:
         if part := wanted.given_values.get(name):
@@ -250,7 +250,7 @@ NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficWindow:
+class TrafficWindowStart:
     after: int
     """Number of the last call before it."""
     continues: bool
@@ -260,7 +260,7 @@ class TrafficWindow:
 
 
 def evaluate_traffic(
-    context: CheckedStep, step: Talk, window: TrafficWindow, strays: int = 0
+    context: StepCheckContext, step: Talk, window: TrafficWindowStart, strays: int = 0
 ) -> tuple[list[Assertion], AgentStep]:
     """Evaluate a step's assertions about traffic; `strays` are this process's calls outside any turn."""
     measured = context.wire.build_step(window.after)
@@ -283,7 +283,7 @@ def evaluate_traffic(
         wrong = tuple(f"{each.name}." for each in named if each.status is Status.ENVIRONMENT_ERROR)
         made = [each for each in tools if not f"{each.name}.".startswith(wrong)] + named
         if step.tool_order is not None:
-            made.append(check_tool_order(step.tool_order, measured))
+            made.append(check_tool_sequence(step.tool_order, measured))
         if step.total_tool_calls is not None:
             made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
         if step.tools_snapshot:
@@ -291,21 +291,21 @@ def evaluate_traffic(
     if step.server_tools or step.servers_as_asked:
         served = context.wire.read_served_calls(window.after)
         wanted = step.server_tools or {}
-        made += check_mcp_tools(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
+        made += check_server_calls(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.usage is not None:
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
-        made += check_processing(step.message_processing, merge_agent_findings(found, said), context.scope)
+        made += check_history_edits(step.message_processing, merge_agent_findings(found, said), context.scope)
     return made, measured
 
 
 def find_unknown_tools(step: Talk, measured: AgentStep) -> list[Assertion]:
     """Return the errors of a step's assertions about tools where what was called is not known; else nothing."""
     names = [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.wire_keys]
-    reason, where = explain_text_only_answers(measured), ""
+    reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
         reason, where = explain_unread_answers(measured), measured.unreadable[0].label
     return [build_unclear(name, reason, where=where) for name in names] if reason else []
@@ -327,7 +327,7 @@ _TEXT_ONLY = frozenset(
 """Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
-def explain_text_only_answers(measured: AgentStep) -> str:
+def explain_toolless_api(measured: AgentStep) -> str:
     """Return why a step with model answers cannot judge tools; else empty."""
     answers = [each for each in measured.seen if each.is_readable]
     if not answers or any(each.call.operation not in _TEXT_ONLY for each in answers):
@@ -339,7 +339,7 @@ def explain_text_only_answers(measured: AgentStep) -> str:
     )
 
 
-def explain_unseen_traffic(context: CheckedStep, usage: Usage | None, measured: AgentStep) -> str:
+def explain_unseen_traffic(context: StepCheckContext, usage: Usage | None, measured: AgentStep) -> str:
     """Describe why the agent's traffic cannot be judged; empty if it can.
 
     It takes one completely readable model answer. Unreadable traffic (embeddings, an unknown path, a gateway's page, a
@@ -366,7 +366,7 @@ def _describe_call(seen: WireCall) -> str:
     return f"{seen.label} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
-def _expects_no_model_calls(usage: Usage | None, context: CheckedStep) -> bool:
+def _expects_no_model_calls(usage: Usage | None, context: StepCheckContext) -> bool:
     """Return whether a step expects no model calls: ``callCount`` holds only for 0."""
     if usage is None or usage.call_count is None:
         return False

@@ -150,7 +150,7 @@ for _name, (_words, _) in _ORDER.items():
     )
 
 
-def _refuse_empty(what: str) -> Callable[[object], str]:
+def _build_empty_list_objection(what: str) -> Callable[[object], str]:
     said = f" takes a list with at least one {what}"
     return lambda operand: "" if isinstance(operand, list) and operand else said
 
@@ -159,7 +159,7 @@ def _refuse_empty(what: str) -> Callable[[object], str]:
     "in",
     schema={"type": "array", "minItems": 1, "items": _JSON},
     help="equal to one of these values",
-    objection=_refuse_empty("value"),
+    objection=_build_empty_list_objection("value"),
 )
 def match_in(operand: list[object], seen: SeenValue) -> Match:
     if any(are_equal(seen.actual, each) for each in operand):
@@ -190,7 +190,7 @@ def parse_json(actual: object) -> object:
         raise ValueError("it is nested too deeply") from error
 
 
-def _refuse_nested_matcher(operand: object) -> str:
+def _explain_nested_matcher(operand: object) -> str:
     """Refuse a nested matcher, which would be compared literally, and so differ from everything."""
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
@@ -199,7 +199,7 @@ def _refuse_nested_matcher(operand: object) -> str:
                 f" takes a value as it stands, so {quote(each)} in it is no matcher: write a JSON Schema (`jsonSchema`;"
                 f" that very value is {{const: ...}})"
             )
-        if deeper := _refuse_nested_matcher(each):
+        if deeper := _explain_nested_matcher(each):
             return deeper
     return ""
 
@@ -208,7 +208,7 @@ def _refuse_nested_matcher(operand: object) -> str:
     "json",
     schema=_JSON,
     help="JSON that is equal to this value; a text is parsed first",
-    objection=_refuse_nested_matcher,
+    objection=_explain_nested_matcher,
 )
 def match_equal_json(operand: object, seen: SeenValue) -> Match:
     try:
@@ -233,12 +233,22 @@ def match_not(operand: object, seen: SeenValue) -> Match:
 
 
 @matcher(
-    "anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_refuse_empty("matcher"), raw=True
+    "anyOf",
+    schema=_SEVERAL,
+    help="at least one of these matchers holds",
+    objection=_build_empty_list_objection("matcher"),
+    raw=True,
 )
 def match_any_of(operand: list[object], seen: SeenValue) -> Match:
     return match_any(match(each, seen) for each in operand)
 
 
-@matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_refuse_empty("matcher"), raw=True)
+@matcher(
+    "allOf",
+    schema=_SEVERAL,
+    help="all of these matchers hold",
+    objection=_build_empty_list_objection("matcher"),
+    raw=True,
+)
 def match_all_of(operand: list[object], seen: SeenValue) -> Match:
     return match_all(match(each, seen) for each in operand)

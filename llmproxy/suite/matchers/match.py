@@ -109,7 +109,7 @@ def match(expected: object, seen: SeenValue) -> Match:
     hold.
     """
     if not isinstance(expected, Mapping):
-        return match_by_name(choose_implied_matcher(expected, seen.scope), expected, seen)
+        return match_by_name(choose_equality_matcher(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
         return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
@@ -117,7 +117,7 @@ def match(expected: object, seen: SeenValue) -> Match:
     return match_all(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
-def choose_implied_matcher(expected: object, scope: VariableScope) -> str:
+def choose_equality_matcher(expected: object, scope: VariableScope) -> str:
     """Return the matcher of a plain value: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"

@@ -20,7 +20,7 @@ from llmproxy.did_you_mean import nearest_word
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_values import ABSENT, name_kind, parse_time, quote
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.text import compile_pattern, search_pattern
+from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found
 from llmproxy.suite.matchers.variables import StepError
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
@@ -42,34 +42,34 @@ _STEPS = 500_000
 """Maximum rule applications on parts of one value, some seconds; recursive definitions can need any number."""
 
 
-def _require_match(text: str, rule: str) -> str:
+def _require_full_match(text: str, rule: str) -> str:
     if not re.fullmatch(rule, text):
         raise ValueError(text)
     return text
 
 
-def _check_date_time(text: str) -> None:
+def _require_date_time(text: str) -> None:
     if "T" not in text.upper() or parse_time(text.upper()) is None:
         raise ValueError(text)
-    _require_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
+    _require_full_match(text[-6:], r".*([Zz]|[+-]\d\d:\d\d)")
 
 
-def _check_uri(text: str) -> None:
-    _require_match(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
+def _require_uri(text: str) -> None:
+    _require_full_match(text, r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s<>\"{}|\\^`]+")
     urlsplit(text)
 
 
 _FORMATS: dict[str, Callable[[str], object]] = {
-    "date": lambda text: (_require_match(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
-    "date-time": _check_date_time,
-    "time": lambda text: (_require_match(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
-    "duration": lambda text: _require_match(text, _DURATION),
-    "email": lambda text: _require_match(text, r"[^@\s]+@[^@\s]+"),
-    "hostname": lambda text: _require_match(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
+    "date": lambda text: (_require_full_match(text, r"\d{4}-\d\d-\d\d"), date.fromisoformat(text)),
+    "date-time": _require_date_time,
+    "time": lambda text: (_require_full_match(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
+    "duration": lambda text: _require_full_match(text, _DURATION),
+    "email": lambda text: _require_full_match(text, r"[^@\s]+@[^@\s]+"),
+    "hostname": lambda text: _require_full_match(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
     "ipv4": IPv4Address,
     "ipv6": IPv6Address,
-    "uri": _check_uri,
-    "uuid": lambda text: (_require_match(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
+    "uri": _require_uri,
+    "uuid": lambda text: (_require_full_match(text, r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"), UUID(text)),
     "regex": compile_pattern,
 }  # fmt: skip
 """Checked formats: each raises ValueError or StepError for an invalid text."""
@@ -94,12 +94,12 @@ def _explain_bad_schema(operand: object) -> str:
     except jsonschema.SchemaError as error:
         return f": this is no JSON Schema: at {error.json_path} {error.message:.200}"
     says = frozenset(base.VALIDATORS)
-    if objection := next(_find_unchecked_keywords(operand, says, "$"), ""):
+    if objection := next(_explain_unchecked_keywords(operand, says, "$"), ""):
         return f": {objection}"
     return "" if operand.keys() & says else ": this schema holds for every JSON, so it asserts nothing"
 
 
-def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
+def _explain_unchecked_keywords(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
     """Yield schema parts that would not be checked: misspelt keywords, unknown formats."""
     if not isinstance(schema, Mapping):
         return
@@ -117,10 +117,10 @@ def _find_unchecked_keywords(schema: object, says: frozenset[str], path: str) ->
             )
         if key in _NAMED and isinstance(value, Mapping):
             for name, each in value.items():
-                yield from _find_unchecked_keywords(each, says, f"{path}.{key}.{name}")
+                yield from _explain_unchecked_keywords(each, says, f"{path}.{key}.{name}")
         elif key not in _DATA:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
-                yield from _find_unchecked_keywords(
+                yield from _explain_unchecked_keywords(
                     each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else "")
                 )
 
@@ -146,14 +146,14 @@ class _PatternPropertyExpander:
         made: dict[str, object] = {}
         for key, value in schema.items():
             if key in _NAMED and isinstance(value, Mapping):
-                rename = self._build_names_regex if key == "patternProperties" else str
+                rename = self._replace_pattern_by_names if key == "patternProperties" else str
                 made[key] = {rename(name): self.expand(each) for name, each in value.items()}
             else:
                 made[key] = value if key in _DATA else self.expand(value)
         return made
 
-    def _build_names_regex(self, pattern: str) -> str:
-        found = "|".join(re.escape(name) for name in self.names if search_pattern(pattern, name))
+    def _replace_pattern_by_names(self, pattern: str) -> str:
+        found = "|".join(re.escape(name) for name in self.names if is_pattern_found(pattern, name))
         made = f"(?#{len(self.written)})" + (rf"\A(?:{found})\Z" if found else "(?!)")
         self.written[made] = pattern
         return made
@@ -227,7 +227,7 @@ def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
         return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
-        if isinstance(instance, str) and not search_pattern(wanted, instance):
+        if isinstance(instance, str) and not is_pattern_found(wanted, instance):
             yield jsonschema.ValidationError(f"{quote(instance)} does not match {wanted!r}")
 
     extend: Any = jsonschema.validators.extend

@@ -81,7 +81,7 @@ def _describe_missing_value(seen: SeenValue) -> str:
     return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
-def _find_words(name: str, operand: object, seen: SeenValue) -> Match:
+def _match_contained_values(name: str, operand: object, seen: SeenValue) -> Match:
     """Search for words in a value; a missing value contains none."""
     if missing_value := _describe_missing_value(seen):
         which = "one of " if name == "containsAny" else ""
@@ -115,7 +115,7 @@ _LOOKING = {
     "notContains": "the opposite of contains; of a list: none of them",
 }
 for _name, _help in _LOOKING.items():
-    matcher(_name, schema=_WORDS, help=_help, objection=_explain_bad_words)(partial(_find_words, _name))
+    matcher(_name, schema=_WORDS, help=_help, objection=_explain_bad_words)(partial(_match_contained_values, _name))
 
 
 # -- patterns
@@ -139,7 +139,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:
         raise StepError(f"the pattern {pattern!r:.120} does not compile: {error}") from error
 
 
-def search_pattern(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
+def is_pattern_found(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
     """Return whether a pattern matches a text, as written or composed. Raises StepError: invalid, or timeout."""
     forms = dict.fromkeys(((pattern, text), (to_nfc(pattern), to_nfc(text))))
     try:
@@ -202,8 +202,8 @@ def match_regex(operand: object, seen: SeenValue) -> Match:
         return Match(MatchOutcome.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
-    missing = [pattern for pattern in _to_list(operand) if not search_pattern(pattern, text, flags)]
-    other = [pattern for pattern in missing if "i" not in flags and search_pattern(pattern, text, flags + "i")]
+    missing = [pattern for pattern in _to_list(operand) if not is_pattern_found(pattern, text, flags)]
+    other = [pattern for pattern in missing if "i" not in flags and is_pattern_found(pattern, text, flags + "i")]
     hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
     return Match.of(
         not missing, f"{', '.join(map(quote, missing))} is not found in it{hint}; it is {quote(actual, 300)}"

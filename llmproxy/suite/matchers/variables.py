@@ -60,7 +60,7 @@ class Reference:
     """Whether it has braces, which make it a reference beyond doubt."""
 
     @property
-    def is_explicit(self) -> bool:
+    def is_unambiguous(self) -> bool:
         """Whether it can only be a reference; a bare ``$word`` may be plain text."""
         return self.braced or bool(self.path)
 
@@ -100,7 +100,7 @@ def _parse_path(path: str) -> tuple[str | int, ...]:
     return tuple(step[1] or int(step[2]) for step in _STEP.finditer(path))
 
 
-def follow_path(value: object, path: Iterable[str | int], shown: str) -> object:
+def get_required_path_value(value: object, path: Iterable[str | int], shown: str) -> object:
     """Return the value at `path`. Raises StepError: no such field; `shown` is the reference as written."""
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
@@ -182,13 +182,13 @@ class VariableScope:
         """Store the agent's answer for `$last.response`."""
         self._values["last"] = {"response": response}
 
-    def record_conversation(self, name: str, conversation: str) -> None:
+    def record_conversation_id(self, name: str, conversation: str) -> None:
         self._conversations[name] = conversation
         self._values["conversation"] = self._conversations
 
     def is_reference(self, reference: Reference) -> bool:
         """Return whether it is a reference here, and not plain text that looks like one."""
-        return reference.is_explicit or bool(reference.env) or reference.name in self.known_names
+        return reference.is_unambiguous or bool(reference.env) or reference.name in self.known_names
 
     def lookup_value(self, reference: str | Reference) -> Any:
         """Return the typed value of a reference. Raises StepError: unknown, or without a value."""
@@ -205,10 +205,10 @@ class VariableScope:
             raise self._build_missing_error(found)
         value = self._values[found.name]
         if isinstance(value, _CapturedRow):
-            return follow_path(value.values, found.path or (value.primary,), found.text)
+            return get_required_path_value(value.values, found.path or (value.primary,), found.text)
         if found.name in {"conversation", "last"} and not found.path:
             raise StepError(f"{found.text} names no value by itself", hint=BUILT_IN[found.name])
-        return follow_path(value, found.path, found.text)
+        return get_required_path_value(value, found.path, found.text)
 
     def interpolate_text(self, text: str) -> str:
         """Return the text with references replaced, ``$$`` as a dollar sign. Raises StepError: no value."""

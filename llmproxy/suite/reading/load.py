@@ -17,12 +17,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.scenario.values.data_files import name_sets
+from llmproxy.scenario.values.data_files import name_rows
 from llmproxy.suite.matchers.apply import COMPARISONS
 from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_dollar
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
-from llmproxy.suite.reading.params import drop_id, expand_matrix, inline_params, pick_by_shape, warn_of_axes
-from llmproxy.suite.reading.shared_parts import apply_defaults, find_files, find_scenarios, include_parts, show_path
+from llmproxy.suite.reading.params import (
+    convert_matrix_to_parametrize,
+    copy_with_inlined_params,
+    drop_id,
+    pick_one_per_shape,
+    warn_of_unused_axes,
+)
+from llmproxy.suite.reading.shared_parts import (
+    apply_defaults,
+    find_files,
+    find_scenario_files,
+    include_parts,
+    show_path,
+)
 from llmproxy.suite.schema.base_nodes import add_refusals
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
@@ -33,7 +45,7 @@ _ASSERTING = (*ABOUT_WIRE, "response", "created")
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
-def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
+def find_scenario_doubts(scenario: Map, doubts: Problems) -> None:
     steps = only_mappings(scenario.get("steps"))
     if steps and not any(_has_assertions(step) for step in steps) and "usage" not in scenario:
         doubts.add(
@@ -55,7 +67,7 @@ def find_suite_doubts(scenario: Map, doubts: Problems) -> None:
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node in _walk_maps(scenario):
-        _doubt_empty_range(node, doubts)
+        _warn_of_empty_range(node, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
@@ -78,7 +90,7 @@ def _walk_maps(value: object) -> Iterator[Map]:
         yield from _walk_maps(each)
 
 
-def _doubt_empty_range(node: Map, doubts: Problems) -> None:
+def _warn_of_empty_range(node: Map, doubts: Problems) -> None:
     """Warn of comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
@@ -179,7 +191,7 @@ class LoadedSuites:
 
     def load_suite(self, document: Map, path: Path) -> None:
         whole = include_parts(document, path, self.problems, self.files)
-        defaults, variables = self.validate_defaults(whole), whole.get("vars")
+        defaults, variables = self.get_valid_defaults(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
         entries, taken, made = whole["scenarios"], list[str | Scenario](), list[tuple[Scenario, Path, Map]]()
@@ -187,7 +199,7 @@ class LoadedSuites:
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
             if isinstance(entry, str):
                 taken.append(entry)
-                found = self.load_scenarios(folder, entry, place_of(entries, i) or document.place, read)
+                found = self.read_scenario_files(folder, entry, place_of(entries, i) or document.place, read)
             else:
                 found = [(entry, path)] if isinstance(entry, Map) else []
                 if not found:
@@ -196,11 +208,11 @@ class LoadedSuites:
                     )
             for given, where in found:
                 before = len(self.problems)
-                raw, data = inline_params(given, where, variables, self.problems, self.warnings)
+                raw, data = copy_with_inlined_params(given, where, variables, self.problems, self.warnings)
                 if data is not None:
                     self.files[data] = None
-                warn_of_axes(raw, variables, self.warnings)
-                expanded = expand_matrix(raw, self.problems)
+                warn_of_unused_axes(raw, variables, self.warnings)
+                expanded = convert_matrix_to_parametrize(raw, self.problems)
                 known = expanded is not None and len(self.problems) == before
                 raw = expanded or raw
                 filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
@@ -211,11 +223,11 @@ class LoadedSuites:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
         whole["scenarios"] = taken or (["?"] if isinstance(entries, list) and entries else entries)
-        suite = self.validate_map(Suite, whole)
+        suite = self.validate_model(Suite, whole)
         if suite is not None:
             self.suites.append(suite)
             for scenario, where, filled in made:
-                self.expand_cases(scenario, filled, suite, where, path.parent)
+                self.add_cases(scenario, filled, suite, where, path.parent)
 
     def require_unique_id(self, name: str, at: YamlPlace | None) -> None:
         """Register the id of a scenario, or report a duplicate."""
@@ -224,10 +236,12 @@ class LoadedSuites:
             self.problems.add(at, first, "ids are unique in a run")
         self.ids.setdefault(name, at)
 
-    def load_scenarios(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
+    def read_scenario_files(
+        self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]
+    ) -> list[tuple[Map, Path]]:
         """Read the scenarios of an entry's files, without those already read or the suite's own."""
         made: list[tuple[Map, Path]] = []
-        for path in find_scenarios(folder, entry, at, self.problems):
+        for path in find_scenario_files(folder, entry, at, self.problems):
             if path.resolve() in read:
                 continue
             read.add(path.resolve())
@@ -240,7 +254,7 @@ class LoadedSuites:
                     made.append((document, path))
         return made
 
-    def validate_defaults(self, suite: Map) -> Map | None:
+    def get_valid_defaults(self, suite: Map) -> Map | None:
         """Return the suite's defaults if valid; else the suite's own validation reports the problem."""
         given = suite.get("defaults")
         quiet = Problems()
@@ -255,7 +269,7 @@ class LoadedSuites:
         sets = raw.get("parametrize")
         usable = [each for each in sets if isinstance(each, Map)] if isinstance(sets, list) else []
         named = {name for each in usable for name in each}
-        for parameters in (pick_by_shape(usable) or [Map(raw.place)]) if known else ():
+        for parameters in (pick_one_per_shape(usable) or [Map(raw.place)]) if known else ():
             flow = ScenarioNameChecker(self.problems, self.warnings)
             for part in (variables, raw.get("vars")):
                 if isinstance(part, Map):
@@ -264,10 +278,10 @@ class LoadedSuites:
             flow.of_data = bool(usable)
             flow.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.check_scenario(raw)
-        find_suite_doubts(raw, self.warnings)
-        return self.validate_map(Scenario, raw)
+        find_scenario_doubts(raw, self.warnings)
+        return self.validate_model(Scenario, raw)
 
-    def validate_map[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
+    def validate_model[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
         before = len(self.problems)
         try:
             made = model.model_validate(raw, context=self.problems)
@@ -276,11 +290,11 @@ class LoadedSuites:
             return None
         return made if len(self.problems) == before else None
 
-    def expand_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
+    def add_cases(self, scenario: Scenario, raw: Map, suite: Suite, path: Path, folder: Path) -> None:
         names = frozenset(list_capture_names(raw))
         base = {**suite.vars, **scenario.vars}
         sets = scenario.parametrize
-        suffixes = name_sets(sets) if sets else []
+        suffixes = name_rows(sets) if sets else []
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             if sets:

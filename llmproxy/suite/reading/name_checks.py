@@ -15,7 +15,7 @@ from llmproxy.suite.matchers.variables import (
     Reference,
     StepError,
     find_refs,
-    follow_path,
+    get_required_path_value,
     parse_ref,
     strip_dollar,
 )
@@ -113,15 +113,15 @@ class ScenarioNameChecker:
             elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
                 self.check_text(operand, place, sure=True)
 
-    def check_expected(self, value: object, at: YamlPlace | None) -> None:
+    def check_nested_references(self, value: object, at: YamlPlace | None) -> None:
         """Check expectations that mix matchers and plain keys: names of tools, counts, inputs."""
         if isinstance(value, Mapping):
             for key, each in value.items():
                 if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
-                    self.check_expected(each, place_of(value, key))
+                    self.check_nested_references(each, place_of(value, key))
         elif isinstance(value, list):
             for i, each in enumerate(value):
-                self.check_expected(each, place_of(value, i) or at)
+                self.check_nested_references(each, place_of(value, i) or at)
         else:
             self.check_text(value, at, sure=True)
 
@@ -141,7 +141,7 @@ class ScenarioNameChecker:
         """Check all references in a YAML value; `sure`: a text that is one is intended."""
         if isinstance(value, str):
             for reference in find_refs(value):
-                self.check_reference(reference, at, sure=sure or reference.is_explicit)
+                self.check_reference(reference, at, sure=sure or reference.is_unambiguous)
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 only = key == "ref" and len(value) == 1
@@ -190,7 +190,7 @@ class ScenarioNameChecker:
         if name in self.lacking:
             message = f"this case has no `{name}`, and others have one, for {found.text}"
             return message, "give it one; null says that there is none"
-        clear = found.is_explicit or suggest_name(name, known, listing=False)
+        clear = found.is_unambiguous or suggest_name(name, known, listing=False)
         more = "" if clear else "; $$ is a dollar sign"
         return f"{found.text}: nothing is called ${name}", suggest_name(name, known) + more
 
@@ -199,7 +199,7 @@ class ScenarioNameChecker:
         value = self.values[found.name]
         if found.path and isinstance(value, (Mapping, list)):
             try:
-                follow_path(value, found.path, found.text)
+                get_required_path_value(value, found.path, found.text)
             except StepError as error:
                 return error.message, error.hint
         elif found.path and isinstance(value, (bool, int, float)):
@@ -227,7 +227,7 @@ class ScenarioNameChecker:
         self.later = list_capture_names(scenario)
         # `mock` counts before anything is captured.
         self.check_text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)
-        self.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
+        self.check_nested_references(scenario.get("usage"), place_of(scenario, "usage"))
         for item in only_mappings(scenario.get("setup")):
             self.check_setup_item(item)
         labels: dict[str, YamlPlace | None] = {}
@@ -290,7 +290,7 @@ class ScenarioNameChecker:
         for key in ("tools", "serverTools", "toolOrder"):
             self.require_literal_tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
-            self.check_expected(step.get(key), place_of(step, key))
+            self.check_nested_references(step.get(key), place_of(step, key))
         self.check_response(step.get("response"))
         rows = only_mappings(step.get("created"))
         for created in rows:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, RowError, name_sets, read_rows
+from llmproxy.scenario.values.data_files import ID, LONGEST_NAME, RowError, name_rows, read_rows
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
@@ -47,7 +47,7 @@ MOST = 1_000
 """Maximum cells of one scenario over all sets: each is a run that costs money, and a recording."""
 
 
-def expand_matrix(raw: Map, problems: Problems) -> Map | None:
+def convert_matrix_to_parametrize(raw: Map, problems: Problems) -> Map | None:
     """Return a scenario whose `parametrize` has a set for each cell of its `matrix`; None if it is invalid."""
     matrix = raw.get("matrix")
     if matrix is None:
@@ -59,7 +59,7 @@ def expand_matrix(raw: Map, problems: Problems) -> Map | None:
     if not axes or not isinstance(known, list) or not known or not all(isinstance(each, Map) for each in known):
         return None  # the schema says why
     names = [name_axis_values(values) for _, values in axes]
-    own = name_sets(known, format_short_value) if sets else [""]
+    own = name_rows(known, format_short_value) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
         counts = " x ".join(str(len(values)) for values in names)
@@ -107,7 +107,7 @@ def _read_axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 
-def inline_params(
+def copy_with_inlined_params(
     raw: Map, path: Path, variables: object, problems: Problems, doubts: Problems
 ) -> tuple[Map, Path | None]:
     """Return a scenario with the rows of its `parametrize` file, and that file; else unchanged."""
@@ -131,28 +131,28 @@ def inline_params(
         rows.put(row, line)
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
     columns = dict.fromkeys((name for name in found[0].values if name != ID), YamlPlace(show_path(file), 1, 1))
-    _doubt_unused(made, columns, "column", variables, doubts)
+    _warn_of_unused_names(made, columns, "column", variables, doubts)
     return made, file
 
 
-def pick_by_shape(sets: list[Map]) -> list[Map]:
+def pick_one_per_shape(sets: list[Map]) -> list[Map]:
     """Return one set of each kind: equal columns with values of equal shapes are equivalent for checks."""
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
-        found.setdefault(number if "$" in text else _get_shape(each), each)
+        found.setdefault(number if "$" in text else _get_type_structure(each), each)
     return list(found.values())
 
 
-def warn_of_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
+def warn_of_unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
     """Warn of an axis that the scenario does not use: its cells are equal."""
     matrix = scenario.get("matrix")
     at = place_of(scenario, "matrix")
     axes = {name: place_of(matrix, name, key=True) or at for name in matrix} if isinstance(matrix, Map) else {}
-    _doubt_unused(scenario, axes, "axis", variables, doubts)
+    _warn_of_unused_names(scenario, axes, "axis", variables, doubts)
 
 
-def _doubt_unused(
+def _warn_of_unused_names(
     scenario: Mapping[str, Any], names: Mapping[str, YamlPlace | None], what: str, variables: object, doubts: Problems
 ) -> None:
     """Doubt names, each with its place, that no step and no variable refers to."""
@@ -164,9 +164,9 @@ def _doubt_unused(
             doubts.add(place, said, f"write ${name} where it is wanted")
 
 
-def _get_shape(value: object) -> object:
+def _get_type_structure(value: object) -> object:
     if isinstance(value, dict):
-        return tuple((name, _get_shape(each)) for name, each in value.items())
+        return tuple((name, _get_type_structure(each)) for name, each in value.items())
     if isinstance(value, list):
-        return tuple(map(_get_shape, value))
+        return tuple(map(_get_type_structure, value))
     return type(value)

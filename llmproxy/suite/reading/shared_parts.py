@@ -51,7 +51,7 @@ def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     return list(found.values())
 
 
-def find_scenarios(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
+def find_scenario_files(folder: Path, entry: str, at: YamlPlace | None, problems: Problems) -> list[Path]:
     """Return the files of an entry in `scenarios`, relative to a folder."""
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
@@ -114,7 +114,7 @@ def include_parts(
         if (part := _read_part(other, at, problems)) is None:
             continue
         files[other] = None
-        _merge_part(made, include_parts(part, other, problems, files, (*chain, path)))
+        _merge_part_in_place(made, include_parts(part, other, problems, files, (*chain, path)))
     return made
 
 
@@ -136,7 +136,7 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
     return documents[0][0]
 
 
-def _merge_part(suite: Map, part: Map) -> None:
+def _merge_part_in_place(suite: Map, part: Map) -> None:
     """Add the part's content that the suite lacks."""
     for key, value in part.items():
         if key == "include" or key not in Part.known_keys():
@@ -179,12 +179,14 @@ def apply_defaults(scenario: Map, defaults: Map | None, tags: object) -> Map:
     if isinstance(made.get("steps"), List) and defaults:
         steps = List(made["steps"].place)
         for i, step in enumerate(made["steps"]):
-            steps.put(_fill_step_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i])
+            steps.put(
+                _copy_step_with_defaults(step, defaults) if isinstance(step, Map) else step, made["steps"].items_at[i]
+            )
         made["steps"] = steps
     return made
 
 
-def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
+def _copy_step_with_defaults(step: Map, defaults: Map | None) -> Map:
     made = step.copy_with_places()
     if "chat" in made or "simulate" in made:
         _fill_default_key(made, "timeout", defaults, "stepTimeout")
@@ -198,14 +200,14 @@ def _fill_step_defaults(step: Map, defaults: Map | None) -> Map:
     if isinstance(made.get("simulate"), Map):
         made["simulate"] = _copy_with_default(made["simulate"], "model", defaults, "simulatorModel")
     if "judge" in made:
-        made["judge"] = _fill_judge_defaults(made, defaults)
+        made["judge"] = _copy_judge_with_defaults(made, defaults)
     elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
         made["response"] = made["response"].copy_with_places()
-        made["response"]["judge"] = _fill_judge_defaults(made["response"], defaults)
+        made["response"]["judge"] = _copy_judge_with_defaults(made["response"], defaults)
     return made
 
 
-def _fill_judge_defaults(node: Map, defaults: Map | None) -> object:
+def _copy_judge_with_defaults(node: Map, defaults: Map | None) -> object:
     """Return a judge's arguments with the suite's model; short forms (a text, a list) are expanded."""
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:

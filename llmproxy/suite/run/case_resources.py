@@ -29,7 +29,12 @@ from llmproxy.scenario.running.participants import gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, SessionRequest
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
-from llmproxy.suite.checks.entities.row_selection import RunRows, append_sample, build_clock_env, select_rows
+from llmproxy.suite.checks.entities.row_selection import (
+    RowCheckContext,
+    add_sample_suffix,
+    build_clock_env,
+    select_rows,
+)
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
@@ -130,7 +135,7 @@ class CaseResources:
         """Open nothing yet; `alone`: no other run uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = append_sample(case.scenario.user_id or USER, self.sample)
+        self.user = add_sample_suffix(case.scenario.user_id or USER, self.sample)
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
@@ -147,7 +152,7 @@ class CaseResources:
         upstreams = model_upstreams(case) if run_context.proxy else {}
         how: dict[str, Any] = {"mode": mode, "token": token, "upstreams": upstreams}
         if run_context.recorded is not None:  # judged again, with a session for judges
-            run_context.recorded.find_run(case.id, self.sample)
+            run_context.recorded.require_judgeable_run(case.id, self.sample)
             if not run_context.proxy:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
             cassette = f"{self.cassette}.rejudge"
@@ -163,18 +168,18 @@ class CaseResources:
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
-    async def open_case(self, session: RunSession | None, caller: Caller) -> None:
+    async def open_all_but_session(self, session: RunSession | None, caller: Caller) -> None:
         """Open all but the session. Raises what stands in the way; what was opened by then is to be given back."""
         if self.run_context.recorded is not None:
             await self._open_for_rejudging(self.run_context.recorded, session, caller)
             return
         run_context, case, scope = self.run_context, self.case, self.scope
-        made = await finish_in_thread(run_context.store_for, case)
-        looking = RunRows(
+        made = await finish_in_thread(run_context.store_for_case, case)
+        looking = RowCheckContext(
             adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
             sleep=run_context.sleep, alone=self.alone, beside=run_context.users - {self.user}, scenario=case.id,
             sample=self.sample, deterministic=made is not None and made[1].ids == "deterministic",
-            names=run_context.list_entities(case),
+            names=run_context.list_case_entities(case),
         )  # fmt: skip
         if made is not None:
             (store, policy), names = made, looking.names
@@ -183,10 +188,10 @@ class CaseResources:
                 remarks=looking.remarks,
             )  # fmt: skip
             await finish_in_thread(
-                lambda: cleaner.begin_run(_drop_unknown_names(store, names, named_entities(case.scenario)))
+                lambda: cleaner.begin_run(_drop_undescribed_entities(store, names, named_entities(case.scenario)))
             )
             self._back.append(("the store", lambda: asyncio.to_thread(cleaner.clean_up)))
-        agent = run_context.agent_for(case)
+        agent = run_context.agent_for_case(case)
         if isinstance(agent, CommandAgent):  # with a fixed time and seed, unless its description sets others
             agent.env = {**build_clock_env(case.id, self.sample), **agent.env}
         if session is not None and (declared := gather_agent_run_variables(agent)):
@@ -205,10 +210,10 @@ class CaseResources:
     async def _open_for_rejudging(self, recorded: ReportedRuns, session: RunSession | None, caller: Caller) -> None:
         """Open a recorded run for judging again, without store, hook and agent."""
         assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
-        run = recorded.find_run(self.case.id, self.sample)
+        run = recorded.require_judgeable_run(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await finish_in_thread(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
-        looking = RunRows(
+        looking = RowCheckContext(
             adapter=None, scope=self.scope, user=self.user, clock=run_context.clock, sleep=run_context.sleep
         )
         context = self._make_context(session, caller, agent, looking)
@@ -217,7 +222,7 @@ class CaseResources:
         self.context = context
 
     def _make_context(
-        self, session: RunSession | None, caller: Caller, agent: AgentAdapter, rows: RunRows
+        self, session: RunSession | None, caller: Caller, agent: AgentAdapter, rows: RowCheckContext
     ) -> StepContext:
         run_context, case = self.run_context, self.case
         context = StepContext(
@@ -241,7 +246,7 @@ class CaseResources:
         return notes
 
 
-def _drop_unknown_names(store: StoreAdapter, names: Sequence[str], own: list[str]) -> list[str]:
+def _drop_undescribed_entities(store: StoreAdapter, names: Sequence[str], own: list[str]) -> list[str]:
     """Drop entities that only other scenarios name and the store lacks: that is their error."""
     found = []
     for name in names:
@@ -264,7 +269,7 @@ async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]
     return notes
 
 
-async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
+async def _run_teardown(context: StepContext, looking: RowCheckContext) -> list[str]:
     def delete_rows(item: Teardown, entity: str) -> None:
         store = looking.store
         info = store.describe(entity)

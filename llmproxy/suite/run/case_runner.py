@@ -33,7 +33,7 @@ from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import StepContext, StepResult
 from llmproxy.suite.run.steps import execute_step, insert_setup_rows
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, StepBase, Talk
-from llmproxy.suite.selection import NothingRecorded, cassette_name, list_steps_until, not_recorded_error
+from llmproxy.suite.selection import RunNotRecorded, build_run_not_recorded_error, cassette_name, list_steps_until
 from llmproxy.trace.observing.agent_activity import find_first_recorded_time, sum_recorded_latency
 from llmproxy.yaml_reader import YamlPlace
 
@@ -135,7 +135,7 @@ class _CaseRun:
         """Open the remaining resources, if there is anything to replay."""
         if self.run_context.recorded is None:
             self._require_recording(None if session is None else session.opened)
-        await self.opening.open_case(session, self.lifecycle.caller)
+        await self.opening.open_all_but_session(session, self.lifecycle.caller)
 
     def emit_start(self) -> None:
         """Do nothing: the start was emitted before anything was opened."""
@@ -151,7 +151,7 @@ class _CaseRun:
         return self.context is not None and needs_traffic(self.context)
 
     def _require_recording(self, report: Report | None) -> None:
-        """Check that there is something to replay. Raises NothingRecorded."""
+        """Check that there is something to replay. Raises RunNotRecorded."""
         talks = any(
             step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
             for step in self.steps
@@ -162,7 +162,7 @@ class _CaseRun:
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
         about, flag = self.emitter.about, self.run_context.options.mode_flag
-        raise not_recorded_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
+        raise build_run_not_recorded_error(self.case.id, about.rerun, about.sample, about.runs, flag=flag)
 
     # -- steps
 
@@ -179,7 +179,7 @@ class _CaseRun:
         if isinstance(step, Talk):
             await self._recheck_late_calls(context)
         await context.declare_new_ids()
-        went = await self._execute_step(context, number, step)
+        went = await self._try_step(context, number, step)
         return None if went or self.run_context.options.keep_going else await self.conclude()
 
     async def conclude(self) -> CaseResult:
@@ -191,7 +191,7 @@ class _CaseRun:
         self._concluded = self._build_result(worst_status(self._statuses))
         return self._concluded
 
-    async def _execute_step(self, context: StepContext, index: int, step: StepBase) -> bool:
+    async def _try_step(self, context: StepContext, index: int, step: StepBase) -> bool:
         """Execute a step; returns whether the run may continue."""
         since = self.run_context.clock()
 
@@ -304,7 +304,7 @@ class _CaseRun:
             agent_seconds=None if context is None else context.agent_seconds,
             waited_seconds=None if context is None else lifecycle.caller.waited,
             live=None if report is None else report.live, **({} if context is None else lifecycle.read_measures()),
-            unrecorded=isinstance(error, NothingRecorded),
+            unrecorded=isinstance(error, RunNotRecorded),
             error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
             labels=tuple(labels),
         )  # fmt: skip

@@ -27,7 +27,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.apply import build_unclear
-from llmproxy.trace.observing.agent_activity import make_recording_fingerprint
+from llmproxy.trace.observing.agent_activity import format_recording_id
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _TALKS = ("chat", "simulate")
@@ -41,7 +41,9 @@ class Unjudgeable(MachineError):
     code = "llmproxy_unjudgeable"
 
 
-def build_unjudged(name: str, why: str = "rows were looked at when the agent ran, and are others now") -> Assertion:
+def build_unjudged_assertion(
+    name: str, why: str = "rows were looked at when the agent ran, and are others now"
+) -> Assertion:
     """Return an assertion that cannot be evaluated without running the agent."""
     return build_unclear(name, f"cannot be judged again: {why}")
 
@@ -92,7 +94,7 @@ class ReportedRuns:
         """Return the number of a case's runs to judge; at least one, which may be missing."""
         return max((sample for name, sample in self.runs if name == case), default=1)
 
-    def find_run(self, case: str, sample: int) -> RecordedRun:
+    def require_judgeable_run(self, case: str, sample: int) -> RecordedRun:
         """Return a run. Raises Unjudgeable: missing, or it says nothing about the agent."""
         run = self.runs.get((case, sample))
         if run is None:
@@ -119,7 +121,7 @@ class ReportedRuns:
             control.open_session(run.cassette, sample=run.sample, mode="replay").name
         )  # so that it is in the store
         found = {
-            make_recording_fingerprint(line): _parse_call(line)
+            format_recording_id(line): _recording_to_call(line)
             for line in read_interactions_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - found.keys():
@@ -184,7 +186,7 @@ def _list_talk_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _TalkStep]
 # -- what passed -------------------------------------------------------------------------------------------------------
 
 
-def _parse_call(line: Mapping[str, Any]) -> Call:
+def _recording_to_call(line: Mapping[str, Any]) -> Call:
     recorded = line["recorded"]
     given = {name: line.get(name, recorded.get(name)) for name in Call._fields}
     given |= {"decision": Decision.REPLAY.value, "status": line["status"], "interaction": recorded["id"]}

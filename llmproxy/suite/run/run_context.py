@@ -26,7 +26,7 @@ from llmproxy.yaml_reader import YamlPlace
 
 
 @contextmanager
-def add_error_place(place: YamlPlace | None) -> Iterator[None]:
+def reraise_with_place(place: YamlPlace | None) -> Iterator[None]:
     """Add the place of a description to its errors."""
     try:
         yield
@@ -109,11 +109,11 @@ class RunContext:
 
     # -- what suites describe
 
-    def agent_for(self, case: SuiteCase) -> AgentAdapter:
+    def agent_for_case(self, case: SuiteCase) -> AgentAdapter:
         """Return an agent for one run. Raises SuiteError: none, or an invalid one."""
         known = self._agents.get(id(case.suite))
         if known is None:
-            mapping, folder = self._choose_agent_or_store("agent", case)
+            mapping, folder = self._get_agent_or_store_mapping("agent", case)
             if mapping is None:
                 raise SuiteError(
                     f"{case.path}: no agent is described, so there is nothing to test.",
@@ -121,24 +121,24 @@ class RunContext:
                 )
             from llmproxy.scenario.agents.config import build_agent
 
-            with add_error_place(None if self.agent is not None else case.suite.at("agent")):
+            with reraise_with_place(None if self.agent is not None else case.suite.at("agent")):
                 known = self._agents[id(case.suite)] = build_agent(mapping, folder)
         return known.clone()
 
-    def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
+    def store_for_case(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
         """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
-            mapping, folder = self._choose_agent_or_store("store", case)
-            with add_error_place(None if self.store is not None else case.suite.at("store")):
+            mapping, folder = self._get_agent_or_store_mapping("store", case)
+            with reraise_with_place(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (build_store(mapping, folder), parse_reset_policy(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
 
-    def list_entities(self, case: SuiteCase) -> list[str]:
+    def list_case_entities(self, case: SuiteCase) -> list[str]:
         """Return all entities of store and suite, once each: an agent may write rows that no scenario names."""
         if self.recorded is not None:
             return []
-        mapping, _ = self._choose_agent_or_store("store", case)
+        mapping, _ = self._get_agent_or_store_mapping("store", case)
         if mapping is None:
             return named_entities(case.scenario)
         described = mapping.get("entities")
@@ -156,7 +156,7 @@ class RunContext:
             )
         return self._snapshots[case.path]
 
-    def _choose_agent_or_store(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
+    def _get_agent_or_store_mapping(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
         """Return what describes a case's `agent` or `store`, with the base of its paths."""
         if (given := getattr(self, key)) is not None:
             return given, self.folder

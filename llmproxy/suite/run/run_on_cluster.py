@@ -25,15 +25,15 @@ from llmproxy.report.events import Completed, Event, Finished, Handler, Selected
 from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner
 from llmproxy.scenario.cluster.transfer_files import (
-    cassette_folder,
     collect_variables,
     glob_files,
-    load_cassettes,
-    pack_files,
+    local_cassette_folder,
+    read_cassette_files,
+    read_files_to_send,
 )
-from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_picklable
+from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_error_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.server_store_path import find_store_server
+from llmproxy.server_store_path import find_server_of_copy
 from llmproxy.settings import Loaded
 from llmproxy.suite.checks.answer_checks import locate_snapshots
 from llmproxy.suite.project_settings import SuiteRunOptions
@@ -93,14 +93,14 @@ def pack_suites(
         cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
     )
     snapshots = [path for path in dict.fromkeys(locate_snapshots(case.path) for case in cases) if path.is_file()]
-    packed = pack_files([*suites, *agents, *snapshots, *glob_files(files, root)], root)
+    packed = read_files_to_send([*suites, *agents, *snapshots, *glob_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
     said = collect_variables(variables, env, live=live, flag="--send-env")
-    server = find_store_server(settings.settings.store)
+    server = find_server_of_copy(settings.settings.store)
     wanted = {cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else load_cassettes(cassette_folder(settings), wanted),
+        cassettes={} if server else read_cassette_files(local_cassette_folder(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
         proxy=proxy, env={**said, **env_variables(packed.values(), env), **{name: env[name] for name in variables}},
@@ -164,7 +164,7 @@ class _SuiteNode(WorkerNode):
         ran = asyncio.run(
             run_case_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
         )
-        return NodeReply(replace(ran, error=make_picklable(ran.error)), heard.events, self.read_changed_files())
+        return NodeReply(replace(ran, error=make_error_picklable(ran.error)), heard.events, self.read_changed_files())
 
 
 class OrderedEvents:

@@ -21,24 +21,24 @@ from pathlib import Path
 
 from llmproxy.amounts import format_count, format_seconds, name_some
 from llmproxy.client.child_env import in_ci
-from llmproxy.client.fault_sweep_judging import SweepFinding, SweepRun, find_failure_message, judge_trial, plan_trials
+from llmproxy.client.fault_sweep_judging import SweepRun, TrialFinding, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.protocol import OFFLINE
-from llmproxy.proxy_calls import find_violated_option
+from llmproxy.proxy_calls import find_carried_or_stale_exit
 from llmproxy.report.event_handlers import to_handlers
 from llmproxy.report.events import Completed, Event, Selected, Status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.suite.checks.entities.row_selection import append_sample
+from llmproxy.suite.checks.entities.row_selection import add_sample_suffix
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext, list_checked_rows
-from llmproxy.suite.run.verdicts import build_row, choose_exit_code, list_axes
+from llmproxy.suite.run.verdicts import build_row, choose_exit_code, get_matrix_position
 from llmproxy.suite.schema.suite import Suite
-from llmproxy.suite.selection import NothingRecorded, add_runs_option, advise_recording
+from llmproxy.suite.selection import RunNotRecorded, advise_recording, append_runs_flag
 from llmproxy.suite.stores.protocol import Restorable
 
 _NAMED = 5
@@ -77,13 +77,13 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
         return CaseSchedule()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
-        names = run_context.list_entities(case)
+        names = run_context.list_case_entities(case)
         if not names:
             continue
-        why, counted = await asyncio.to_thread(_explain_conflict, run_context, case, names)
+        why, counted = await asyncio.to_thread(_explain_serial_execution, run_context, case, names)
         if why:
             return CaseSchedule(why_not=why)
-        if counted and (made := run_context.store_for(case)) is not None:
+        if counted and (made := run_context.store_for_case(case)) is not None:
             bound.add(case.id)
             store, policy = made
             if isinstance(store, Restorable) and (policy.reset, policy.counters) == ("delete", "restore"):
@@ -92,10 +92,10 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
     return CaseSchedule(users=True, bound=frozenset(bound), counters=counters)
 
 
-def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
+def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Return why runs of a suite with these entities disturb each other, and whether concurrent ids vary."""
     try:
-        made = run_context.store_for(case)
+        made = run_context.store_for_case(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
     except LLMProxyError:  # the run itself says so
         made, known = None, []
@@ -104,7 +104,7 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
         return f"{without} has no user column, so their rows are not told apart", False
     if made is not None and made[1].reset in _WHOLE:
         return f"`store.reset: {made[1].reset}` takes the rows of all of them away", False
-    if other := _find_entity_of_other_owner(case, {info.name: info.user for info in known}):
+    if other := _find_entity_selected_by_owner(case, {info.name: info.user for info in known}):
         return f"{case.id} says whose rows of {other} it means, which another run may make as well", False
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
@@ -118,7 +118,7 @@ def _explain_conflict(run_context: RunContext, case: SuiteCase, names: Sequence[
     ), False
 
 
-def _find_entity_of_other_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
+def _find_entity_selected_by_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
     """Return an entity whose rows a scenario selects by owner, whoever that is; empty if there is none."""
     for entity, said in list_checked_rows(case.scenario):
         owner = said.get(owners.get(entity) or "")
@@ -153,7 +153,7 @@ class _CaseJob:
     @property
     def user(self) -> str:
         """Owner of its rows."""
-        return append_sample(self.case.scenario.user_id or USER, self.sample)
+        return add_sample_suffix(self.case.scenario.user_id or USER, self.sample)
 
 
 async def run_cases(
@@ -187,14 +187,17 @@ async def run_cases(
     finally:
         batch.advise_on_missing_recordings([case.id for case in cases])
         done = [case for case in cases if batch.ran.get(case.id)]
-        rows = [build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | list_axes(case) for case in done]
+        rows = [
+            build_row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | get_matrix_position(case)
+            for case in done
+        ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else choose_exit_code(rows, every, trouble=batch.trouble)
-        if unfiled := unfiled_cassettes(run_context.files, every):
+        if unfiled := describe_unfiled_recordings(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals = sum_reports(each.wire for each in every if each.wire)
-        forbidden = find_violated_option(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
+        forbidden = find_carried_or_stale_exit(totals, carried=asked.fail_on_carried, stale=asked.fail_on_stale)
         if code is Exit.OK and forbidden:
             code, reason = forbidden
             batch.notes.append(reason)
@@ -210,7 +213,7 @@ async def run_cases(
     return SuiteResult(code, batch.ran)
 
 
-def unfiled_cassettes(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
+def describe_unfiled_recordings(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
     """Describe replayed recordings that are missing from the cassette folder's files; mostly empty."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
@@ -218,11 +221,11 @@ def unfiled_cassettes(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]
             served.setdefault(each.wire.cassette, set()).update(each.served)
     if files is None or not served:
         return ""
-    from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled
+    from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled_hits
 
     store, folder = files
     asked = {cassette: partial(iter, ids) for cassette, ids in served.items()}
-    return describe_unfiled(store, CassetteDir(folder, now=time.time), asked)
+    return describe_unfiled_hits(store, CassetteDir(folder, now=time.time), asked)
 
 
 class _CaseBatch:
@@ -245,12 +248,12 @@ class _CaseBatch:
     def advise_on_missing_recordings(self, cases: Sequence[str]) -> None:
         """Print once the command that records cases without recordings."""
         found = [
-            case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
+            case for case in cases if any(isinstance(each.error, RunNotRecorded) for each in self.ran.get(case, ()))
         ]
         if found:
             options = self.run_context.options
-            command = add_runs_option(options.command, options.runs)
-            some = any(not isinstance(run.error, NothingRecorded) for each in found for run in self.ran[each])
+            command = append_runs_flag(options.command, options.runs)
+            some = any(not isinstance(run.error, RunNotRecorded) for each in found for run in self.ran[each])
             self.part_notes.append(advise_recording(found, len(cases), command, partly=options.partly, some_runs=some))
 
     async def run_jobs(self) -> None:
@@ -266,7 +269,7 @@ class _CaseBatch:
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
-            await self._rerun_alone(lanes)
+            await self._rerun_deferred_jobs(lanes)
         finally:
             for each in suites:
                 await wait_despite_cancel(self._run_suite_hooks(each, "afterAll"))
@@ -299,7 +302,7 @@ class _CaseBatch:
 
     async def _run_job(self, job: _CaseJob, lanes: CaseSchedule) -> None:
         lane: AbstractAsyncContextManager[object] = nullcontext()
-        if checks_rows := bool(self.run_context.list_entities(job.case)):
+        if checks_rows := bool(self.run_context.list_case_entities(job.case)):
             lane = self._lanes.setdefault(job.user if lanes.users else "", asyncio.Lock())
         async with lane, self._together:
             if job.case.id in lanes.bound:
@@ -315,7 +318,7 @@ class _CaseBatch:
         try:
             tentative = replace(self.run_context, handlers=to_handlers([held.append]))
             ran = await self._run_case(job, tentative, alone=False)
-            again = isinstance(ran.error, MissError) and not isinstance(ran.error, NothingRecorded)
+            again = isinstance(ran.error, MissError) and not isinstance(ran.error, RunNotRecorded)
         finally:
             for event in [] if again else held:
                 self.run_context.emit_event(event)
@@ -324,7 +327,7 @@ class _CaseBatch:
         else:
             self._record_result(job, ran)
 
-    async def _rerun_alone(self, lanes: CaseSchedule) -> None:
+    async def _rerun_deferred_jobs(self, lanes: CaseSchedule) -> None:
         """Repeat runs with misses one at a time, from the original counters."""
         for store, known in lanes.counters:
             await asyncio.to_thread(store.rewind, known)
@@ -390,7 +393,7 @@ async def sweep_case(
     case: SuiteCase,
     kinds: Sequence[FaultKind],
     said: Callable[[str], object],
-    found: list[SweepFinding],
+    found: list[TrialFinding],
 ) -> None:
     """Sweep one scenario into `found`; `said` gets progress. Raises SweepNotPossible."""
     run_context.faults, run_context.keeps_calls = None, True

@@ -25,7 +25,7 @@ from llmproxy.scenario.values.messages import Farewell, get_text
 from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.matchers.json_values import quote
 from llmproxy.suite.reading.load import SuiteCase
-from llmproxy.suite.run.rejudge import build_unjudged
+from llmproxy.suite.run.rejudge import build_unjudged_assertion
 from llmproxy.suite.run.step_context import StepContext, SuiteConversation
 from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Simulation, Talk
@@ -79,7 +79,7 @@ async def simulate_user(
     )
     await user.open(context.session)
     try:
-        with conversation.playback.let_agent_join(user):
+        with conversation.playback.temporary_participant(user):
             if said.first_message and (first := context.scope.interpolate_text(said.first_message)):
                 await conversation.verbs.user(first)
             await conversation.verbs.proceed(turns=said.max_turns)
@@ -105,7 +105,9 @@ async def replay_simulation(
         answer = await conversation.send_user_message(text)
     if step.simulate.criteria:
         return answer, await _judge_criteria(context, conversation, step.simulate)
-    return answer, [build_unjudged("simulate.goal", "whether the user is content, the user said when the agent ran")]
+    return answer, [
+        build_unjudged_assertion("simulate.goal", "whether the user is content, the user said when the agent ran")
+    ]
 
 
 def _build_user(context: StepContext, said: Simulation) -> Any:
@@ -156,16 +158,16 @@ async def run_judge(
     """Run a judge on a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.has_begun:
         return [build_unclear(name, "there is no conversation to judge: nothing was said in it")]
-    return await _ask_judge(context, conversation, said, f"{name}.criteria")
+    return await _ask_judge_for_assertions(context, conversation, said, f"{name}.criteria")
 
 
 async def _judge_criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
     model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
     judging = Judging.model_construct(criteria=said.criteria, model=model)
-    return await _ask_judge(context, conversation, judging, "simulate.criteria")
+    return await _ask_judge_for_assertions(context, conversation, judging, "simulate.criteria")
 
 
-async def _ask_judge(
+async def _ask_judge_for_assertions(
     context: StepContext, conversation: SuiteConversation, said: Judging, name: str
 ) -> list[Assertion]:
     criteria = [context.scope.interpolate_text(each) for each in said.criteria]
@@ -182,7 +184,7 @@ async def _ask_judge(
         wire_unknown=tuple(dict.fromkeys(each.unread_reason for step in steps.values() for each in step.unreadable)),
     )
     conversation.states[AgentRole.JUDGE] = _StateStandIn(about, running)
-    with conversation.playback.let_agent_join(agent):
+    with conversation.playback.temporary_participant(agent):
         returned = await conversation.verbs.judge()
     await context.read_new_calls()
     if returned is None:

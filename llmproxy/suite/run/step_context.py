@@ -31,7 +31,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.run_session import RunSession
-from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_adapter_in_time
+from llmproxy.scenario.running.agent_caller import AdapterAnswer, AgentTraffic, Caller, call_async_adapter_in_time
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions
 from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -39,7 +39,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
 from llmproxy.suite.checks.answer_checks import ResponseSnapshots
-from llmproxy.suite.checks.entities.row_selection import RunRows
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.matchers.apply import build_unclear, worst_status
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
@@ -185,7 +185,7 @@ class SuiteAgentCaller:
             return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
 
         try:
-            return await call_adapter_in_time(agent, given, self.limit, too_long, name=name, hint=_ANSWERS)
+            return await call_async_adapter_in_time(agent, given, self.limit, too_long, name=name, hint=_ANSWERS)
         except TimeoutError as error:
             raise AgentError(f"{name} raised TimeoutError: {error}") from error
         except (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
@@ -261,7 +261,7 @@ class StepContext:
     case: SuiteCase
     emitter: EventEmitter
     scope: VariableScope
-    rows: RunRows
+    rows: RowCheckContext
     agent: AgentAdapter
     session: RunSession | None
     caller: Caller
@@ -302,7 +302,7 @@ class StepContext:
     @property
     def wire(self) -> WireObserver:
         """Observed traffic of the agent with models and servers."""
-        return self.traffic.read_wire
+        return self.traffic.wire_observer
 
     async def read_new_calls(self) -> int:
         """Fetch new calls; returns the number of the agent's. Raises MissError: one was never recorded."""
@@ -330,7 +330,7 @@ class StepContext:
             await self.session.declare_run_variables(noted)
 
     async def _explain_miss(self, text: str, who: str = "the agent") -> str:
-        miss = await self.session.find_miss(text) if self.session is not None else None
+        miss = await self.session.find_miss_by_text(text) if self.session is not None else None
         counted = self.rows.list_auto_key_entities() if miss and miss.numbers_only and who == "the agent" else []
         starts = miss.starts if miss else {}
         rerun, flag = self.emitter.about.rerun, self.run_context.options.mode_flag

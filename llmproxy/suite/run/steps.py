@@ -19,8 +19,8 @@ from llmproxy.suite.checks.answer_checks import check_response
 from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
-from llmproxy.suite.checks.traffic import TrafficWindow, evaluate_traffic, find_uncounted_hosted_tools
-from llmproxy.suite.run.rejudge import build_unjudged
+from llmproxy.suite.checks.traffic import TrafficWindowStart, evaluate_traffic, find_uncounted_hosted_tools
+from llmproxy.suite.run.rejudge import build_unjudged_assertion
 from llmproxy.suite.run.simulate_and_judge import replay_simulation, run_judge, simulate_user
 from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
 from llmproxy.suite.schema.steps import (
@@ -35,7 +35,7 @@ from llmproxy.suite.schema.steps import (
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem, WaitFor
 from llmproxy.trace.observing.agent_activity import AgentStep
-from llmproxy.trace.observing.tool_calls import find_mismatches, find_misreadings
+from llmproxy.trace.observing.tool_calls import find_altered_results, find_call_mismatches
 
 _DONE = re.compile(
     r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
@@ -58,10 +58,10 @@ async def execute_step(context: StepContext, step: StepBase) -> StepResult:
             async def send(conversation: SuiteConversation) -> tuple[str, list[Assertion]]:
                 return await conversation.send_user_message(text), []
 
-            return await _run_conversation(context, step, send)
+            return await _run_talk_step(context, step, send)
         case SimulateStep() as simulated:
             talk = replay_simulation if judges_again else simulate_user
-            return await _run_conversation(context, step, lambda conversation: talk(context, conversation, simulated))
+            return await _run_talk_step(context, step, lambda conversation: talk(context, conversation, simulated))
         case JudgeStep():
             conversation = context.conversations.find_conversation(step.conversation)
             return StepResult(rest=await run_judge(context, conversation, step.judge, "judge"))
@@ -69,7 +69,7 @@ async def execute_step(context: StepContext, step: StepBase) -> StepResult:
             if not judges_again:
                 await asyncio.sleep(pause.milliseconds / 1000)
         case VerifyStep() | WaitStep() if judges_again:
-            return StepResult(rest=[build_unjudged(step.kind)])
+            return StepResult(rest=[build_unjudged_assertion(step.kind)])
         case VerifyStep():
             return StepResult(rest=await asyncio.to_thread(check_verify, rows, "verify", step.verify))
         case WaitStep(wait=WaitFor() as wanted):
@@ -84,7 +84,7 @@ async def execute_step(context: StepContext, step: StepBase) -> StepResult:
     return StepResult()
 
 
-async def _run_conversation(
+async def _run_talk_step(
     context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
 ) -> StepResult:
     """Talk with the agent and check all; `send` gives its answer, and what a simulation asserts of the talk."""
@@ -93,14 +93,14 @@ async def _run_conversation(
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
     before = await asyncio.to_thread(take_baseline, context.rows, entities) if entities else None
     conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
-    window = TrafficWindow(context.traffic.seen, continues=conversation.has_begun, index=context.index)
+    window = TrafficWindowStart(context.traffic.seen, continues=conversation.has_begun, index=context.index)
     done = StepResult()
     context.asking.limit = (_ANSWER_TIMEOUT if step.timeout is None else step.timeout) / 1000
     async with inject_step_faults(context, step.faults if context.recorded is None else None, done):
         answer, judged = await send(conversation)
     context.scope.record_answer(answer)
     if conversation.name:
-        context.scope.record_conversation(conversation.name, conversation.thread_id)
+        context.scope.record_conversation_id(conversation.name, conversation.thread_id)
     measured, strays = context.wire.build_step(window.after), 0
     if step.wire_keys and not measured.request_count and context.session is not None:
         strays = await context.session.count_unattributed()  # calls of this process outside any turn
@@ -117,7 +117,7 @@ async def _run_conversation(
         if step.response.judge is not None:
             done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
     if context.recorded is not None:
-        done.rest += [build_unjudged(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+        done.rest += [build_unjudged_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         done.rest += await asyncio.to_thread(check_created, context.rows, before, step.created or ())
     return done
@@ -127,7 +127,7 @@ _TOLD = 3
 """Maximum differences listed in a label."""
 
 
-def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindow, measured: AgentStep) -> list[str]:
+def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentStep) -> list[str]:
     """Describe what is remarkable about a step's tools, whatever it asserts."""
     unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
@@ -136,7 +136,7 @@ def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindow, m
     if step.observe != "none" and not measured.unreadable:
         served, asked = context.wire.read_served_calls(window.after), measured.tools
         if not served.unknown_reason:  # models' calls and servers' received ones, results read and returned
-            differing = [*find_mismatches(asked, served)[:_TOLD], *find_misreadings(asked, served)[:_TOLD]]
+            differing = [*find_call_mismatches(asked, served)[:_TOLD], *find_altered_results(asked, served)[:_TOLD]]
             made += ["; ".join(differing)] if differing else []
     return made
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from llmproxy.amounts import mean_known
+from llmproxy.amounts import mean_if_all_known
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
@@ -21,7 +21,7 @@ from llmproxy.suite.run.case_runner import CaseResult
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
 
 
-def list_axes(case: SuiteCase) -> dict[str, Any]:
+def get_matrix_position(case: SuiteCase) -> dict[str, Any]:
     """Return a case's position in its matrix as texts, for its row; empty without a matrix."""
     axes = {name: str(case.values.get(name)) for name in case.scenario.matrix or ()}
     return {"axes": axes} if axes else {}
@@ -47,9 +47,9 @@ def build_row(scenario: str, ran: Sequence[CaseResult], least: float = 1.0) -> d
     }
     judged = [each for each in ran if each.status in COUNTED]
     parties = [{} if each.wire is None else each.wire.parties for each in judged]
-    cost = mean_known([each[AGENT].whole_cost if AGENT in each else None for each in parties])
+    cost = mean_if_all_known([each[AGENT].whole_cost if AGENT in each else None for each in parties])
     made["cost_usd"] = None if cost is None else format(cost, "f")  # of a run's calls of the agent, as recorded
-    made["latency_ms"] = mean_known([each.latency for each in judged])
+    made["latency_ms"] = mean_if_all_known([each.latency for each in judged])
     if len(ran) > 1:
         made["pass_hat"] = {k: found.pass_hat_k(k) for k in range(1, counted + 1)}
         made["errors"] = _list_distinct_reasons(ran)

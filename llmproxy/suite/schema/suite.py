@@ -34,7 +34,7 @@ VERSION = 1
 """Version of the format."""
 
 
-class OwnAction(Node):
+class HookAction(Node):
     command: Text | Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """A command line, or its words; run in the suite's folder. Exit code 0 is success, anything else an error."""
     python: Text | None = None
@@ -43,7 +43,7 @@ class OwnAction(Node):
     """Time limit."""
 
 
-class Hook(OwnAction):
+class Hook(HookAction):
     """Your own action before or after: a command or a Python function."""
 
     @model_validator(mode="after")
@@ -66,7 +66,7 @@ class Hooks(Node):
     """Once, after the last scenario."""
 
 
-class Teardown(OwnAction):
+class Teardown(HookAction):
     """Cleanup after a scenario, whatever its result: deletes rows, or runs a hook."""
 
     delete: Entity | None = None

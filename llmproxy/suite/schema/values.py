@@ -40,7 +40,7 @@ def _read_flag(value: object) -> object:
     raise bad_kind(f"takes true or false, not {describe_value(value)}", hint)
 
 
-def _read_reason(value: object) -> object:
+def _read_flag_or_reason(value: object) -> object:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
@@ -88,14 +88,14 @@ def _read_capture_name(value: object) -> object:
 
 
 def _read_matcher(value: object, info: ValidationInfo) -> object:
-    return _collect_problems(value, info, validate_matcher)
+    return _report_problems(value, info, validate_matcher)
 
 
 def _read_count(value: object, info: ValidationInfo) -> object:
-    return _collect_problems(value, info, validate_number)
+    return _report_problems(value, info, validate_number)
 
 
-def _collect_problems(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
+def _report_problems(value: object, info: ValidationInfo, look: Callable[[object, Problems, None], None]) -> object:
     """Collect errors with a place; raise those without, for which pydantic knows it."""
     found = Problems()
     look(value, found, None)
@@ -106,7 +106,7 @@ def _collect_problems(value: object, info: ValidationInfo, look: Callable[[objec
     return value
 
 
-def _require_fields(value: object) -> object:
+def _refuse_empty_mapping(value: object) -> object:
     if isinstance(value, Mapping) and not value:
         raise bad_value("asserts nothing: it is empty")
     return value
@@ -118,10 +118,10 @@ def _check_paths(value: object, info: ValidationInfo) -> object:
             if objection := explain_bad_path(str(path)):
                 at = place_of(value, path, key=True)
                 add_problem(info, at, objection, "it is like task.tags[0].name; $ is the whole")
-    return _require_fields(value)
+    return _refuse_empty_mapping(value)
 
 
-def _check_json_paths(value: object, info: ValidationInfo) -> object:
+def _read_every(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
@@ -131,7 +131,7 @@ def _check_json_paths(value: object, info: ValidationInfo) -> object:
     return value
 
 
-def _read_faults(value: object) -> object:
+def _validate_faults(value: object) -> object:
     """Parse injected faults; a file of them is read when the scenario runs."""
     from llmproxy.core.faults import BadFaults, parse_session_faults
     from llmproxy.core.faults.parsing import looks_like_file
@@ -144,7 +144,7 @@ def _read_faults(value: object) -> object:
     return value
 
 
-def _read_mock(value: object) -> object:
+def _validate_mock(value: object) -> object:
     """Parse tool mocks; a result may still contain references."""
     try:
         parse_mocks(value)
@@ -164,7 +164,7 @@ Texts = Annotated[
 Entity = Text
 """Name of an entity of the store."""
 Flag = Annotated[bool, BeforeValidator(_read_flag)]
-Reason = Annotated[bool | str, BeforeValidator(_read_reason)]
+Reason = Annotated[bool | str, BeforeValidator(_read_flag_or_reason)]
 """True, or the reason."""
 Times = Annotated[int, BeforeValidator(_parse_repeat_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 Share = Annotated[
@@ -185,13 +185,13 @@ Matcher = Annotated[Any, BeforeValidator(_read_matcher), WithJsonSchema({"$comme
 """As written; `llmproxy.suite.matchers.apply.check_value` evaluates it."""
 Count = Annotated[Any, BeforeValidator(_read_count), WithJsonSchema({"$comment": "Count"})]
 """A number, ``{gte: 1, lt: 5}``, or a reference; as written."""
-Fields = Annotated[dict[str, Matcher], BeforeValidator(_require_fields)]
+Fields = Annotated[dict[str, Matcher], BeforeValidator(_refuse_empty_mapping)]
 """Column -> matcher; at least one."""
 PathFields = Annotated[dict[str, Matcher], BeforeValidator(_check_paths)]
 """Path in JSON -> matcher; at least one."""
 FaultsGiven = Annotated[
     Any,
-    BeforeValidator(_read_faults),
+    BeforeValidator(_validate_faults),
     WithJsonSchema(
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "object"]}}, {"type": "object"}]}
     ),
@@ -199,13 +199,13 @@ FaultsGiven = Annotated[
 """Injected faults: a preset, a kind, ``http-429@2``, rules, a file."""
 MocksGiven = Annotated[
     Any,
-    BeforeValidator(_read_mock),
+    BeforeValidator(_validate_mock),
     WithJsonSchema({"type": "object", "minProperties": 1, "additionalProperties": {"$comment": "Json"}}),
 ]
 """Tool -> result for the model, or a list of rules."""
 Every = Annotated[
     Any,
-    BeforeValidator(_check_json_paths),
+    BeforeValidator(_read_every),
     WithJsonSchema(
         {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
     ),

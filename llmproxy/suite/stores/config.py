@@ -33,7 +33,7 @@ from llmproxy.suite.stores.protocol import StoreAdapter
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
 
 
-def load_store_plugin(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
+def build_plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None = None) -> StoreAdapter:
     """Load the attribute and create the store; SuiteError with the missing methods if it is none."""
     made = load_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
@@ -129,7 +129,7 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
     """Create the store described by `store:`, relative to `folder`. Raises SuiteError; MachineError: a library is
     missing.
     """
-    given, kind = _read_store_kind(mapping, environment)
+    given, kind = _normalize_store_config(mapping, environment)
     policy = parse_reset_policy(mapping, environment)
     entities = _require_mapping(given, "entities")
     if kind == "sqlalchemy":
@@ -150,17 +150,17 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
         headers = {str(k): str(v) for k, v in _require_mapping(given, "headers").items()}
         spoken = {name: read_http_entity(name, value) for name, value in entities.items()}
         again = read_reset_request(policy.target) if policy.reset == "http" else None
-        return HttpStore(_require_text(given, kind), spoken, headers=headers, timeout=_read_seconds(given), reset=again)
+        return HttpStore(_require_text(given, kind), spoken, headers=headers, timeout=_read_timeout(given), reset=again)
     if kind == "python":
-        return load_store_plugin(_require_text(given, kind), folder, _require_mapping(given, "options"))
+        return build_plugin_store(_require_text(given, kind), folder, _require_mapping(given, "options"))
     if given["memory"] not in ({}, None, True):
         raise SuiteError(f"store.memory: expected {{}}, got {given['memory']!r}; entities stand beside it")
-    return MemoryStore({name: _read_memory_shape(name, value) for name, value in entities.items()})
+    return MemoryStore({name: _read_memory_entity_shape(name, value) for name, value in entities.items()})
 
 
 def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> ResetPolicy:
     """Parse the reset policy; SuiteError if this kind of store does not support it."""
-    given, kind = _read_store_kind(mapping, environment)
+    given, kind = _normalize_store_config(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
         if len(reset) != 1 or not (set(reset) <= {"hook", "http"}):
@@ -180,7 +180,9 @@ def parse_reset_policy(mapping: Mapping[str, Any], environment: Mapping[str, str
     return ResetPolicy(cast("Reset", reset), target, *chosen)
 
 
-def _read_store_kind(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
+def _normalize_store_config(
+    mapping: Mapping[str, Any], environment: Mapping[str, str] | None
+) -> tuple[dict[str, Any], str]:
     """Return the kind, and refuse keys that do not belong to it."""
     if not isinstance(mapping, Mapping):
         raise SuiteError(f"store: expected a mapping with one of {', '.join(KINDS)}, got {mapping!r}")
@@ -229,7 +231,7 @@ def _require_mapping(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {str(name): member for name, member in value.items()}
 
 
-def _read_seconds(given: Mapping[str, Any]) -> float:
+def _read_timeout(given: Mapping[str, Any]) -> float:
     """Parse a duration: milliseconds as everywhere in a suite, or with a unit."""
     text = str(given.get("timeout", "10s")).strip()
     found = _DURATION.fullmatch(text)
@@ -238,7 +240,7 @@ def _read_seconds(given: Mapping[str, Any]) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60}[found[2] or "ms"]
 
 
-def _read_memory_shape(name: str, given: Any) -> EntityShape:
+def _read_memory_entity_shape(name: str, given: Any) -> EntityShape:
     """Parse an entity of a store without a schema."""
     if not isinstance(given or {}, Mapping):
         raise SuiteError(f"store.entities.{name}: expected a mapping, got {given!r}")

@@ -19,7 +19,7 @@ import httpx
 
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.messages import ValuePath, pick_value
-from llmproxy.suite.stores.http_mapping import HttpEntity, HttpTemplate, fill_body
+from llmproxy.suite.stores.http_mapping import HttpEntity, HttpRequestLine, fill_body
 from llmproxy.suite.stores.protocol import (
     EntityInfo,
     Id,
@@ -75,7 +75,9 @@ def parse_next_link(header: str) -> str:
     return ""
 
 
-def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1) -> str:
+def describe_more_rows(
+    value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1
+) -> str:
     """Describe the evidence for more rows than those read; empty if there is none.
 
     Args:
@@ -149,7 +151,7 @@ class HttpStore(StoreBase):
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = 10,
-        reset: HttpTemplate | None = None,
+        reset: HttpRequestLine | None = None,
         client: httpx.Client | None = None,
     ) -> None:
         """Prepare, unconnected. `timeout`: seconds; `reset`: the reset request; `client` replaces the default one."""
@@ -181,7 +183,7 @@ class HttpStore(StoreBase):
         answer = self._send_request(spoken.get.method, self._base + spoken.get.fill_address(id=id))
         if answer.status_code in NOT_FOUND:
             return None
-        return self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
+        return self._require_row(entity, spoken.row, self._parse_json(answer), answer)
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
         """Read all pages, and return the rows whose members equal these values."""
@@ -209,7 +211,7 @@ class HttpStore(StoreBase):
                     )
             url = self._find_next_page(spoken, value, answer)
             if url is None and (
-                why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
+                why := describe_more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
             ):
                 raise StoreError(
                     f"the list of {entity} goes on, and nothing says where: {why} ({_describe_answer(answer)},"
@@ -250,7 +252,7 @@ class HttpStore(StoreBase):
             raise StoreError(f"the next page of {here} is on another host: {url}")
         return url
 
-    def _pick_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:
+    def _require_row(self, entity: str, path: ValuePath, value: Any, answer: httpx.Response) -> Row:
         try:
             row = pick_value(path, value)
         except LookupError:
@@ -273,7 +275,7 @@ class HttpStore(StoreBase):
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill_address()
         answer = self._send_request(spoken.create.method, url, fill_body(spoken.body, dict(data)))
-        row = self._pick_row(entity, spoken.row, self._parse_json(answer), answer)
+        row = self._require_row(entity, spoken.row, self._parse_json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:
             raise StoreError(f"a row created by {_describe_answer(answer)} is not there ({info.key}={row[info.key]!r})")

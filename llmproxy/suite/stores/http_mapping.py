@@ -37,7 +37,7 @@ _NAME = re.compile(r"\$(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
-class HttpTemplate:
+class HttpRequestLine:
     """A method and an address with ``$id`` and ``$user`` as placeholders."""
 
     method: str
@@ -56,10 +56,10 @@ class HttpEntity:
     """HTTP requests of one entity."""
 
     shape: EntityShape
-    list: HttpTemplate
-    get: HttpTemplate | None
-    create: HttpTemplate | None
-    delete: HttpTemplate | None
+    list: HttpRequestLine
+    get: HttpRequestLine | None
+    create: HttpRequestLine | None
+    delete: HttpRequestLine | None
     body: Any
     rows: ValuePath
     row: ValuePath
@@ -92,7 +92,7 @@ def read_http_entity(name: str, given: object) -> HttpEntity:
 
 def _read_template(
     given: Mapping[str, Any], at: str, member: str, default: str, names: tuple[str, ...]
-) -> HttpTemplate | None:
+) -> HttpRequestLine | None:
     text = given.get(member, default)
     if text is None:
         return None
@@ -105,19 +105,19 @@ def _read_template(
             raise SuiteError(f"{at}.{member}: ${name} has no value here (there is {allowed})")
     if member != "list" and names and f"${names[0]}" not in address:
         raise SuiteError(f"{at}.{member}: {address!r} does not say where ${names[0]} goes")
-    return HttpTemplate(method.upper(), address.strip())
+    return HttpRequestLine(method.upper(), address.strip())
 
 
 def _read_path(given: Mapping[str, Any], at: str, member: str) -> ValuePath | None:
     return None if given.get(member) is None else read_path(str(given[member]), f"{at}.{member}")
 
 
-def read_reset_request(text: str) -> HttpTemplate:
+def read_reset_request(text: str) -> HttpRequestLine:
     """Read the request of `reset: {http: ...}`. Raises SuiteError."""
     method, _, address = text.partition(" ")
     if not address.startswith("/"):
         raise SuiteError(f"store.reset.http: expected a method and an address like 'POST /reset', got {text!r}")
-    return HttpTemplate(method.upper(), address)
+    return HttpRequestLine(method.upper(), address)
 
 
 def fill_body(template: Any, data: Mapping[str, Any]) -> Any:

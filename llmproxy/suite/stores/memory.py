@@ -15,16 +15,7 @@ from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.protocol import (
-    Column,
-    EntityInfo,
-    Id,
-    Row,
-    Rows,
-    StoreBase,
-    StoreRefused,
-    unknown_entity,
-)
+from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreBase, StoreRefused, unknown_entity
 from llmproxy.suite.stores.value_conversion import pick_rows, to_plain
 
 

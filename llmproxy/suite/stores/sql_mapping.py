@@ -101,13 +101,17 @@ def map_entity(
             name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
         )
     reflected = {str(each["name"]): each for each in inspector.get_columns(mapping.table, mapping.schema)}
-    back = _rename_columns(name, mapping, reflected)
+    back = _map_column_names(name, mapping, reflected)
     columns = {back[each]: Column(back[each], get_column_kind(spec["type"]), each) for each, spec in reflected.items()}
     key = _find_key(inspector, name, mapping, back, columns)
     if mapping.user is None:
         owner = next((back[each] for each in USER_COLUMNS if each in back), None)
     else:
-        owner = _find_column(mapping.user, back, EntityInfo(name, columns=columns), "user") if mapping.user else None
+        owner = (
+            _get_suite_column_name(mapping.user, back, EntityInfo(name, columns=columns), "user")
+            if mapping.user
+            else None
+        )
     spec = reflected[columns[key].source]
     counted = spec.get("autoincrement") is True or spec.get("identity") or "nextval" in str(spec.get("default") or "")
     serial = columns[key].source if counted or columns[key].kind is Kind.INTEGER else None
@@ -121,7 +125,7 @@ def map_entity(
     return MappedEntity(info, untyped, zones, serial)
 
 
-def _rename_columns(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+def _map_column_names(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
     back = {each: each for each in reflected}
     known = EntityInfo(name, columns={each: Column(each) for each in reflected})
     for suite, source in (mapping.columns or {}).items():
@@ -150,7 +154,7 @@ def _find_key(
     inspector: Inspector, name: str, mapping: TableMap, back: Mapping[str, str], columns: Mapping[str, Column]
 ) -> str:
     if mapping.key is not None:
-        return _find_column(mapping.key, back, EntityInfo(name, columns=columns), "id")
+        return _get_suite_column_name(mapping.key, back, EntityInfo(name, columns=columns), "id")
     primary = inspector.get_pk_constraint(mapping.table, mapping.schema)["constrained_columns"]
     if len(primary) == 1:
         return back[primary[0]]
@@ -163,7 +167,7 @@ def _find_key(
     )
 
 
-def _find_column(said: str, back: Mapping[str, str], info: EntityInfo, key: str) -> str:
+def _get_suite_column_name(said: str, back: Mapping[str, str], info: EntityInfo, key: str) -> str:
     """Return the suite's name of a column that is named by either side. Raises UnknownColumn."""
     if said in info.columns:
         return said

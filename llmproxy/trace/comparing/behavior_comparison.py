@@ -18,13 +18,13 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import sum_known
-from llmproxy.core.dialects.conversation import read_interaction_answer
+from llmproxy.amounts import sum_if_all_known
+from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.usage_and_cost import compute_cost
-from llmproxy.core.providers.provider_table import get_channel
+from llmproxy.core.providers.provider_table import get_service_kind
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.core.traffic.json_diff import clip, encode_strictly, list_differences
+from llmproxy.core.traffic.json_diff import clip, dump_for_comparison, list_differences
 from llmproxy.protocol import AGENT, Channel
 
 _FAILED = 400
@@ -111,12 +111,12 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
     counted: list[Interaction] = []
     answer, ended = "", False
     for one in interactions:
-        if one.party != AGENT or get_channel(one.provider, one.operation) is not Channel.LLM:
+        if one.party != AGENT or get_service_kind(one.provider, one.operation) is not Channel.LLM:
             continue
         if one.response.status >= _FAILED:
             ended = False
             continue
-        said = read_interaction_answer(one)
+        said = read_interaction_message(one)
         if said is None:
             continue
         counted.append(one)
@@ -127,9 +127,9 @@ def read_behavior(interactions: Iterable[Interaction]) -> BehaviorRun:
         calls=tuple(calls),
         answer=answer,
         requests=len(counted),
-        tokens_in=sum_known([0, *(one.usage.input for one in counted)]),
-        tokens_out=sum_known([0, *(one.usage.output for one in counted)]),
-        cost=sum_known([Decimal(0), *(compute_cost(one.provider, one.model, one.usage) for one in counted)]),
+        tokens_in=sum_if_all_known([0, *(one.usage.input for one in counted)]),
+        tokens_out=sum_if_all_known([0, *(one.usage.output for one in counted)]),
+        cost=sum_if_all_known([Decimal(0), *(compute_cost(one.provider, one.model, one.usage) for one in counted)]),
         models=tuple(dict.fromkeys(one.model for one in counted if one.model)),
         ended=ended,
     )
@@ -156,7 +156,7 @@ def _pair_calls(
     old: Sequence[ComparedToolCall], new: Sequence[ComparedToolCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return pairs of corresponding calls, and the rest of each run."""
-    keys, new_keys = ([(call.tool, encode_strictly(call.arguments)) for call in side] for side in (old, new))
+    keys, new_keys = ([(call.tool, dump_for_comparison(call.arguments)) for call in side] for side in (old, new))
     blocks = SequenceMatcher(None, keys, new_keys, autojunk=False).get_matching_blocks()
     pairs = [(i + n, j + n) for i, j, size in blocks for n in range(size)]
     left: dict[int, object] = {i: key for i, key in enumerate(keys) if i not in {i for i, _ in pairs}}

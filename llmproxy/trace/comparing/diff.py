@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.json_diff import clip_json
-from llmproxy.trace.spans import Span, SpanKind, read_span_arguments
+from llmproxy.trace.spans import Span, SpanKind, get_span_arguments
 from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"
@@ -110,7 +110,7 @@ def find_tool_changes(
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
     for tool, n, before, after in pair_calls_by_number(old, new):
-        places = list(_find_differences("arguments", read_span_arguments(before), read_span_arguments(after), 0))
+        places = list(_find_differences("arguments", get_span_arguments(before), get_span_arguments(after), 0))
         if results:
             places += _find_differences("result", _read_result(before.tool_result), _read_result(after.tool_result), 0)
         for path, left, right in places:
@@ -182,7 +182,7 @@ class ReplayDiff:
     ) -> ReplayDiff:
         """Compare two runs; `ignore_fields` are globs on ``<tool>.<field>`` or ``<field>`` (``*.arguments.date``)."""
         sequences = old.get_tool_sequence(), new.get_tool_sequence()
-        texts = list_model_texts(old, new)
+        texts = list_intermediate_texts(old, new)
         return ReplayDiff(
             tool_sequence_changed=sequences[0] != sequences[1], output_changed=old.output_text != new.output_text,
             token_count_changed=old.total_tokens != new.total_tokens,
@@ -252,16 +252,16 @@ class ReplayDiff:
         return "\n".join(lines) or "No changes detected."
 
 
-def list_model_texts(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
+def list_intermediate_texts(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
     """Return the model's texts in either run, in order, without the last one if it is a run's output."""
-    before, after = _find_model_texts(old), _find_model_texts(new)
+    before, after = _list_model_texts(old), _list_model_texts(new)
     if before == after:
         return before, after
     shorter = (said[:-1] if said[-1:] == [run.output_text] else said for said, run in ((before, old), (after, new)))
     return next(shorter), next(shorter)
 
 
-def _find_model_texts(cassette: Cassette) -> list[str]:
+def _list_model_texts(cassette: Cassette) -> list[str]:
     for kind in (SpanKind.LLM_RESPONSE, SpanKind.AGENT_OUTPUT):
         said = [span.output for span in cassette.spans if span.kind is kind]
         if texts := [text for text in said if isinstance(text, str) and text]:

@@ -141,7 +141,7 @@ def detect_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def list_provider_refusals(new: Sequence[AnswerContract]) -> list[str]:
+def list_refusal_reasons(new: Sequence[AnswerContract]) -> list[str]:
     """Return the reasons of new refusals of a request that was answered before, without duplicates."""
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
@@ -181,7 +181,7 @@ def _describe_lost_members(old: Sequence[AnswerContract], new: Sequence[AnswerCo
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
 
 
-def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float:
+def measure_behavior_distance(one: AnswerContract, other: AnswerContract) -> float:
     """Return the distance of two answers' behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -210,7 +210,7 @@ _MOST_ARRANGEMENTS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class CallStatistic:
+class PermutationStatistic:
     """One call: the distance of its new answers from the earlier ones, and its possible values."""
 
     seen: float
@@ -220,7 +220,7 @@ class CallStatistic:
 
 def compute_statistic[Answer](
     old: Sequence[Answer], new: Sequence[Answer], distance: Callable[[Answer, Answer], float]
-) -> CallStatistic:
+) -> PermutationStatistic:
     """Return the statistic of a call, minus its mean over all arrangements. Raises ValueError: a side is empty."""
     if not old or not new:
         raise ValueError("a call is compared by an earlier answer and a new one at least")
@@ -230,10 +230,12 @@ def compute_statistic[Answer](
     chosen = map(frozenset, islice(combinations(places, len(old)), _MOST_ARRANGEMENTS))
     means = [fmean(apart[i][j] for i in earlier for j in places if j not in earlier) for earlier in chosen]
     middle = fmean(means)
-    return CallStatistic(means[0] - middle, tuple(mean - middle for mean in means))
+    return PermutationStatistic(means[0] - middle, tuple(mean - middle for mean in means))
 
 
-def compute_p_value(calls: Sequence[CallStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN) -> float:
+def compute_p_value(
+    calls: Sequence[PermutationStatistic], *, both: bool = False, seed: int = 0, drawn: int = DRAWN
+) -> float:
     """Return the probability of a sum at least as large as the observed one if nothing has changed.
 
     `both`: or as small, which means that new answers vary more than earlier ones. Not for recordings: one that was kept
@@ -272,7 +274,7 @@ def estimate_power(sizes: Sequence[tuple[int, int]], share: float) -> float:
     """
     stray = (1 - sqrt(1 - 2 * NOISE)) / 2
     lot = random.Random(0)  # noqa: S311 - a simulation
-    known: dict[tuple[tuple[int, ...], int], CallStatistic] = {}
+    known: dict[tuple[tuple[int, ...], int], PermutationStatistic] = {}
     found = 0
     for number in range(_SIMULATED):
         calls = []

@@ -21,7 +21,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from llmproxy.core.dialects.codecs import CHAT
-from llmproxy.core.dialects.conversation import read_conversation, read_interaction_answer
+from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
@@ -106,7 +106,7 @@ class CassetteDiff:
         """Whether there is no difference to review."""
         return all(pair.what == "same" for pair in self.pairs)
 
-    def count_pairs(self, what: What) -> int:
+    def count_pairs_of_kind(self, what: What) -> int:
         """Return the number of equal, changed, added and removed turns."""
         return sum(pair.what == what for pair in self.pairs)
 
@@ -120,7 +120,7 @@ class CassetteDiff:
     def summarize(self) -> str:
         """Return the number of requests by kind, and the change of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
-        counts = ", ".join(f"{self.count_pairs(kind)} {kind}" for kind in kinds)
+        counts = ", ".join(f"{self.count_pairs_of_kind(kind)} {kind}" for kind in kinds)
         old, new, cost = self.old, self.new, self.new.cost - self.old.cost
         return (
             f"{counts}; tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
@@ -137,12 +137,15 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
 
 def read_compared_turn(one: Interaction) -> ComparedTurn:
     call = read_call(one) if is_tool_call(one.operation) else None
-    answer = read_interaction_answer(one)
+    answer = read_interaction_message(one)
     if call is not None:
         asked, text = f"{call.tool}({call.arguments})", f"error: {call.result}" if call.failed else call.result
     else:
         said = [each.text for each in read_conversation(one.request.body) if each.role in ("user", "tool")]
-        asked, text = said[-1] if said else "", _decode_body(one.response.body) if answer is None else answer.text
+        asked, text = (
+            said[-1] if said else "",
+            _format_canonical_body(one.response.body) if answer is None else answer.text,
+        )
     return ComparedTurn(
         provider=one.provider, operation=one.operation, model=one.model, asked=asked, status=one.response.status,
         ending=one.response.ending.value, text=text, calls=() if answer is None else answer.tool_calls,
@@ -151,7 +154,7 @@ def read_compared_turn(one: Interaction) -> ComparedTurn:
     )  # fmt: skip
 
 
-def _decode_body(body: bytes) -> str:
+def _format_canonical_body(body: bytes) -> str:
     """Return the text of a body without conversation (an error); JSON in canonical form."""
     text = body.decode("utf-8", "backslashreplace")
     tree = parse_json_or_text(text)

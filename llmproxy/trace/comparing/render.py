@@ -22,7 +22,7 @@ _RED, _GREEN, _YELLOW, _DIM, _OFF = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[2m
 def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width: int = 100) -> str:
     """Return a diff as ``text`` (side by side in `width` columns), ``json`` or ``markdown``; ends without a newline."""
     if form == "json":
-        return json.dumps(diff_to_json(diff), indent=2, ensure_ascii=False, default=str)
+        return json.dumps(diff_to_dict(diff), indent=2, ensure_ascii=False, default=str)
     if form == "markdown":
         return _render_markdown(diff)
     if form != "text":
@@ -32,7 +32,7 @@ def render(diff: ReplayDiff, form: Form = "text", *, color: bool = False, width:
     return "\n".join(_render_text(diff, color=color, width=max(width, 60)))
 
 
-def diff_to_json(diff: ReplayDiff) -> dict[str, Any]:
+def diff_to_dict(diff: ReplayDiff) -> dict[str, Any]:
     """Return a whole diff as plain values; more than `ReplayDiff.to_dict`, whose members are the original's."""
     data = diff.to_dict()
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
@@ -143,15 +143,15 @@ def _render_markdown(diff: ReplayDiff) -> str:
     if rows:
         lines += ["", "| what | old | new | |", "| --- | --- | --- | --- |", *rows]
     if diff.texts_changed:
-        both = _fence_diff(_split_lines(diff.old_texts), _split_lines(diff.new_texts))
+        both = _build_fenced_diff(_split_lines(diff.old_texts), _split_lines(diff.new_texts))
         lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
     if diff.output_changed:
-        both = _fence_diff(diff.old_output.splitlines(), diff.new_output.splitlines())
+        both = _build_fenced_diff(diff.old_output.splitlines(), diff.new_output.splitlines())
         lines += ["", "<details><summary>output</summary>", "", *both, "", "</details>"]
     return "\n".join(lines)
 
 
-def _fence_diff(old: list[str], new: list[str]) -> list[str]:
+def _build_fenced_diff(old: list[str], new: list[str]) -> list[str]:
     lines = []
     for left, right, same in align_side_by_side(old, new):
         if same:

@@ -28,7 +28,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import sum_known
+from llmproxy.amounts import sum_if_all_known
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members
@@ -37,13 +37,13 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.observing.tool_calls import (
     ExchangeTimes,
-    ServedTools,
+    ServedToolCalls,
     ToolUse,
     UsageSum,
     WireCall,
-    find_mismatches,
-    find_misreadings,
-    read_served_tools,
+    find_altered_results,
+    find_call_mismatches,
+    read_served_tool_calls,
     sum_usage,
 )
 from llmproxy.trace.reading.conversations import RecordedConversation, RecordedConversations, RequestPlace
@@ -59,10 +59,10 @@ def mark_retried_calls(asked: Iterable[WireCall]) -> None:
         questions[each.call.key].append(each)
     questions.pop(None, None)  # unknown ones are equal to nothing
     for group in questions.values():
-        _match_retries(group)
+        _mark_retries_in_group(group)
 
 
-def _match_retries(group: Sequence[WireCall]) -> None:
+def _mark_retries_in_group(group: Sequence[WireCall]) -> None:
     """Find the calls that equal requests repeat.
 
     First requests that name their attempt: they repeat one with one attempt less, preferably a failed and unused one.
@@ -71,7 +71,9 @@ def _match_retries(group: Sequence[WireCall]) -> None:
     for place, again in enumerate(group):
         if attempt := again.call.attempt:
             before = [each for each in group[:place] if each.call.attempt == attempt - 1 and not each.replaced]
-            chosen = [each for each in before if not each.is_used] or [each for each in before if not each.ran_tool]
+            chosen = [each for each in before if not each.is_used] or [
+                each for each in before if not each.agent_ran_tool
+            ]
             chosen = chosen or before
             for each in chosen[-1:]:
                 each.replaced = True
@@ -119,10 +121,10 @@ class ToolResult:
         return cls(text, declared or errors)
 
 
-def read_tool_results(exchange: DecodedExchange) -> list[ToolResult | None]:
+def read_tool_result_per_message(exchange: DecodedExchange) -> list[ToolResult | None]:
     """Return each message of a request as a tool result, None if it is none."""
     declared: dict[str, deque[bool]] = defaultdict(deque)
-    for call_id, failed in _read_failure_marks(exchange.tree):
+    for call_id, failed in _read_failure_marks_by_id(exchange.tree):
         declared[call_id].append(failed)
     found: list[ToolResult | None] = []
     for message in exchange.messages:
@@ -134,7 +136,7 @@ def read_tool_results(exchange: DecodedExchange) -> list[ToolResult | None]:
     return found
 
 
-def _read_failure_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+def _read_failure_marks_by_id(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield ids of results, and whether the dialect marks them as failed: by `is_error` or `status`."""
     for message in as_list(tree.get("messages")):
         for part in as_list(as_dict(message).get("content")):
@@ -155,7 +157,7 @@ def find_first_recorded_time(calls: Iterable[Call]) -> float | None:
 
 def sum_recorded_latency(calls: Iterable[Call]) -> float | None:
     """Return the agent's time in models, milliseconds, as recorded; None without calls, or if one is not recorded."""
-    return sum_known(_read_recorded_ms(call.recording) for call in calls if call.party == AGENT)
+    return sum_if_all_known(_read_recorded_ms(call.recording) for call in calls if call.party == AGENT)
 
 
 def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
@@ -193,13 +195,13 @@ class AgentStep:
     @property
     def unrecorded_answers(self) -> tuple[WireCall, ...]:
         """Answers whose content was not recorded (mode passthrough)."""
-        return tuple(each for each in self.seen if each.exchange is None and each.is_answered)
+        return tuple(each for each in self.seen if each.exchange is None and each.has_counted_answer)
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """Fingerprint of each exchange's recording by `make_recording_fingerprint`; empty if not recorded."""
+        """Fingerprint of each exchange's recording by `format_recording_id`; empty if not recorded."""
         recordings = (each.call.recording for each in self.seen)
-        return tuple("" if each is None else make_recording_fingerprint(each) for each in recordings)
+        return tuple("" if each is None else format_recording_id(each) for each in recordings)
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -257,22 +259,22 @@ class WireObserver:
         chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
         return AgentStep(
             seen=tuple(chosen),
-            tools=tuple(tool for each in chosen for tool in _list_counted_tools(each)),
+            tools=tuple(tool for each in chosen for tool in _list_valid_tool_uses(each)),
             usage=sum_usage(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def read_served_calls(self, after: int = 0) -> ServedTools:
+    def read_served_calls(self, after: int = 0) -> ServedToolCalls:
         """Return what servers of tools got in calls after number `after`. Raises as `calls`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
                 self._of_tools[number] = call, read_interaction(call)
-        return read_served_tools(self._of_tools, after)
+        return read_served_tool_calls(self._of_tools, after)
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
         mark_retried_calls(each for each in self.calls if each.is_chat)
-        return [tool for each in self.calls for tool in _list_counted_tools(each)]
+        return [tool for each in self.calls for tool in _list_valid_tool_uses(each)]
 
     # -- one exchange
 
@@ -283,7 +285,7 @@ class WireObserver:
         place = self._conversations.place_exchange(exchange)
         self._attach_results(seen, exchange, place)
         self._conversations.add_turn(exchange, place)
-        self._add_tools(seen, exchange, place.conversation)
+        self._add_answer_tool_calls(seen, exchange, place.conversation)
         return seen
 
     def _attach_results(self, seen: WireCall, exchange: DecodedExchange, place: RequestPlace) -> None:
@@ -299,18 +301,20 @@ class WireObserver:
         # In the words of another conversation it tells what was asked for in those words, or nothing new.
         origins = self._origins.get(seen.call.key) if seen.call.key else None
         found = self._origins[seen.call.key] = set(origins or ())
-        said = read_tool_results(exchange)
-        for told in find_unanswered_results(exchange.messages):
+        said = read_tool_result_per_message(exchange)
+        for told in find_new_tool_results(exchange.messages):
             result, call_id = said[told.place], exchange.messages[told.place].tool_call_id
-            self._conversations.take_pending_call(conversation, call_id)
+            self._conversations.take_pending_call_of_result(conversation, call_id)
             if result is None or not told.sure or told.place < place.known:
                 continue
-            if (tool := self._waiting.take_matching_call(conversation, call_id, told, of=origins)) is not None:
+            if (tool := self._waiting.take_call_of_result(conversation, call_id, told, of=origins)) is not None:
                 found.add(self._keys[tool.seq])
                 tool.executed, tool.output, tool.errored = True, result.text, result.errored
                 tool.heard = seen.call.seq
 
-    def _add_tools(self, seen: WireCall, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
+    def _add_answer_tool_calls(
+        self, seen: WireCall, exchange: DecodedExchange, conversation: RecordedConversation
+    ) -> None:
         answer = exchange.answer
         if answer is None:
             return
@@ -339,14 +343,14 @@ class WireObserver:
         self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _list_counted_tools(seen: WireCall) -> Iterable[ToolUse]:
+def _list_valid_tool_uses(seen: WireCall) -> Iterable[ToolUse]:
     """Return the tool calls of an answer that count; of a cut answer, those that were run anyway."""
-    if not seen.is_answered:
+    if not seen.has_counted_answer:
         return ()
     return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
-def make_recording_fingerprint(recording: Mapping[str, Any]) -> str:
+def format_recording_id(recording: Mapping[str, Any]) -> str:
     """Return a recording's name in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
@@ -364,14 +368,14 @@ def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
     cannot be read.
     """
     wire = WireObserver()
-    wire.add_calls((_build_recorded_call(number, each), each) for number, each in enumerate(made, 1))
+    wire.add_calls((_interaction_to_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.read_served_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
-    return [*find_mismatches(wire.list_tool_uses(), served), *find_misreadings(wire.list_tool_uses(), served)]
+    return [*find_call_mismatches(wire.list_tool_uses(), served), *find_altered_results(wire.list_tool_uses(), served)]
 
 
-def _build_recorded_call(number: int, made: Interaction) -> Call:
+def _interaction_to_call(number: int, made: Interaction) -> Call:
     chunks = made.response.chunks
     return Call(
         decision=Decision.RECORD, status=made.response.status, party=made.party, operation=made.operation,
@@ -384,13 +388,13 @@ CHARACTERS = 4
 """Characters of a token."""
 
 
-def estimate_usage(key: str, step: AgentStep) -> int | None:
+def estimate_step_tokens(key: str, step: AgentStep) -> int | None:
     """Return an estimate of a suite's usage `key`; None if it cannot be estimated."""
     if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
         return None
     total = 0
     for seen in step.seen:
-        if seen.exchange is None or not seen.is_answered:
+        if seen.exchange is None or not seen.has_counted_answer:
             continue
         usage, exchange = seen.exchange.interaction.usage, seen.exchange
         if key != "outputTokens":
@@ -432,27 +436,27 @@ class UnansweredToolCalls:
             if tool.id:
                 self._ids[tool.id] = self._ids.get(tool.id, 0) + 1
 
-    def take_matching_call(
+    def take_call_of_result(
         self,
         conversation: RecordedConversation,
         call_id: str | None,
-        told: UnansweredResult,
+        told: NewToolResult,
         *,
         of: Container[str | None] | None = None,
     ) -> ToolUse | None:
         """Take the call of a result; `of`: only one requested in answer to one of these requests."""
-        found = next(self._find_candidates(conversation, call_id, told, of), None)
+        found = next(self._find_calls_for_result(conversation, call_id, told, of), None)
         if found is None:
             return None
         self._calls.remove(found)
         self._run[found.repeat_key] = max(found.answer, self._run.get(found.repeat_key, 0))
         return found.tool
 
-    def _find_candidates(
+    def _find_calls_for_result(
         self,
         conversation: RecordedConversation,
         call_id: str | None,
-        told: UnansweredResult,
+        told: NewToolResult,
         of: Container[str | None] | None,
     ) -> Iterator[_WaitingCall]:
         asked = told.call
@@ -500,7 +504,7 @@ def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)
 
 
-class UnansweredResult(NamedTuple):
+class NewToolResult(NamedTuple):
     """A result in a request that no model has answered yet."""
 
     place: int
@@ -513,7 +517,7 @@ class UnansweredResult(NamedTuple):
     """All calls of its answer for the agent, by the history."""
 
 
-def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredResult]:
+def find_new_tool_results(messages: Sequence[Message]) -> Iterator[NewToolResult]:
     """Yield the results that no model has answered yet."""
     start = next((n for n in range(len(messages), 0, -1) if messages[n - 1].tool_calls), 0)
     answered = [n for n in range(start, len(messages) - 1) if messages[n].role == "assistant"]
@@ -534,4 +538,4 @@ def find_unanswered_results(messages: Sequence[Message]) -> Iterator[UnansweredR
         call = call or next((each for each in asked if message.tool_call_id in (None, each.name)), None)
         if call is not None:
             asked.remove(call)
-        yield UnansweredResult(place, call, sure, together)
+        yield NewToolResult(place, call, sure, together)

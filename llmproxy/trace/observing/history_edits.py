@@ -30,10 +30,10 @@ from llmproxy.trace.observing.thread_diff import (
     compare_histories,
     count_common_ends,
     join_system_text,
-    list_history_items,
+    list_dialogue_items,
 )
 from llmproxy.trace.observing.tool_calls import WireCall
-from llmproxy.trace.reading.conversations import strip_spaces
+from llmproxy.trace.reading.conversations import remove_whitespace
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, list_earlier_ids
 
 _ALIKE = 0.8
@@ -62,7 +62,7 @@ def read_provider_edits(exchange: DecodedExchange) -> Iterator[ProviderEdit]:
         for place in (value, as_dict(value.get("message")), as_dict(value.get("delta"))):
             for edit in as_list(as_dict(place.get("context_management")).get("applied_edits")):
                 yield from _read_applied_edit(as_dict(edit))
-        for number, block in _list_numbered_blocks(value):
+        for number, block in _list_answer_blocks(value):
             if block.get("type") == "compaction":
                 compactions[number] = to_text(block.get("content"))
         delta = as_dict(value.get("delta"))
@@ -84,7 +84,7 @@ def _read_applied_edit(edit: dict[str, Any]) -> Iterator[ProviderEdit]:
             yield ProviderEdit("pruner", f"the provider applied {kind}", {"partsRemoved": parts})
 
 
-def _list_numbered_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _list_answer_blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the parts of an answer with their number: of `content` or `output`, whole or in events."""
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
@@ -125,7 +125,7 @@ class HistoryEditFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryEditFindings:
+class ProcessorFindings:
     """Findings about the processors of a step."""
 
     condenser: HistoryEditFinding
@@ -135,7 +135,7 @@ class HistoryEditFindings:
 
 def find_history_edits(
     step: AgentStep, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
-) -> HistoryEditFindings:
+) -> ProcessorFindings:
     """Find edits of the history in a step.
 
     Args:
@@ -169,11 +169,11 @@ def find_history_edits(
                 found[name].append(finding)
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return HistoryEditFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
+    return ProcessorFindings(**{name: _join_findings(name, each, doubts) for name, each in found.items()})
 
 
 def _is_failed_exchange(seen: WireCall) -> bool:
-    return seen.exchange.failed if seen.exchange is not None else not seen.is_answered
+    return seen.exchange.failed if seen.exchange is not None else not seen.has_counted_answer
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _find_shown_edits(link: HistoryLink) -> list[tuple[str, HistoryEditFinding]]
     told: list[tuple[str, HistoryEditFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
-        texts = [item.text for item in gap.inserted] or system_summary(link.change, proof=link.proof)
+        texts = [item.text for item in gap.inserted] or find_summary_in_system(link.change, proof=link.proof)
         if texts:
             told.append(("condenser", _build_condenser_finding(link, gap, texts)))
             if not link.proof:
@@ -269,7 +269,7 @@ def find_parent(
     exchange = seen.exchange
     if exchange is None:
         return None
-    sent = list_history_items(exchange.messages)
+    sent = list_dialogue_items(exchange.messages)
     earlier = {
         each.call.seq: each.exchange for each in all_seen
         if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
@@ -281,7 +281,7 @@ def find_parent(
     alike = {n: each for n, each in earlier.items() if _is_same_agent(each, exchange, goes_on=goes_on)}
     # Who wrote a summary is no turn of the conversation.
     family = {n: each for n, each in alike.items() if n not in writers}
-    histories = ([item.key for item in _expect_history(each)] for each in family.values())
+    histories = ([item.key for item in _build_expected_history(each)] for each in family.values())
     keys = [item.key for item in sent]
     if not continues and any(len(keys) < len(each) and keys == each[: len(keys)] for each in histories):
         # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
@@ -289,18 +289,18 @@ def find_parent(
     parent = _choose_parent(sent, system, family, writers.values())
     if parent is None:
         return _explain_missing_parent(sent, earlier, continues=False)
-    written = [strip_spaces(each.answer.text) for each in writers.values() if each.answer]
+    written = [remove_whitespace(each.answer.text) for each in writers.values() if each.answer]
     before = join_system_text(parent.messages)
-    change = compare_histories(_expect_history(parent), sent, before=before, after=system, written=written)
-    proof = _is_insertion_summary(change, writers.values())
-    anchored = not {item.key for item in _expect_history(parent)}.isdisjoint(keys)
+    change = compare_histories(_build_expected_history(parent), sent, before=before, after=system, written=written)
+    proof = _is_inserted_summary_proven(change, writers.values())
+    anchored = not {item.key for item in _build_expected_history(parent)}.isdisjoint(keys)
     asked = any(n in alike and _may_end_with_user_text(each, spoken) for n, each in writers.items())
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
         return _explain_missing_parent(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(has_only_tools, gap.missing)) for gap in change.gaps)
-    if lost and not system_summary(change, proof=proof) and not _sends_whole_history(family.values()):
+    if lost and not find_summary_in_system(change, proof=proof) and not _sends_whole_history(family.values()):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return HistoryLink(seen, change, proof)
 
@@ -318,14 +318,14 @@ def _choose_parent(
     """
     known: dict[int, tuple[int, bool, bool]] = {}
     for n, each in family.items():
-        items, text = list_history_items(each.messages), join_system_text(each.messages)
-        common = sum(count_common_ends(_expect_history(each), sent[:-1] or sent))
+        items, text = list_dialogue_items(each.messages), join_system_text(each.messages)
+        common = sum(count_common_ends(_build_expected_history(each), sent[:-1] or sent))
         known[n] = common, all(_is_answer_quoted(writer, items, text) for writer in writers), text == system
     best = [n for n, one in known.items() if one == max(known.values())]
     if len(best) > 1:
         later = {n: [family[m] for m in family if m > n] for n in best}
         best = [n for n in best if not is_quoted_later(family[n], later[n])] or best
-    told = {n: _count_told_to_summarizer(writers, _expect_history(family[n])) for n in best}
+    told = {n: _count_told_to_summarizer(writers, _build_expected_history(family[n])) for n in best}
     return family[max(best, key=lambda n: (told[n], n))] if best else None
 
 
@@ -338,11 +338,11 @@ def _is_same_agent(one: DecodedExchange, other: DecodedExchange, *, goes_on: boo
     if goes_on and one.tools and one.tools == other.tools:
         return True
     first, second = join_system_text(one.messages), join_system_text(other.messages)
-    related = first == second or (bool(first) and bool(second) and _is_same_prompt(first, second))
+    related = first == second or (bool(first) and bool(second) and _are_similar_prompts(first, second))
     return one.tools == other.tools and (related or (not first) != (not second))
 
 
-def _is_same_prompt(one: str, other: str) -> bool:
+def _are_similar_prompts(one: str, other: str) -> bool:
     """Return whether two system prompts are one: equal beginnings or ends, or a few letters off (a date, a clock)."""
     length = min(len(one), len(other), 40)
     if one[:length] == other[:length] or one[-length:] == other[-length:]:
@@ -352,10 +352,10 @@ def _is_same_prompt(one: str, other: str) -> bool:
     return (head + tail) >= _ALIKE * max(len(one), len(other))
 
 
-def _expect_history(exchange: DecodedExchange) -> list[HistoryItem]:
+def _build_expected_history(exchange: DecodedExchange) -> list[HistoryItem]:
     """Return the expected history of the next request: this request's messages, and the answer."""
-    answer = list_history_items([] if exchange.answer is None else [exchange.answer])
-    return list_history_items(exchange.messages) + [replace(each, call_id=None, reasoning=False) for each in answer]
+    answer = list_dialogue_items([] if exchange.answer is None else [exchange.answer])
+    return list_dialogue_items(exchange.messages) + [replace(each, call_id=None, reasoning=False) for each in answer]
 
 
 def _explain_missing_parent(
@@ -372,7 +372,7 @@ def _explain_missing_parent(
 def _sends_whole_history(family: Iterable[DecodedExchange]) -> bool:
     """Return whether an earlier request had a user message after an answer: the agent sends its history."""
     for exchange in family:
-        roles = [item.role for item in list_history_items(exchange.messages)]
+        roles = [item.role for item in list_dialogue_items(exchange.messages)]
         if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
             return True
     return False
@@ -382,22 +382,22 @@ def _is_answer_quoted(exchange: DecodedExchange, sent: Sequence[HistoryItem], sy
     """Return whether a request quotes an earlier answer in another role: a summary was written for it."""
     if exchange.answer is None:
         return False
-    output = strip_spaces(exchange.answer.text)
+    output = remove_whitespace(exchange.answer.text)
     if len(output) < _LEAST or any(item.role == "assistant" and output in item.alike for item in sent):
         return False
-    return any(output in item.alike for item in sent if item.role != "assistant") or output in strip_spaces(system)
+    return any(output in item.alike for item in sent if item.role != "assistant") or output in remove_whitespace(system)
 
 
 def is_quoted_later(exchange: DecodedExchange, later: Iterable[DecodedExchange]) -> bool:
     """Return whether a later request quotes an answer in another role."""
-    sent = ((list_history_items(each.messages), join_system_text(each.messages)) for each in later)
+    sent = ((list_dialogue_items(each.messages), join_system_text(each.messages)) for each in later)
     return any(_is_answer_quoted(exchange, items, system) for items, system in sent)
 
 
 def _may_end_with_user_text(writer: DecodedExchange, spoken: Sequence[str]) -> bool:
     """Return whether a request may end with the user's text: similar to one, or users' texts are unknown."""
-    known = [strip_spaces(text) for text in spoken]
-    users = [each.alike for each in _expect_history(writer) if each.role == "user"]
+    known = [remove_whitespace(text) for text in spoken]
+    users = [each.alike for each in _build_expected_history(writer) if each.role == "user"]
     return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
@@ -410,16 +410,16 @@ def _count_told_to_summarizer(writers: Iterable[DecodedExchange], items: Sequenc
 def _contains_message(writer: DecodedExchange, item: HistoryItem) -> bool:
     """Return whether a request contains or quotes a message."""
     if item.alike:
-        return any(item.alike in strip_spaces(message.text) for message in writer.messages)
-    said = [call for each in list_history_items(writer.messages) for call in each.calls]
+        return any(item.alike in remove_whitespace(message.text) for message in writer.messages)
+    said = [call for each in list_dialogue_items(writer.messages) for call in each.calls]
     return all(call in said for call in item.calls)
 
 
-def _is_insertion_summary(change: HistoryChange, writers: Iterable[DecodedExchange]) -> bool:
+def _is_inserted_summary_proven(change: HistoryChange, writers: Iterable[DecodedExchange]) -> bool:
     """Return whether an inserted text is the output of an earlier call that got the missing messages."""
-    inserted = "".join(strip_spaces(item.text) for gap in change.gaps for item in gap.inserted)
-    inserted += strip_spaces(change.grown)
-    sources = (each for each in writers if each.answer is not None and strip_spaces(each.answer.text) in inserted)
+    inserted = "".join(remove_whitespace(item.text) for gap in change.gaps for item in gap.inserted)
+    inserted += remove_whitespace(change.grown)
+    sources = (each for each in writers if each.answer is not None and remove_whitespace(each.answer.text) in inserted)
     missing = [item for item in change.missing if item.alike]
     return any(_contains_message(each, item) for each in sources for item in missing)
 
@@ -429,6 +429,6 @@ def has_only_tools(item: HistoryItem) -> bool:
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 
-def system_summary(change: HistoryChange, *, proof: bool) -> list[str]:
+def find_summary_in_system(change: HistoryChange, *, proof: bool) -> list[str]:
     """Return a possible summary in the system prompt: new text other than a date."""
     return [change.grown] if change.grown and (change.other or proof) else []

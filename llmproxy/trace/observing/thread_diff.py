@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.canonical_json import sort_json_members
-from llmproxy.trace.reading.conversations import strip_spaces
+from llmproxy.trace.reading.conversations import remove_whitespace
 
 ALIKE = 0.9
 """Least similarity of two texts that are versions of one."""
@@ -85,7 +85,7 @@ def join_system_text(messages: Sequence[Message]) -> str:
     return "\n".join(message.text for message in messages if message.role == "system")
 
 
-def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
+def list_dialogue_items(messages: Sequence[Message]) -> list[HistoryItem]:
     """Return a request's history without system prompts, with the pieces of one answer joined."""
     items: list[HistoryItem] = []
     for message in messages:
@@ -93,7 +93,7 @@ def list_history_items(messages: Sequence[Message]) -> list[HistoryItem]:
             continue
         calls = tuple(f"{call.name} {sort_json_members(call.arguments)}" for call in message.tool_calls)
         text, reasoning = message.text, bool(message.reasoning)
-        item = HistoryItem(message.role, text, calls, message.tool_call_id, reasoning, strip_spaces(text))
+        item = HistoryItem(message.role, text, calls, message.tool_call_id, reasoning, remove_whitespace(text))
         if items and item.role == "assistant" == items[-1].role:
             last = items.pop()
             item = HistoryItem(
@@ -129,7 +129,7 @@ def compare_histories(
     body, new = list(sent[:end]), list(sent[end:])
     gaps: list[HistoryGap] = []
     pruned = 0
-    opcodes = _align_items(expected, body)
+    opcodes = _compute_opcodes(expected, body)
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
@@ -140,16 +140,16 @@ def compare_histories(
         if tag == "insert":
             new += body[j1:j2] if i1 == len(expected) else []
             continue
-        missing, inserted, parts = _pair_messages(expected[i1:i2], body[j1:j2], written)
+        missing, inserted, parts = _find_unpaired_messages(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
-            sure = not _is_ambiguous(expected, i1, i2)
+            sure = not _is_gap_movable(expected, i1, i2)
             gaps.append(HistoryGap(tuple(missing), tuple(inserted), equal_after, sure=sure))
     grown, other = _find_added_lines(before, after) if before != after else ("", False)
     return HistoryChange(len(expected) + len(new), tuple(gaps), pruned, grown, other)
 
 
-def _align_items(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> list[tuple[str, int, int, int, int]]:
+def _compute_opcodes(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> list[tuple[str, int, int, int, int]]:
     """Return edit steps like `SequenceMatcher`, with common beginning and end kept.
 
     In a conversation of equal messages the longest match alone would put a summary before the messages it replaces.
@@ -162,7 +162,7 @@ def _align_items(one: Sequence[HistoryItem], other: Sequence[HistoryItem]) -> li
     return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
 
 
-def _is_ambiguous(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
+def _is_gap_movable(expected: Sequence[HistoryItem], start: int, end: int) -> bool:
     """Return whether the gap could be moved by some messages with the same remaining history."""
     earlier = start > 0 and expected[start - 1].key == expected[end - 1].key
     return earlier or (end < len(expected) and expected[start].key == expected[end].key)
@@ -176,7 +176,7 @@ def _count_new_items(sent: Sequence[HistoryItem]) -> int:
     return count or (1 if sent and sent[-1].role == "user" else 0)
 
 
-def _pair_messages(
+def _find_unpaired_messages(
     expected: Sequence[HistoryItem], sent: Sequence[HistoryItem], written: Sequence[str]
 ) -> tuple[list[HistoryItem], list[HistoryItem], int]:
     """Pair edited or pruned messages; returns missing and additional ones, and the number of pruned parts."""
@@ -188,7 +188,12 @@ def _pair_messages(
             continue
         rest = expected[number:]
         several = next(
-            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _match_joined(rest, sent[j]))), None
+            (
+                (j, made)
+                for j in range(at, len(sent))
+                if j not in used and (made := _count_joined_messages(rest, sent[j]))
+            ),
+            None,
         )
         if several is not None:
             place, (length, parts) = several
@@ -203,7 +208,7 @@ def _pair_messages(
         used.add(found)
         at = found + 1
         pruned += _count_pruned_parts(item, sent[found])
-        if item.role == "user" and _is_reworded(item, sent[found], written):
+        if item.role == "user" and _differs_beyond_times(item, sent[found], written):
             reworded[number] = found
     # One summary may be much like the one before it: with what it stands for it is no edit.
     for number in (each for each in reworded if {each - 1, each + 1} & gone.keys()):
@@ -212,14 +217,14 @@ def _pair_messages(
     return [gone[number] for number in sorted(gone)], [item for j, item in enumerate(sent) if j not in used], pruned
 
 
-def _is_reworded(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -> bool:
+def _differs_beyond_times(item: HistoryItem, sent: HistoryItem, written: Sequence[str]) -> bool:
     """Return whether an edited message has more new text than dates or numbers; text written for it always counts."""
     if any(text in sent.alike and text not in item.alike for text in written):
         return True
     return _strip_times([item.text]) != _strip_times([sent.text])
 
 
-def _match_joined(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
+def _count_joined_messages(expected: Sequence[HistoryItem], sent: HistoryItem) -> tuple[int, int] | None:
     """Return the number of an answer's messages that match when joined, and of missing ones; or None."""
     text, calls, results = "", list[str](), 0
     for length, item in enumerate(expected, 1):

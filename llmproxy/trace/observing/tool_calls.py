@@ -1,6 +1,6 @@
 """Tool calls requested by models: name, arguments, execution, result; and calls received by MCP servers.
 
-    calls of a session -> ServedTools of some of them: each tool call that a server received, in order, and unknowns
+    calls of a session -> ServedToolCalls of some of them: each tool call that a server received, in order, and unknowns
 
 A call that met a fault, or that replay refused, reached no server. A call without a recording is unknown: it is in
 `unread_reason`.
@@ -29,7 +29,7 @@ from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.decoded_exchange import DecodedExchange, build_token_usage, parse_tool_result
-from llmproxy.trace.reading.span_builder import list_unprefixed_names
+from llmproxy.trace.reading.span_builder import list_possible_unprefixed_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ _ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 
 
 @dataclass(frozen=True, slots=True)
-class ServedTools:
+class ServedToolCalls:
     """Tool calls that MCP servers received in some calls of a run."""
 
     tools: Sequence[ToolUse] = ()
@@ -182,7 +182,7 @@ class ServedTools:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_served_tools(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServedTools:
+def read_served_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], after: int) -> ServedToolCalls:
     """Return what servers got in a run's calls after number `after`, with their recordings."""
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
@@ -202,7 +202,7 @@ def read_served_tools(calls: Iterable[tuple[Call, Interaction | None]], after: i
             unread.append(format_call_label(call.interaction, call.seq))
         else:
             tools.append(use)
-    return ServedTools(tools, frozenset(called | listed), frozenset(listed), seen, unread)
+    return ServedToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
 def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
@@ -215,7 +215,7 @@ def _build_served_use(call: Call, made: Interaction) -> ToolUse | None:
     )  # fmt: skip
 
 
-def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
+def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
     """List differences between models' tool calls and servers' received ones, without tools that an agent runs itself.
 
     Each call of a model is paired with one of a server with the same arguments, in any order; the rest of both sides is
@@ -223,19 +223,19 @@ def find_mismatches(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
     """
     sides: dict[str, tuple[list[ToolUse], list[ToolUse]]] = defaultdict(lambda: ([], []))
     for use in asked:
-        name = find_server_name(use.name, served.names)
+        name = find_unprefixed_name(use.name, served.names)
         if name and not use.hosted and not use.denied:
             sides[name][0].append(use)
     for use in served.tools:
         sides[use.name][1].append(use)
-    return [text for models, servers in sides.values() for text in _describe_mismatches(models, servers)]
+    return [text for models, servers in sides.values() for text in _describe_call_mismatches(models, servers)]
 
 
-def find_misreadings(asked: Sequence[ToolUse], served: ServedTools) -> list[str]:
+def find_altered_results(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
     """List results that a model read differently from its server's; additions, escapes, breaks do not count."""
 
     def may_be_of(use: ToolUse, each: ToolUse) -> bool:
-        same = each.name == find_server_name(use.name, served.names)
+        same = each.name == find_unprefixed_name(use.name, served.names)
         return same and equals_json(each.arguments, use.arguments)
 
     left = [each for each in served.tools if each.output is not None]
@@ -268,7 +268,9 @@ def _contains_result(use: ToolUse, served: ToolUse) -> bool:
     if all(_remove_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
     return any(
-        equals_json(value, wanted) for wanted in _find_json_in_text(returned) for value in _find_json_in_text(read)
+        equals_json(value, wanted)
+        for wanted in _iterate_json_in_text(returned)
+        for value in _iterate_json_in_text(read)
     )
 
 
@@ -277,7 +279,7 @@ def _remove_white_space(text: str) -> str:
     return re.sub(r"[\s\\]", "", text)
 
 
-def _find_json_in_text(text: str) -> Iterator[Any]:
+def _iterate_json_in_text(text: str) -> Iterator[Any]:
     """Yield JSON objects and lists at the beginning of lines."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):
@@ -287,12 +289,12 @@ def _find_json_in_text(text: str) -> Iterator[Any]:
             continue
 
 
-def find_server_name(name: str, known: frozenset[str]) -> str:
+def find_unprefixed_name(name: str, known: frozenset[str]) -> str:
     """Return a server's name of the tool that a model calls `name`; empty for an unknown tool."""
-    return next((each for each in list_unprefixed_names(name) if each in known), "")
+    return next((each for each in list_possible_unprefixed_names(name) if each in known), "")
 
 
-def _describe_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
+def _describe_call_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
     left = list(servers)
     paired = list(_take_twins(models, left, lambda use, each: equals_json(each.arguments, use.arguments)))
     lonely = [use for use, twin in paired if twin is None]
@@ -370,24 +372,24 @@ class WireCall:
         return self.call.status in _OK if self.exchange is None else not self.exchange.failed
 
     @property
-    def ran_tool(self) -> bool:
+    def agent_ran_tool(self) -> bool:
         """Whether the agent ran a tool requested by the answer, complete or not."""
         return any(tool.executed and not tool.hosted for tool in self.tools)
 
     @property
     def is_used(self) -> bool:
         """Whether the answer is complete, or the client continued with a part of it."""
-        return self.is_complete or self.ran_tool
+        return self.is_complete or self.agent_ran_tool
 
     @property
-    def is_answered(self) -> bool:
+    def has_counted_answer(self) -> bool:
         """Whether a model answered, and the answer counts."""
         return self.is_chat and not self.replaced and self.is_used
 
     @property
     def is_readable(self) -> bool:
         """Whether a model answered, and all its tool calls are known."""
-        return self.is_answered and self.exchange is not None and not self.unread_reason
+        return self.has_counted_answer and self.exchange is not None and not self.unread_reason
 
     @property
     def unread_reason(self) -> str:
@@ -406,13 +408,13 @@ class WireCall:
         if self.is_complete:
             return explain_unreadable_answer(exchange)
         # What the provider ran itself tells nothing about who went on with the answer.
-        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.ran_tool]
+        missing = [tool.name or "a tool" for tool in self.tools if not tool.executed or not self.agent_ran_tool]
         if missing:
             return f"was cut off while it asked for {', '.join(missing)}"
-        return explain_unreadable_answer(exchange) if self.ran_tool else ""
+        return explain_unreadable_answer(exchange) if self.agent_ran_tool else ""
 
     @property
-    def is_cut_off(self) -> bool:
+    def is_cut_and_unused(self) -> bool:
         """Whether the answer was cut, and it is unknown whether its client used the part."""
         if not self.is_chat or self.replaced or self.exchange is None or self.exchange.answer is None:
             return False
@@ -440,37 +442,37 @@ class UsageSum:
 
 def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
     """Return the usage of the counted answers; every prompt token is input, cached or not."""
-    counted = [each for each in chosen if _counts_for_usage(each)]
+    counted = [each for each in chosen if _is_successful_model_call(each)]
     usages = [Usage() if each.exchange is None else each.exchange.interaction.usage for each in counted]
     tokens = [build_token_usage(each) for each in usages]
     return {
         "callCount": UsageSum(
-            sum(each.is_answered and not _is_unread_answer(each) for each in chosen),
-            complete=not any(each.is_cut_off or _is_unread_answer(each) for each in chosen),
+            sum(each.has_counted_answer and not _is_unread_answer(each) for each in chosen),
+            complete=not any(each.is_cut_and_unused or _is_unread_answer(each) for each in chosen),
         ),
-        "inputTokens": _sum_known_values([each.input for each in usages]),
-        "outputTokens": _sum_known_values([each.output for each in usages]),
-        "totalTokens": _sum_known_values([each.total_tokens for each in tokens]),
-        "cacheReadTokens": _sum_known_values([each.cached for each in usages]),
-        "cacheCreationTokens": _sum_known_values([each.cache_written for each in usages]),
-        "uncachedInputTokens": _sum_known_values([each.prompt_tokens for each in tokens]),
-        "reasoningTokens": _sum_known_values([each.reasoning for each in usages]),
-        "costUsd": _sum_known_values([each.exchange.cost if each.exchange else None for each in counted]),
-        "latencyMs": _sum_known_values([_read_chunk_ms(each, -1) for each in chosen]),
-        "firstTokenMs": _find_maximum([_read_chunk_ms(each, 0) for each in counted]),
+        "inputTokens": _build_usage_sum([each.input for each in usages]),
+        "outputTokens": _build_usage_sum([each.output for each in usages]),
+        "totalTokens": _build_usage_sum([each.total_tokens for each in tokens]),
+        "cacheReadTokens": _build_usage_sum([each.cached for each in usages]),
+        "cacheCreationTokens": _build_usage_sum([each.cache_written for each in usages]),
+        "uncachedInputTokens": _build_usage_sum([each.prompt_tokens for each in tokens]),
+        "reasoningTokens": _build_usage_sum([each.reasoning for each in usages]),
+        "costUsd": _build_usage_sum([each.exchange.cost if each.exchange else None for each in counted]),
+        "latencyMs": _build_usage_sum([_read_chunk_ms(each, -1) for each in chosen]),
+        "firstTokenMs": _build_usage_maximum([_read_chunk_ms(each, 0) for each in counted]),
     }
 
 
 def _is_unread_answer(seen: WireCall) -> bool:
     """Return whether an answer exists that is not readable as a model's."""
     exchange = seen.exchange
-    return seen.is_answered and exchange is not None and exchange.answer is None and bool(seen.unread_reason)
+    return seen.has_counted_answer and exchange is not None and exchange.answer is None and bool(seen.unread_reason)
 
 
-def _counts_for_usage(seen: WireCall) -> bool:
+def _is_successful_model_call(seen: WireCall) -> bool:
     """Return whether an exchange is a successful model call: an answer that counts, or embeddings etc."""
     if seen.call.operation in CHAT:
-        return seen.is_answered
+        return seen.has_counted_answer
     exchange = seen.exchange
     return exchange is not None and not exchange.failed and exchange.interaction.usage != Usage()
 
@@ -481,11 +483,11 @@ def _read_chunk_ms(seen: WireCall, which: int) -> int | None:
     return round(chunks[which].offset / 1000) if chunks else None
 
 
-def _find_maximum(values: Sequence[int | None]) -> UsageSum:
+def _build_usage_maximum(values: Sequence[int | None]) -> UsageSum:
     known = [value for value in values if value is not None]
     return UsageSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
 
 
-def _sum_known_values(values: Sequence[int | None] | Sequence[Decimal | None]) -> UsageSum:
+def _build_usage_sum(values: Sequence[int | None] | Sequence[Decimal | None]) -> UsageSum:
     known: list[int | Decimal] = [value for value in values if value is not None]
     return UsageSum(sum(known) if known or not values else None, complete=len(known) == len(values))

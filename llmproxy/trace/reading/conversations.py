@@ -133,7 +133,9 @@ class RecordedConversations:
         if call.id:
             self._waiting[call.id] = conversation
 
-    def take_pending_call(self, conversation: RecordedConversation, call_id: str | None) -> PendingCall | None:
+    def take_pending_call_of_result(
+        self, conversation: RecordedConversation, call_id: str | None
+    ) -> PendingCall | None:
         """Take the tool call of a result: by id, by tool name, or the first one without an id."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)
@@ -162,10 +164,10 @@ def chain_digests(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[
             yield digest, n
         n += 1
         if message.role == "assistant":
-            said.append(strip_spaces(message.text))
+            said.append(remove_whitespace(message.text))
             calls += [f"{call.name} {sort_json_members(call.arguments)}" for call in message.tool_calls]
             continue
-        text = _strip_numbers(message.text) if message.role == "system" else strip_spaces(message.text)
+        text = _strip_numbers(message.text) if message.role == "system" else remove_whitespace(message.text)
         if text or message.role == "tool":
             digest = _chain_digest(digest, message.role, text)
             yield digest, n
@@ -177,11 +179,11 @@ def _chain_digest(digest: Digest, role: str, text: str) -> Digest:
     return blake2b(digest + f"{role}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def strip_spaces(text: str) -> str:
+def remove_whitespace(text: str) -> str:
     return "".join(text.split())
 
 
 @lru_cache(maxsize=16)
 def _strip_numbers(text: str) -> str:
     """Return a system prompt without white space, and without the numbers of dates or times."""
-    return _DIGITS.sub("0", strip_spaces(text))
+    return _DIGITS.sub("0", remove_whitespace(text))

@@ -19,7 +19,7 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 
-from llmproxy.core.dialects.codecs import get_operation_codec
+from llmproxy.core.dialects.codecs import get_codec_or_default
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import SCHEMAS, Draft, Message, ToolCall, as_dict, as_list, entry_messages, to_text
 from llmproxy.core.dialects.streams import SSEParser, list_events
@@ -50,7 +50,7 @@ def build_token_usage(usage: Usage) -> TokenUsage:
 def set_span_arguments(span: Span, call: ToolCall) -> None:
     """Set the arguments; anything but a JSON object is kept as text, and marked."""
     try:
-        value = _parse_strict(call.arguments) if call.arguments.strip() else {}
+        value = _parse_json_without_nan(call.arguments) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
         span.input = call.arguments
         span.metadata["llmproxy.arguments"] = "not JSON"
@@ -65,25 +65,25 @@ def set_span_arguments(span: Span, call: ToolCall) -> None:
 def parse_tool_result(text: str) -> Any:
     """Return a tool's result: an object or a list, else the text."""
     try:
-        return _parse_strict(text) if text.lstrip()[:1] in ("{", "[") else text
+        return _parse_json_without_nan(text) if text.lstrip()[:1] in ("{", "[") else text
     except (ValueError, RecursionError):
         return text
 
 
-def _parse_strict(text: str) -> Any:
+def _parse_json_without_nan(text: str) -> Any:
     """Return a JSON value by the standard: Python accepts NaN and 1e999 too. Raises ValueError."""
     value = json.loads(text)
     json.dumps(value, allow_nan=False)
     return value
 
 
-def join_texts(value: Any, depth: int = 0) -> str:
+def join_nested_strings(value: Any, depth: int = 0) -> str:
     if isinstance(value, str):
         return value
     if depth > _DEPTH:
         return ""
     parts: Iterable[Any] = value.values() if isinstance(value, dict) else as_list(value)
-    return "\n".join(join_texts(part, depth + 1) for part in parts)
+    return "\n".join(join_nested_strings(part, depth + 1) for part in parts)
 
 
 def find_tool_name(exchange: DecodedExchange, call_id: str | None) -> str | None:
@@ -205,18 +205,18 @@ def decode_exchange(interaction: Interaction, history: RequestMessageCache) -> D
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
-    model, answer_id, finished = _read_model_id_and_reasons(events)
+    model, answer_id, finished = _read_model_answer_id_reasons(events)
     return DecodedExchange(
         interaction=interaction, tree=tree, messages=history.read_messages(interaction, tree),
         answer=_read_answer(interaction.operation, events) if response.status < CLIENT_ERROR else None,
-        tools=list_declared_tools(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
+        tools=list_declared_tool_names(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
         error=_describe_error(response, events), duration_ms=last / 1000 if timed else None,
         first_token_ms=_measure_first_token(interaction, kind) if timed and interaction.stream else None,
     )  # fmt: skip
 
 
 def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
-    draft, add = Draft(), get_operation_codec(operation).add
+    draft, add = Draft(), get_codec_or_default(operation).add
     for value in events:
         add(draft, value)
     return draft.build_message() if draft.heard or draft.unknown else None
@@ -224,7 +224,7 @@ def _read_answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | 
 
 def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
     """Return the time of the first chunk after which the answer is not empty."""
-    draft, add = Draft(), get_operation_codec(interaction.operation).add
+    draft, add = Draft(), get_codec_or_default(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
@@ -247,7 +247,7 @@ def _measure_first_token(interaction: Interaction, kind: str) -> float | None:
 # -- the request -------------------------------------------------------------------------------------------------------
 
 
-def list_declared_tools(tree: dict[str, Any]) -> frozenset[str]:
+def list_declared_tool_names(tree: dict[str, Any]) -> frozenset[str]:
     """Return the names of the tools that a request declares."""
     return frozenset(name for name, _ in walk_declared_tools(tree))
 
@@ -342,7 +342,7 @@ def _walk_finish_reasons(value: dict[str, Any]) -> Iterator[str]:
                 yield place[name]
 
 
-def _read_model_id_and_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
+def _read_model_answer_id_reasons(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return an answer's model, id and finish reasons; of a stream from its first and last events."""
     model = answer_id = None
     reasons: dict[str, None] = {}

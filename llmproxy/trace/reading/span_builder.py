@@ -50,7 +50,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     decode_exchange,
     find_tool_name,
     get_otel_provider,
-    join_texts,
+    join_nested_strings,
     make_span_id,
     parse_tool_result,
     read_model_parameters,
@@ -111,14 +111,14 @@ def get_otel_operation(operation: str) -> str:
     return _OPERATIONS.get(operation, operation)
 
 
-def _build_otel_attributes(**attributes: Any) -> dict[str, Any]:
+def _keywords_to_attributes(**attributes: Any) -> dict[str, Any]:
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 
 def build_request_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
-    found = _build_otel_attributes(
+    found = _keywords_to_attributes(
         gen_ai__operation__name=get_otel_operation(interaction.operation),
         gen_ai__provider__name=get_otel_provider(interaction.provider), gen_ai__request__model=interaction.model,
         server__address=server.hostname if server else None, server__port=server.port if server else None,
@@ -133,7 +133,7 @@ def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are in :func:`build_usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
     error = str(response.status) if response.status >= CLIENT_ERROR else "incomplete"
-    return _build_otel_attributes(
+    return _keywords_to_attributes(
         gen_ai__response__model=exchange.answer_model,
         gen_ai__response__id=exchange.answer_id,
         gen_ai__response__finish_reasons=list(exchange.finish_reasons) or None,
@@ -147,7 +147,7 @@ def build_response_attributes(exchange: DecodedExchange) -> dict[str, Any]:
 
 def build_usage_attributes(usage: Usage) -> dict[str, Any]:
     """Return the tokens of a call: input and output with their cached, written and reasoning parts."""
-    return _build_otel_attributes(
+    return _keywords_to_attributes(
         gen_ai__usage__input_tokens=usage.input,
         gen_ai__usage__output_tokens=usage.output,
         gen_ai__usage__cache_read__input_tokens=usage.cached,
@@ -157,7 +157,7 @@ def build_usage_attributes(usage: Usage) -> dict[str, Any]:
 
 
 def build_tool_attributes(call: ToolCall) -> dict[str, Any]:
-    return _build_otel_attributes(
+    return _keywords_to_attributes(
         gen_ai__operation__name="execute_tool", gen_ai__tool__name=call.name, gen_ai__tool__call__id=call.id or None
     )
 
@@ -224,7 +224,7 @@ class SpanBuilder:
             request.ready = True
         self._conversations.add_turn(exchange, place)
         conversation.ended = _compute_answer_time(exchange)
-        self._add_answer(exchange, conversation, response.span)
+        self._add_tool_calls_or_output(exchange, conversation, response.span)
 
     def _begin_conversation(self, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
         """Start a conversation, under the tool call that started it, if any."""
@@ -235,7 +235,7 @@ class SpanBuilder:
             "gen_ai.conversation.id": conversation.id,
             "llmproxy.party": exchange.interaction.party,
         }
-        parent = self._find_parent_call(exchange, conversation)
+        parent = self._find_starting_tool_call(exchange, conversation)
         if parent is not None:
             call, evidence = parent
             span.parent_id, span.name = call.id, "sub-agent"
@@ -243,13 +243,13 @@ class SpanBuilder:
         self._line.add_span(span)
         self._all.append(conversation)
 
-    def _find_parent_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[Span, str] | None:
+    def _find_starting_tool_call(self, exchange: DecodedExchange, new: RecordedConversation) -> tuple[Span, str] | None:
         """Find the span of the tool call that started this conversation, with the evidence."""
         words = "".join(message.text for message in exchange.messages if message.role == "user").strip()
         running = [each for each in reversed(self._all[-_LOOKED_AT:]) if each.pending]
         for conversation in running:
             for pending in conversation.pending:
-                if len(words) >= _TEXT_EVIDENCE and words in join_texts(pending.kept.span.tool_args):
+                if len(words) >= _TEXT_EVIDENCE and words in join_nested_strings(pending.kept.span.tool_args):
                     return pending.kept.span, "its words"
         for conversation in running:
             differs = conversation.tools != new.tools or conversation.system != new.system
@@ -275,7 +275,7 @@ class SpanBuilder:
     def _add_tool_result(
         self, exchange: DecodedExchange, conversation: RecordedConversation, message: Message, n: int
     ) -> None:
-        pending = self._conversations.take_pending_call(conversation, message.tool_call_id)
+        pending = self._conversations.take_pending_call_of_result(conversation, message.tool_call_id)
         span = self._build_span(exchange, SpanKind.TOOL_RESULT, "tool_result", f"result{n}")
         span.tool_result = span.output = parse_tool_result(message.text)
         span.metadata = {"gen_ai.conversation.id": conversation.id, "gen_ai.tool.call.id": message.tool_call_id}
@@ -321,7 +321,9 @@ class SpanBuilder:
         _set_usage_and_cost(span, exchange)
         return span
 
-    def _add_answer(self, exchange: DecodedExchange, conversation: RecordedConversation, response: Span) -> None:
+    def _add_tool_calls_or_output(
+        self, exchange: DecodedExchange, conversation: RecordedConversation, response: Span
+    ) -> None:
         """Add the tool calls of an answer, or its text as the agent's output."""
         answer = exchange.answer
         if answer is None or exchange.failed:
@@ -347,7 +349,9 @@ class SpanBuilder:
             return
         waiting = (each.kept.span for one in reversed(self._all[-_LOOKED_AT:]) for each in one.pending)
         free = (each for each in waiting if each.id not in self._carried and each.tool_args == span.tool_args)
-        call = next((each for each in free if span.tool_name in list_unprefixed_names(each.tool_name or "")), None)
+        call = next(
+            (each for each in free if span.tool_name in list_possible_unprefixed_names(each.tool_name or "")), None
+        )
         if call is not None:
             span.parent_id = call.id
             self._carried.add(call.id)
@@ -482,6 +486,6 @@ def _build_mcp_attributes(interaction: Interaction) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def list_unprefixed_names(name: str) -> list[str]:
+def list_possible_unprefixed_names(name: str) -> list[str]:
     """Return possible server names of the tool that a model calls `name`, the longest first."""
     return [name, *(name[each.end() :] for each in _PREFIX.finditer(name))]

@@ -182,7 +182,7 @@ class ReplayEngine:
             self._report_unused_overrides(cassette.spans)
             index = 0
             for span in cassette.spans:
-                self._apply_overrides(span, index)
+                self._override_span_in_place(span, index)
                 index += span.kind in _LLM
             cassette.compute_metrics()
             cassette.compute_fingerprint()
@@ -195,7 +195,7 @@ class ReplayEngine:
         if self._cursor >= len(spans):
             return None
         span = copy.deepcopy(spans[self._cursor])
-        self._apply_overrides(span, sum(before.kind in _LLM for before in spans[: self._cursor]))
+        self._override_span_in_place(span, sum(before.kind in _LLM for before in spans[: self._cursor]))
         self._cursor += 1
         return span
 
@@ -203,7 +203,7 @@ class ReplayEngine:
         """Go back before the first span; overrides and filter stay."""
         self._cursor = 0
 
-    def _apply_overrides(self, span: Span, index: int) -> None:
+    def _override_span_in_place(self, span: Span, index: int) -> None:
         if span.kind is SpanKind.TOOL_CALL and span.tool_name in self._tools:
             span.tool_result = span.output = self._tools[span.tool_name]
         elif span.kind in _LLM and index in self._answers:

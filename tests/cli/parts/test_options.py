@@ -7,7 +7,7 @@ import typer
 from typer.main import get_command
 
 from llmproxy.cli import main
-from llmproxy.cli.parts.options import FreePortCommand, SettingsCommand, get_flags
+from llmproxy.cli.parts.options import FreePortCommand, SettingsCommand, get_given_flag_values
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run(seen: dict[str, object], *typed: str) -> None:
 
     def command(ctx: typer.Context, own: str = "") -> None:
         """Take everything."""
-        seen.update(get_flags(ctx), own=own)
+        seen.update(get_given_flag_values(ctx), own=own)
 
     app.command(cls=SettingsCommand)(command)
     get_command(app)(args=list(typed), standalone_mode=False)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.printing import (
-    body_text,
-    escape_lines,
-    fit_columns,
-    format_size,
-    to_line,
-    wrap_text,
-)
+from llmproxy.cli.parts.printing import body_text, escape_lines, format_size, format_table_lines, to_line, wrap_text
 from llmproxy.report.request_line import count_cells
 
 
@@ -39,7 +32,7 @@ def test_bodies_read_as_what_they_are() -> None:
 
 def test_a_table_in_a_pipe_is_whole() -> None:
     """Columns are aligned, what is empty is a dash, nothing is cut off."""
-    lines = fit_columns(("id", "text"), [("1", "x" * 300), ("12", "")], None)
+    lines = format_table_lines(("id", "text"), [("1", "x" * 300), ("12", "")], None)
     assert list(lines) == ["id  text", f"1   {'x' * 300}", "12  -"]
 
 
@@ -60,7 +53,7 @@ ROWS = [
 @pytest.mark.parametrize("room", [40, 60, 80, 100, 120, 200])
 def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room: int) -> None:
     """First goes what all rows share, then measures; then the text gets a line of its own, and long names go on below themselves."""
-    lines = list(fit_columns(HEAD, ROWS, room, alike=("party", "model"), measures=("ms",)))
+    lines = list(format_table_lines(HEAD, ROWS, room, alike=("party", "model"), measures=("ms",)))
     text = "\n".join(lines)
     assert all(cells in text for row in ROWS for cells in (row[1], row[3])) or room == 40
     assert "How are you" in text
@@ -70,7 +63,7 @@ def test_a_table_fits_its_terminal_and_drops_nothing_that_tells_rows_apart(room:
 
 def test_a_long_name_goes_on_below_itself() -> None:
     name = "tests/agents/test_weather.py::test_what_to_wear[Paris-in-the-rain-and-in-the-snow]"
-    lines = list(fit_columns(("cassette", "live", "state"), [(name, "12", "complete")], 60))
+    lines = list(format_table_lines(("cassette", "live", "state"), [(name, "12", "complete")], 60))
     assert max(map(count_cells, lines)) <= 60
     first, live, state = lines[1].split()
     assert (first + "".join(row.strip() for row in lines[2:]), live, state) == (name, "12", "complete")
@@ -78,7 +71,7 @@ def test_a_long_name_goes_on_below_itself() -> None:
 
 def test_columns_stay_where_there_is_room_for_them() -> None:
     """A short table is whole, whatever may be left out."""
-    found = list(fit_columns(("id", "ms", "text"), [("1", "5", "x")], 80, measures=("ms",)))
+    found = list(format_table_lines(("id", "ms", "text"), [("1", "5", "x")], 80, measures=("ms",)))
     assert found == ["id  ms  text", "1   5   x"]
 
 
@@ -100,12 +93,14 @@ def test_a_time_that_has_no_room_breaks_between_day_and_clock() -> None:
         ("2", *["2027-01-15 08:00:01", "x", "gpt", "chat", "ho"]),
     ]
     lines = list(
-        fit_columns(("id", "started", "cassette", "model", "operation", "text"), rows, 70, breaks={"started": 11})
+        format_table_lines(
+            ("id", "started", "cassette", "model", "operation", "text"), rows, 70, breaks={"started": 11}
+        )
     )
     assert lines[1].startswith("1   2027-01-15   ")
     assert lines[2].startswith("    08:00:00     ")
     assert "claude-sonnet-4-5" in lines[1]
     wide = list(
-        fit_columns(("id", "started", "text"), [("1", "2027-01-15 08:00:00", "hi")], 60, breaks={"started": 11})
+        format_table_lines(("id", "started", "text"), [("1", "2027-01-15 08:00:00", "hi")], 60, breaks={"started": 11})
     )
     assert wide[1] == "1   2027-01-15 08:00:00  hi"

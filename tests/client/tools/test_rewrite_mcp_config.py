@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.rewrite_mcp_config import insert_config, make_config, read_config, rewrite
+from llmproxy.client.tools.rewrite_mcp_config import insert_config, make_config, parse_tools_config, rewrite
 from llmproxy.errors import SettingsError
 
 CONFIG: dict[str, Any] = {
@@ -25,7 +25,7 @@ CONFIG: dict[str, Any] = {
 def test_each_server_gets_what_stands_before_it() -> None:
     """Names, environments and headers stay; what cannot be placed stays as it is, and is said; the original is not touched."""
     before = json.dumps(CONFIG)
-    config = read_config(before, "x.json")
+    config = parse_tools_config(before, "x.json")
     made, told = rewrite(config, "http://127.0.0.1:5/", "a b", ["python", "-m", "llmproxy"])
     assert config.upstreams == {"mcp.docs-site": "https://docs.example.com"}
     shim = ["-m", "llmproxy", "mcp", "--proxy", "http://127.0.0.1:5", "--session"]
@@ -47,14 +47,16 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
     """Names that differ by case, by marks or by letters of other scripts: who shared a name would get the other's answers, or its requests."""
     names = ("a b", "a-b", "A-B", "工具", "数据")
     servers = {name: {"url": f"https://{n}.example.com/mcp"} for n, name in enumerate(names)}
-    config = read_config(json.dumps({"mcpServers": servers}), "x.json")
+    config = parse_tools_config(json.dumps({"mcpServers": servers}), "x.json")
     assert len(set(config.names.values())) == 5
     assert config.names["a-b"] == "mcp.a-b"
     made, _ = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
     for name, each in servers.items():
         upstream = made["mcpServers"][name]["url"].split("/")[5]
         assert f"{config.upstreams[upstream]}/mcp" == each["url"]
-    alone = [read_config(json.dumps({"mcpServers": {name: {"command": "x"}}}), "x.json") for name in ("工具", "数据")]
+    alone = [
+        parse_tools_config(json.dumps({"mcpServers": {name: {"command": "x"}}}), "x.json") for name in ("工具", "数据")
+    ]
     assert alone[0].names["工具"] != alone[1].names["数据"]
 
 
@@ -71,7 +73,7 @@ def test_no_two_servers_are_recorded_under_one_name() -> None:
 )
 def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str) -> None:
     """It runs for real in every replay: who reads that wants to know what to change."""
-    config = read_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
+    config = parse_tools_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
     made, (told,) = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
     assert (made["mcpServers"]["a"], told.startswith("a: LEFT AS IT IS"), why in told) == (server, True, True), told
 
@@ -79,17 +81,17 @@ def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str)
 def test_servers_of_either_table_are_found() -> None:
     """An empty one hides none of the other; of two full ones nobody knows which the agent reads."""
     server = {"command": "npx", "args": []}
-    config = read_config(json.dumps({"mcpServers": {}, "servers": {"a": server}}), "x.json")
+    config = parse_tools_config(json.dumps({"mcpServers": {}, "servers": {"a": server}}), "x.json")
     assert (config.table, list(config.servers)) == ("servers", ["a"])
     with pytest.raises(SettingsError, match="twice, in mcpServers and in servers"):
-        read_config(json.dumps({"mcpServers": {"a": server}, "servers": {"a": server}}), "x.json")
+        parse_tools_config(json.dumps({"mcpServers": {"a": server}, "servers": {"a": server}}), "x.json")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"mcpServers": []}'])
 def test_what_is_no_configuration_is_said(text: str) -> None:
     """With its name, and what one looks like."""
     with pytest.raises(SettingsError, match=r"--mcp-config x\.json") as error:
-        read_config(text, "x.json")
+        parse_tools_config(text, "x.json")
     assert "mcpServers" in str(error.value)
 
 

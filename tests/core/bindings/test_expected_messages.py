@@ -23,7 +23,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
 from llmproxy.core.bindings.request_comparison import RequestRewriter
-from llmproxy.core.misses.nearest_recording import get_messages
+from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
 from tests.core.bindings.test_property import make_worlds
 from tests.support.messages import used, user
@@ -152,7 +152,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
     for seed in range(12):
         run, _, recorded, _, bindings = make_worlds(random.Random(seed))
         tree = REQUESTS[operation](run, recorded)
-        member, messages = get_messages(tree)
+        member, messages = find_messages_member(tree)
         whole = rewrite_recorded(bindings, tree)
         assert isinstance(whole, dict)
         assert [RequestRewriter(bindings).rewrite_message(member, each) for each in messages] == whole[member]

@@ -19,8 +19,8 @@ from llmproxy.core.bindings import (
     RunVariable,
     ValueKind,
     build_bound_key,
-    check_run_variable,
     fit_request,
+    parse_run_variable,
 )
 from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
 from llmproxy.core.bindings.id_pairs import IdPairSearch
@@ -214,7 +214,7 @@ def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, n
 def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -> None:
     """The root in any writing is in every path; a name is letters and digits; a value is a text or a whole number."""
     with pytest.raises(BadRunVariable):
-        check_run_variable(name, value)
+        parse_run_variable(name, value)
 
 
 def test_the_scope_leaves_less() -> None:

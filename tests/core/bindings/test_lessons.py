@@ -15,8 +15,8 @@ from llmproxy.core.bindings import (
     MismatchKind,
     RunVariable,
     VolatileField,
-    check_run_variable,
     fit_request,
+    parse_run_variable,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_kinds import find_pair_kind, find_value_pair
@@ -35,7 +35,7 @@ from tests.support.narrowing import narrow
 
 
 def run_variables(cwd: str, **more: str) -> list[Any]:
-    return [check_run_variable(name, value) for name, value in {"cwd": cwd, **more}.items()]
+    return [parse_run_variable(name, value) for name, value in {"cwd": cwd, **more}.items()]
 
 
 A, B = (

@@ -9,8 +9,8 @@ from llmproxy.core.bindings import (
     Fit,
     Mismatch,
     RunVariable,
-    check_run_variable,
     fit_request,
+    parse_run_variable,
     parse_volatile_field,
 )
 from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_builtin
@@ -30,8 +30,8 @@ drwxrwxrwt 22 root root  160 Jan  1  2025 ..
 def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", **slot: str) -> Fit | Mismatch:
     """Hold two results of ``ls -la`` against each other."""
     bindings = Bindings(
-        [check_run_variable("cwd", "/tmp/a/project"), check_run_variable("user", "ann")],
-        [check_run_variable("cwd", folder), check_run_variable("user", user)],
+        [parse_run_variable("cwd", "/tmp/a/project"), parse_run_variable("user", "ann")],
+        [parse_run_variable("cwd", folder), parse_run_variable("user", user)],
         [parse_volatile_field(slot)] if slot else [],
     )
     before, now = (
@@ -113,7 +113,7 @@ OUR_STATUS = "?? llmproxy.db\n?? llmproxy.db.state.db"
 
 def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mismatch:
     """Hold two system texts of Claude Code against each other."""
-    before, now = ([check_run_variable("git_status", each)] for each in declared)
+    before, now = ([parse_run_variable("git_status", each)] for each in declared)
     mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
     return fit_request(Bindings(before, now), mine, theirs)
 

@@ -14,8 +14,8 @@ from llmproxy.core.bindings import (
     MismatchKind,
     RunVariable,
     ValueKind,
-    check_run_variable,
     fit_request,
+    parse_run_variable,
     rewrite_answer,
 )
 from llmproxy.core.traffic.interaction import Chunk, Response
@@ -53,7 +53,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
     """Each value against the next ones: an equal request fits, an answer without the value stays, and a short one is changed in no text."""
     for number, value in enumerate(VALUES):
         for other in (VALUES[number - 1], VALUES[number - 7]):
-            sides = [check_run_variable(name, value)], [check_run_variable(name, other)]
+            sides = [parse_run_variable(name, value)], [parse_run_variable(name, other)]
             bindings = Bindings(*sides)
             text = f"in {value} and {value}/x, {OTHERS}"
             fit = fit_request(bindings, asked(text), asked(text))

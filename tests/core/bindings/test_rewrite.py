@@ -18,8 +18,8 @@ from llmproxy.core.bindings import (
     RunVariable,
     VolatileField,
     fit_request,
-    rebind_exact_answer,
     rewrite_answer,
+    rewrite_exact_hit_answer,
 )
 from llmproxy.core.bindings.answer_rewriting import is_in_code_block, keeps_shell_quoting
 from llmproxy.core.traffic.interaction import Chunk, Response
@@ -157,7 +157,7 @@ def test_an_exact_hit_names_this_runs_folders_and_ids(
 ) -> None:
     """An equal question gets the recorded words but for these; the same object where there are none."""
     answer = _message(*said)
-    got = rebind_exact_answer(bindings, {"messages": [{"role": "user", "content": request_}]}, answer, **more)
+    got = rewrite_exact_hit_answer(bindings, {"messages": [{"role": "user", "content": request_}]}, answer, **more)
     assert got is answer if wanted is None else _blocks(got) == wanted
 
 

@@ -18,13 +18,13 @@ import zstandard
 from llmproxy.core.bindings import parse_volatile_field
 from llmproxy.core.cassettes.anonymized_export import to_recorded
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, open_source
+from llmproxy.core.cassettes.formats import Source, read_source_file
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, read
-from llmproxy.core.cassettes.importing import ImportedExchange, convert_exchanges
-from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_stores
+from llmproxy.core.cassettes.importing import ConvertedExchange, convert_exchanges
+from llmproxy.core.cassettes.merging import MergeConflict, merge_folders, merge_into_new_store
 from llmproxy.core.changes.accepted_changes import build_accepted_changes
-from llmproxy.core.changes.change import Change, digest_of
+from llmproxy.core.changes.change import Change, digest_texts
 from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -65,7 +65,7 @@ def recorded(**changes: object) -> Recorded:
     return Recorded(**(values | changes))  # type: ignore[arg-type]
 
 
-def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[ImportedExchange]:
+def taken(*each: Recorded, upstreams: dict[str, str] | None = None) -> list[ConvertedExchange]:
     return convert_exchanges(each, "c", rules=Rules(), redactor=Redactor(), upstreams=upstreams)
 
 
@@ -233,7 +233,7 @@ def test_real_traffic(traffic: Path) -> None:
     files = sorted(traffic.rglob("*.yaml"))
     skipped: Counter[str] = Counter()
     for path in files:
-        adopted = convert_exchanges(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read(read_source_file(path)), path.stem, rules=Rules(), redactor=Redactor())
         skipped.update(each.why for each in adopted if each.interaction is None)
         before = [each.interaction for each in adopted if each.interaction]
         text = dumps([to_recorded(each) for each in before], path.stem)
@@ -303,7 +303,7 @@ def test_ten_stores_in_any_order_one_of_them_twice_are_one(tmp_path: Path) -> No
     seen = []
     for seed in range(3):
         mixed = [*random.Random(seed).sample(paths, 10), paths[4]]
-        done = merge_stores(mixed, tmp_path / f"all{seed}.db", lambda: NOW)
+        done = merge_into_new_store(mixed, tmp_path / f"all{seed}.db", lambda: NOW)
         assert (done.cassettes, done.interactions, done.stale) == (12, 33, 0)
         seen.append(told(tmp_path / f"all{seed}.db"))
     assert seen[0] == seen[1] == seen[2]
@@ -316,7 +316,7 @@ def test_what_one_of_them_replaced_stays_away(tmp_path: Path) -> None:
     first = [named(1, "c"), named(2, "c")]
     old, new = fill(tmp_path / "old.db", first), fill(tmp_path / "new.db", first)
     fill(new, [other(first[0])], supersede=True)
-    done = merge_stores([old, new], tmp_path / "all.db", lambda: NOW)
+    done = merge_into_new_store([old, new], tmp_path / "all.db", lambda: NOW)
     assert (done.interactions, done.stale) == (2, 1)
     assert [row[-1] for row in told(tmp_path / "all.db")] == [b"answer 2", b"other"]
 
@@ -326,7 +326,7 @@ def test_two_answers_to_one_request_are_shown_and_nothing_is_written(tmp_path: P
     a = fill(tmp_path / "a.db", [named(1, "c"), named(2, "c")])
     b = fill(tmp_path / "b.db", [other(named(1, "c")), other(named(2, "c"), b"answer 2")])
     with pytest.raises(MergeConflict) as caught:
-        merge_stores([b, a], tmp_path / "all.db", lambda: NOW)
+        merge_into_new_store([b, a], tmp_path / "all.db", lambda: NOW)
     assert "1 conflict; nothing was written" in str(caught.value)
     assert f"cassette c, POST /v1/chat/completions, agent: #1 of {a}, #1 of {b}" in str(caught.value)
     assert "llmproxy rm ID --store STORE" in str(caught.value)
@@ -347,7 +347,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
     with reopened(a, writable=True) as store:
         store_fork(store, Fork("c", "parent", 1, "why"))
         write_volatile_fields(store, "c", [parse_volatile_field(SLOT)])
-    merge_stores([a, b], tmp_path / "all.db", lambda: NOW)
+    merge_into_new_store([a, b], tmp_path / "all.db", lambda: NOW)
     with reopened(tmp_path / "all.db") as store:
         found = list(store.iter_interactions("c"))
         assert [(each.sample, each.party, each.occurrence) for each in found] == [
@@ -360,7 +360,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
     with reopened(b, writable=True) as store:
         store_fork(store, Fork("c", "parent", 2, "why not"))
     with pytest.raises(MergeConflict, match="say different things about whose child it is"):
-        merge_stores([a, b], tmp_path / "again.db", lambda: NOW)
+        merge_into_new_store([a, b], tmp_path / "again.db", lambda: NOW)
 
 
 @pytest.mark.parametrize(("statement", "error", "said"), [
@@ -378,7 +378,7 @@ def test_stores_of_different_versions_are_refused(
         conn.execute(each)
     conn.close()
     with pytest.raises(error, match=said) as caught:
-        merge_stores([a, b], tmp_path / "all.db", lambda: NOW)
+        merge_into_new_store([a, b], tmp_path / "all.db", lambda: NOW)
     assert caught.value.exit_code == 3
     assert not (tmp_path / "all.db").exists()
 
@@ -428,7 +428,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     """Each accepted a change and one dropped one: the file says both new ones and not the third, and is read back."""
 
     def accepted(name: str, *texts: str) -> Path:
-        made = [Change("system", "system prompt", "a", text, "0" * 16, digest_of([text]), ()) for text in texts]
+        made = [Change("system", "system prompt", "a", text, "0" * 16, digest_texts([text]), ()) for text in texts]
         store = fill(folder(name, [named(1, "c")]).with_suffix(".accepted"), [named(1, "c")])
         with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
             replace_accepted_changes(opened, "c", build_accepted_changes(made, date(2026, 11, 26)))
@@ -442,7 +442,7 @@ def test_what_two_branches_accept_is_accepted_by_both(folder: Callable[..., Path
     with FileStore.open(target.with_suffix(".read"), writable=True, now=lambda: NOW) as opened:
         CassetteDir(target, now=lambda: NOW).load_into(opened, rules=Rules())
         assert {each.exactly for each in read_accepted_changes(opened, "c")} == {
-            frozenset([("0" * 16, digest_of([text]))]) for text in ("x", "y")
+            frozenset([("0" * 16, digest_texts([text]))]) for text in ("x", "y")
         }
 
 

@@ -13,9 +13,9 @@ from llmproxy.core.changes.accepted_changes import (
     build_accepted_changes,
     merge_accepted,
 )
-from llmproxy.core.changes.answer_plausibility import check_schema, explain_impossible, may_hold_prompt
-from llmproxy.core.changes.change import Change, NotCarried, Refusal, UnrecordedTrialCall, diff_hunks, digest_of
-from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_frame_line, get_client_frames
+from llmproxy.core.changes.answer_plausibility import check_schema, explain_impossible, may_contain_question
+from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall, diff_hunks, digest_texts
+from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_stripped_line, get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.reworded_results import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
@@ -113,10 +113,10 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 
 def test_parameters_may_hold_a_question() -> None:
     """By their names, or by prose in them; schemas are full of prose, and are none."""
-    assert may_hold_prompt("prompt", "x")
-    assert may_hold_prompt("vendor_note", "please pay 5 euros")
-    assert not may_hold_prompt("temperature", 1)
-    assert not may_hold_prompt("response_format", {"description": "please pay"})
+    assert may_contain_question("prompt", "x")
+    assert may_contain_question("vendor_note", "please pay 5 euros")
+    assert not may_contain_question("temperature", 1)
+    assert not may_contain_question("response_format", {"description": "please pay"})
     assert check_schema("x", {"type": "STRING"}) == ""
     assert check_schema(None, {"type": "STRING"}) != ""
 
@@ -125,7 +125,7 @@ DAY = date(2026, 11, 26)
 
 
 def _change(before: str | None, after: str | None, segment: str = "system prompt") -> Change:
-    digests = ["" if text is None else digest_of([text]) for text in (before, after)]
+    digests = ["" if text is None else digest_texts([text]) for text in (before, after)]
     return Change("system", segment, before, after, digests[0], digests[1], diff_hunks(before, after))
 
 
@@ -196,18 +196,18 @@ def test_two_lists_become_one() -> None:
 
 def test_a_call_of_a_trial_is_plain_json_and_back() -> None:
     """Who counts a trial's calls over the control API reads what was written."""
-    refusal = Refusal(NotCarried.QUESTION, "message 1")
+    refusal = Refusal(RefusalReason.QUESTION, "message 1")
     call = UnrecordedTrialCall(3, "a", 1, "agent", "messages", 7, (BRIEF,), refusal, ("x",), 10, 2, 0.5)
     assert UnrecordedTrialCall.from_json(call.to_json())._replace(changes=(BRIEF,)) == call
     assert not call.has_no_place
-    assert call._replace(refusal=Refusal(NotCarried.NO_PLACE, "")).has_no_place
+    assert call._replace(refusal=Refusal(RefusalReason.NO_PLACE, "")).has_no_place
 
 
 OPENING, NEXT = "<system-reminder>", "As you answer, you can use the following context:"
 IMPORTANT = "IMPORTANT: this context may or may not be relevant."
 OWN = (OPENING, NEXT, "# currentDate", "</system-reminder>", "---", IMPORTANT)
 FRAMES = ClientFrames({
-    "lines": [digest_frame_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
+    "lines": [digest_stripped_line(line) for line in OWN], "holes": ["Today's date is {}.", "You are the model named {*}."],
     "tools": [], "parameters": [], "members": [],
 })  # fmt: skip
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.dialects.conversation import (
     LOOKED_AT,
-    list_made_ids,
+    list_server_made_ids,
     read_answer,
     read_conversation,
     read_last_user_text,
@@ -212,7 +212,7 @@ def test_answered(family: Family, operation: str, content_type: str, body: bytes
 ])  # fmt: skip
 def test_made_ids(family: Family, operation: str, content_type: str, body: bytes, expected: tuple[str, ...]) -> None:
     """Ids that a later request may name are found; names nobody refers to are not."""
-    assert list_made_ids(family, operation, content_type, body) == expected
+    assert list_server_made_ids(family, operation, content_type, body) == expected
 
 
 SHAPES = st.recursive(
@@ -244,7 +244,7 @@ def test_odd_shapes_raise_nothing(body: object, operation: str) -> None:
         read_conversation(data)
         for content_type, text in ((JSON, data), (SSE, b"data: " + data + b"\n\n")):
             read_answer(operation, content_type, text)
-            list_made_ids(family, operation, content_type, text)
+            list_server_made_ids(family, operation, content_type, text)
 
 
 def test_deep_content_raises_nothing() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.bedrock import CONTENT
-from llmproxy.core.dialects.codecs import get_operation_codec
+from llmproxy.core.dialects.codecs import get_codec_or_default
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.gemini import PARTS
 from llmproxy.core.dialects.messages import BLOCKS, ITEMS, Draft, Message
@@ -21,7 +21,7 @@ def read(operation: str, *values: Json) -> Message:
     """Return the answer that these values of a response make."""
     draft = Draft()
     for value in values:
-        get_operation_codec(operation).add(draft, value)
+        get_codec_or_default(operation).add(draft, value)
     return draft.build_message()
 
 

@@ -18,8 +18,8 @@ from llmproxy.core.dialects.codecs import (
     CHAT,
     ERROR_HEADER,
     SpokenTurn,
+    get_composer_for_model,
     get_miss_status,
-    get_model_speaker,
     write_error,
 )
 from llmproxy.core.dialects.conversation import Kind, compare_requests, list_segments, read_answer, read_conversation
@@ -27,7 +27,7 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.providers.provider_table import Family
-from llmproxy.core.providers.routing import Route, asks_for_stream, family_of, route_host
+from llmproxy.core.providers.routing import Route, asks_for_stream, get_dialect_family, route_by_host
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.core.traffic.json_diff import build_member_path
@@ -198,14 +198,14 @@ COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 def route_of(url: str) -> Route:
     parts = urlsplit(url)
     target = f"{parts.path}?{parts.query}".rstrip("?")
-    return known(route_host(parts.scheme, parts.hostname or "", None, target))
+    return known(route_by_host(parts.scheme, parts.hostname or "", None, target))
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", MODELS)
 def test_requests_are_understood(model: str, stream: bool) -> None:
     """Route, stream flag and conversation of a made-up request are what was meant."""
-    url, body = get_model_speaker(model).ask(model, TALK, stream)
+    url, body = get_composer_for_model(model).ask(model, TALK, stream)
     route = route_of(url)
     assert route.known
     assert asks_for_stream(route, body) is stream
@@ -223,7 +223,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = get_model_speaker(model), SpokenTurn(model, message, COUNTS)
+    dialect, said = get_composer_for_model(model), SpokenTurn(model, message, COUNTS)
     route = route_of(dialect.ask(model, TALK, stream)[0])
     kind = "text/event-stream" if stream else "application/json"
     body = sse(dialect.stream(said)) if stream else dump_json(dialect.answer(said))
@@ -242,7 +242,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
 @pytest.mark.parametrize("model", MODELS)
 def test_errors_are_in_the_providers_envelope(model: str) -> None:
     """Each provider's SDK finds message and kind where it looks for them."""
-    error = get_model_speaker(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
+    error = get_composer_for_model(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
     assert error["message"] == "Slow down"
     assert {error.get("type"), error.get("code"), error.get("status")} & {"requests", "rate_limit_error", 429}
 
@@ -250,14 +250,14 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
     said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
-    (block,) = get_model_speaker("claude-x").answer(said)["content"]
+    (block,) = get_composer_for_model("claude-x").answer(said)["content"]
     assert block == {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
 
 
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
     one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
-    dialect = get_model_speaker("m")
+    dialect = get_composer_for_model("m")
     assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]
 
@@ -351,7 +351,7 @@ PROVIDER = {"messages": "anthropic", "generateContent": "gemini", "converse": "b
 
 def family(operation: str) -> Family:
     """Return the dialect of an operation at the provider that has it."""
-    return family_of(PROVIDER.get(operation, "openai"), operation)
+    return get_dialect_family(PROVIDER.get(operation, "openai"), operation)
 
 
 @pytest.mark.parametrize(

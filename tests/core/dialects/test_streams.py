@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import list_made_ids, read_answer
+from llmproxy.core.dialects.conversation import list_server_made_ids, read_answer
 from llmproxy.core.dialects.streams import (
     BEGINNING,
     LONG,
@@ -34,7 +34,7 @@ from llmproxy.core.dialects.streams import (
     shorten_json,
     split_array,
 )
-from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
@@ -378,10 +378,10 @@ def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
     said = {"model": "gpt-4o", "id": "resp_1", "object": "response", "output": [{"type": "function_call", "id": "fc_1", "call_id": "call_1"}],
             "usage": {"input_tokens": 3, "output_tokens": 4}}  # fmt: skip
     short, long = (json.dumps({"filling": "x" * length, **said}).encode() for length in (0, LONG))
-    for read in (read_usage, list_made_ids):
+    for read in (read_usage, list_server_made_ids):
         assert read("openai", "responses", JSON, long) == read("openai", "responses", JSON, short)
         assert read("openai", "responses", JSON, long)
-    assert read_model(JSON, long) == read_model(JSON, short) == "gpt-4o"
+    assert read_model_in_body(JSON, long) == read_model_in_body(JSON, short) == "gpt-4o"
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
     message = known(read_answer("chat.completions", JSON, json.dumps(text).encode()))
     assert message.text.startswith("word " * 300)

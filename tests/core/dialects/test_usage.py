@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.dialects.usage_and_cost import compute_cost, compute_maximum_cost, read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import compute_cost, compute_maximum_cost, read_model_in_body, read_usage
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.interaction import Usage
 from tests.support.narrowing import known
@@ -106,11 +106,11 @@ def test_usage_from_headers() -> None:
 
 def test_model_of() -> None:
     """The model stands in a request, an answer or one of a stream's events."""
-    assert read_model(JSON, b'{"model":"gpt-x"}') == "gpt-x"
-    assert read_model(SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
-    assert read_model(SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
-    assert read_model(JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
-    assert read_model(JSON, b'{"model":7}') is None
+    assert read_model_in_body(JSON, b'{"model":"gpt-x"}') == "gpt-x"
+    assert read_model_in_body(SSE, sse({"type": "ping"}, {"message": {"model": "claude"}})) == "claude"
+    assert read_model_in_body(SSE, sse({"response": {"model": "gpt-y"}})) == "gpt-y"
+    assert read_model_in_body(JSON, b'{"modelVersion":"gemini-z"}') == "gemini-z"
+    assert read_model_in_body(JSON, b'{"model":7}') is None
 
 
 def test_cost() -> None:

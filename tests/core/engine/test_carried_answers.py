@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.bindings.volatile_fields import VolatileField
 from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, build_accepted_changes, build_call_removal
-from llmproxy.core.changes.change import Author, ChangeOrigin, NotCarried, UnrecordedTrialCall
+from llmproxy.core.changes.change import Author, ChangeSource, RefusalReason, UnrecordedTrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
@@ -174,7 +174,7 @@ def test_an_upgrade_of_a_client_is_one_change(tmp_path: Path, more: Json, status
         proxy.control("POST", "sessions", name="c", trial=True)
         _send(proxy, *_ask_as("2.1.332"))
         (call,) = [UnrecordedTrialCall.from_json(each) for each in proxy.control("GET", "sessions/c")[1]["trial"]]
-    assert {each.origin for each in call.changes} == {ChangeOrigin(Author.CLIENT, "Claude Code", "2.1.332")}, call
+    assert {each.origin for each in call.changes} == {ChangeSource(Author.CLIENT, "Claude Code", "2.1.332")}, call
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         replace_accepted_changes(opened, "c", build_accepted_changes(call.changes, TODAY))
     with InProcess(store, "replay") as proxy:
@@ -201,7 +201,7 @@ def test_a_call_that_may_be_gone_is_not_unused(store: Path) -> None:
     _record(store, (_ask(SYSTEM, "Title?"), "A title", 200))
     with open_store(store, writable=True, now=lambda: NOW) as opened:
         key = next(row.key for row in opened.list_summaries("c") if row.last_user_text == "Title?")
-        gone = build_call_removal("chat.completions", key, ChangeOrigin(Author.PROMPT))
+        gone = build_call_removal("chat.completions", key, ChangeSource(Author.PROMPT))
         counts = []
         for accepted in (build_accepted_changes([gone], TODAY), []):
             replace_accepted_changes(opened, "c", accepted)
@@ -244,7 +244,7 @@ def test_a_failure_and_two_answers_are_never_carried(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     _record(store, (_ask(SYSTEM), "overloaded", 400), (_ask("A", "Who?"), "Ann", 200), (_ask("B", "Who?"), "Bob", 200))
     whys = [call.refusal.why for call in _try(store, _ask(EDITED), _ask("C", "Who?")) if call.refusal]
-    assert whys == [NotCarried.IMPOSSIBLE, NotCarried.AMBIGUOUS]
+    assert whys == [RefusalReason.IMPOSSIBLE, RefusalReason.AMBIGUOUS]
     (call,) = _try(store, _ask("B", "Who?", temperature=1))
     assert (call.recording, call.refusal) == (3, None)
 
@@ -263,7 +263,7 @@ def test_what_says_something_else_in_each_call_is_data(tmp_path: Path) -> None:
     _record(store, *((body, f"of {n}", 200) for n, body in enumerate(asked)))
     edited = prompt.replace("Be brief.", "Be kind.")
     carried, data = _try(store, _ask(edited.format("one"), "What of one?"), _ask(prompt.format("2"), "What of two?"))
-    assert (carried.refusal, data.refusal and data.refusal.why) == (None, NotCarried.DATA)
+    assert (carried.refusal, data.refusal and data.refusal.why) == (None, RefusalReason.DATA)
 
 
 def test_lines_around_questions_may_change(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_a_value_learned_behind_one_command_is_no_change(tmp_path: Path) -> None
     with InProcess(store, "record") as proxy:
         proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM), lambda _: asking)
         proxy.ask("r", "/s/c/v1/chat/completions", ask(SYSTEM, old), _say("made"))
-    for command, refused in (("date", NotCarried.RESULT), ("uuidgen", None)):
+    for command, refused in (("date", RefusalReason.RESULT), ("uuidgen", None)):
         with open_store(store, writable=True, now=lambda: NOW) as opened:
             field = VolatileField("uuid", "uuid", "sh", "line", "", f'{{"cmd":"{command}"}}')
             write_volatile_fields(opened, "c", [field])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.engine.decide import choose_exhausted, decide, decide_from_head, describe_bad_answer, list_playable
+from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
 from llmproxy.core.engine.volatile_field_learning import restate_run
 from llmproxy.core.keys.user_rules import Rules
@@ -168,8 +168,8 @@ def test_what_may_change_something_is_not_answered_twice(
     channel: Channel, method: str, operation: str, what: Exhausted
 ) -> None:
     """By default a call more than was recorded is a miss where it may do something; who asks for a cycle gets one."""
-    assert choose_exhausted(Exhausted.LAST, channel, method, operation) is what
-    assert choose_exhausted(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
+    assert decide_exhausted(Exhausted.LAST, channel, method, operation) is what
+    assert decide_exhausted(Exhausted.CYCLE, channel, method, operation) is Exhausted.CYCLE
 
 
 SECRET = b"0" * 32

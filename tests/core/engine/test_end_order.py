@@ -19,7 +19,7 @@ from llmproxy.core.engine.completion_order import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
     EndOrder,
-    find_overlapping_duplicates,
+    find_ambiguous_duplicates,
     group_concurrent,
 )
 from llmproxy.core.store.file.store import FileStore
@@ -119,9 +119,9 @@ def test_recording_that_is_asked_for_twice_at_once_waits_for_the_same() -> None:
 def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
     """What overlapped, was asked the same by the same party and was answered otherwise; nothing else."""
     one, two = RecordedCall(1, 0, 5, "agent", "k", 7), RecordedCall(2, 1, 6, "agent", "k", 8)
-    assert find_overlapping_duplicates([[one, two]]) == {1, 2}
+    assert find_ambiguous_duplicates([[one, two]]) == {1, 2}
     for other in ({"answer": 7}, {"party": "judge"}, {"key": "l"}, {"began": 5.5}):
-        assert find_overlapping_duplicates([[one, two._replace(**other)]]) == frozenset()
+        assert find_ambiguous_duplicates([[one, two._replace(**other)]]) == frozenset()
 
 
 def test_call_that_overlapped_nothing_waits_for_what_should_be_over() -> None:

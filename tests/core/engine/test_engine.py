@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.hosts import SignedForProxy
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, RequestHeadInfo
+from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import PartyKey
 from llmproxy.core.store.file.store import FileStore
@@ -358,7 +358,7 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
     """A new credential, or a session that is opened with upstreams of its own or closed, and the same head is placed anew."""
     with engine(tmp_path / "x.db", Mode.AUTO) as made:
 
-        def place(path: str) -> RequestHeadInfo:
+        def place(path: str) -> RoutedRequestHead:
             return made.dispatcher.place_request("POST", f"/s/a{path}", None, ())
 
         before = place(CHAT)

@@ -14,7 +14,7 @@ import pytest
 
 from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.exchange import RequestHeadInfo
+from llmproxy.core.sessions.exchange import RoutedRequestHead
 from llmproxy.core.sessions.session import CallLog, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_plan import ClientHttp
@@ -43,7 +43,7 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
     return data, made.recorder.record_end(exchange, 200)
 
 
-def short_way(made: Engine, text: str = "hi", place: RequestHeadInfo | None = None) -> tuple[bytes, Call] | None:
+def short_way(made: Engine, text: str = "hi", place: RoutedRequestHead | None = None) -> tuple[bytes, Call] | None:
     hit = made.fast_path.find_answer(place or made.dispatcher.place_request("POST", CHAT, None, ()), CLIENT, body(text))
     return None if hit is None else (hit.data, made.fast_path.record_hit(hit))
 

@@ -15,7 +15,7 @@ from llmproxy.core.control.answering import ControlRequest, answer_control_reque
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
-from llmproxy.core.forks.fork_rows import Fork, find_fork, make_fork
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_new_fork
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import LiveForbidden, Session, SessionInUse
@@ -175,8 +175,8 @@ def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
     def count(key: str, status: int) -> int | None:
         exchange = ask(engine(), FIRST)
         exchange.identity = replace(exchange.identity, key=Key(key))
-        number = forking.count_request(exchange)
-        forking.record_if_call_failed(exchange, status)
+        number = forking.assign_llm_call_number(exchange)
+        forking.record_if_llm_call_failed(exchange, status)
         return number
 
     assert [count("k", 429), count("k", 0), count("k", 200), count("k", 200), count("l", 200)] == [0, 0, 0, 1, 2]
@@ -225,7 +225,9 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
 def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
-        make_fork(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW)
+        store_new_fork(
+            store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW
+        )
     forking = opened(engine(), parse_overrides(["get_weather=9"], []), name="b")
     assert [(each["tool"], each["result"], each["inherited"]) for each in forking.to_json()["tools"]] == [
         ("add", "2", True),
@@ -237,7 +239,7 @@ def test_a_call_whose_answer_nobody_can_write_has_no_number(engine: Make) -> Non
     forking = ForkState(overrides=parse_overrides([], ["0=x"]))
     exchange = ask(engine(), FIRST)
     exchange.place = exchange.place._replace(operation="embeddings")
-    assert forking.count_request(exchange) is None
+    assert forking.assign_llm_call_number(exchange) is None
 
 
 def test_a_session_without_overrides_has_no_such_state(engine: Make) -> None:

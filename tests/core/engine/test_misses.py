@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.outcome_recorder import CallPrice, PriceCache, build_call
+from llmproxy.core.engine.outcome_recorder import CallUsageAndCost, PriceCache, build_call
 from llmproxy.core.forks.fork_rows import Fork, store_fork
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session, SessionSettings
@@ -107,13 +107,13 @@ def exchange(decision: Decision) -> Exchange:
     return made
 
 
-def came_to(made: Exchange, priced: CallPrice | None = None, usage: Usage | None = None) -> Call:
+def came_to(made: Exchange, priced: CallUsageAndCost | None = None, usage: Usage | None = None) -> Call:
     return build_call(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
 def test_a_replay_is_priced_by_its_recording() -> None:
     """Its usage and cost are those of the row."""
-    found = came_to(exchange(Decision.REPLAY), CallPrice(10, 2, Decimal("0.5"), "gpt-4o"))
+    found = came_to(exchange(Decision.REPLAY), CallUsageAndCost(10, 2, Decimal("0.5"), "gpt-4o"))
     assert (found.input, found.output, found.cost, found.ms, found.target) == (10, 2, Decimal("0.5"), 250.0, "/t")
 
 
@@ -139,4 +139,4 @@ def test_prices_are_read_once(tmp_path: Path) -> None:
     assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")
     assert first.cost is not None
     assert prices.find(store, 1) is first
-    assert prices.find(None, 2) == CallPrice(None, None, None, None)
+    assert prices.find(None, 2) == CallUsageAndCost(None, None, None, None)

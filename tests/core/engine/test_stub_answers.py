@@ -28,9 +28,17 @@ from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuth
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
-from llmproxy.core.providers.provider_table import name_service
-from llmproxy.core.providers.routing import route_host
-from llmproxy.core.providers.stubs import LIFETIME, STUBS, StubRequest, find_stubs, has_stubs, join_rows, parse_members
+from llmproxy.core.providers.provider_table import find_service_url
+from llmproxy.core.providers.routing import route_by_host
+from llmproxy.core.providers.stubs import (
+    LIFETIME,
+    STUBS,
+    StubRequest,
+    find_stubs,
+    has_stubs,
+    list_all_stubs,
+    parse_query_and_body,
+)
 from llmproxy.protocol import DUMMY
 from tests.support import mcp_oauth
 from tests.support.chats import chat, fill
@@ -411,12 +419,14 @@ def test_a_server_of_tools_behind_oauth_is_recorded_and_replayed_whole(tmp_path:
 
 def answer_stubbed(request: httpx.Request, own: dict[str, str]) -> httpx.Response:
     """Answer as an intercepted host does in replay, with these rows of the user's."""
-    rows, url, headers = join_rows(own), request.url, tuple(request.headers.items())
+    rows, url, headers = list_all_stubs(own), request.url, tuple(request.headers.items())
     assert url.host == "mcp.example.com" or has_stubs(rows, url.host, offline=False)
     target = url.raw_path.decode()
-    where = route_host("https", url.host, 443, target, dict([name_service("https", url.host, 443)]))
+    where = route_by_host("https", url.host, 443, target, dict([find_service_url("https", url.host, 443)]))
     assert where
-    asked = StubRequest(url.path, parse_members(target, headers, request.content), f"https://{url.host}", time.time())
+    asked = StubRequest(
+        url.path, parse_query_and_body(target, headers, request.content), f"https://{url.host}", time.time()
+    )
     row = next(row for row in find_stubs(rows, where, request.method, headers) if row.matches_members(asked))
     made = row.answer(asked)
     assert made

@@ -18,9 +18,9 @@ from llmproxy.core.forks.fork_rows import (
     fork_cassette,
     lease_cassette_name,
     list_forks,
-    make_fork,
     parse_fork_member,
     store_fork,
+    store_new_fork,
 )
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.store.file.store import FileStore
@@ -53,7 +53,7 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
     with opened(path) as store:
         before = list(store.iter_interactions("a"))
         bodies = store.conn.execute("SELECT count(*) FROM bodies").fetchone()
-        make_fork(store, fork, [CopiedRecording(1, 1, NOW + 5), CopiedRecording(2, 1)], NOW + 9)
+        store_new_fork(store, fork, [CopiedRecording(1, 1, NOW + 5), CopiedRecording(2, 1)], NOW + 9)
         first, second = store.iter_interactions("b")
         # In their order of arrival in the run that made them.
         assert (first.response, second.response) == (before[1].response, before[0].response)
@@ -141,7 +141,9 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
         assert (made.cassette, made.shared, made.step) == ("a@fork-1", 2, 3)
         child, parent = ([one.response.body for one in store.iter_interactions(name)] for name in ("a@fork-1", "a"))
         assert child == parent[:2]
-        make_fork(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [CopiedRecording(1, 1)], NOW)
+        store_new_fork(
+            store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [CopiedRecording(1, 1)], NOW
+        )
         again = fork_cassette(store, ("b", 1), None, "c", ME, NOW)
         assert (again.shared, again.overrides.tools[0].tool) == (1, "t")
         assert store.last_session_ended_cleanly("c", 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.forks.mock_parsing import find_unused_mocks, parse_mocks
+from llmproxy.core.forks.mock_parsing import build_unused_mocks_error, parse_mocks
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, OverrideError, Overrides, parse_overrides
 from llmproxy.core.forks.swap_results import NumberedCall, Swapped, swap_results
 from tests.support.messages import asks, call, result, user
@@ -226,10 +226,11 @@ def told(tool: str, *, used: int = 0, **more: object) -> dict[str, Any]:
 
 def test_a_mock_that_changed_nothing_is_named_with_what_was_called() -> None:
     """One rule of a tool that did something is enough for it; what its cassette brought is nobody's mock."""
-    assert find_unused_mocks({"tools": [told("a", used=1), told("a"), told("b", inherited=True)], "seen": []}) is None
-    assert find_unused_mocks(None) is None
+    used = {"tools": [told("a", used=1), told("a"), told("b", inherited=True)], "seen": []}
+    assert build_unused_mocks_error(used) is None
+    assert build_unused_mocks_error(None) is None
     rows = [told("get_wether"), told("b", when={"x": 1}), told("c")]
-    found = known(find_unused_mocks({"tools": rows, "seen": ["get_weather", "b", "c"]}))
+    found = known(build_unused_mocks_error({"tools": rows, "seen": ["get_weather", "b", "c"]}))
     assert found.message.splitlines() == [
         "mock of 'get_wether' changed nothing: the tool was never called (called: get_weather, b, c); did you mean 'get_weather'?",
         "mock of 'b' changed nothing: it was called, and no rule is for a call of it",

@@ -17,10 +17,10 @@ from llmproxy.core.keys.body_rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.normalize import (
     REMEMBERED_KEYS,
     WORTH_A_SWITCH,
+    CachedKeyEntry,
     Canonical,
     IdOrigin,
     KeyCache,
-    KnownRequest,
     MadeBy,
     build_key,
     canonicalize,
@@ -377,7 +377,7 @@ def test_the_same_written_differently_is_the_same_key(real_bodies: list[Case]) -
 
 
 NONE = CredentialEpoch()
-KNOWN = KnownRequest(Key("v1:1"), "gpt-4o", stream=False)
+KNOWN = CachedKeyEntry(Key("v1:1"), "gpt-4o", stream=False)
 PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "application/json"),), b"{}")
 
 
@@ -431,7 +431,7 @@ def test_a_new_credential_forgets_what_it_may_change() -> None:
 def test_requests_that_name_server_state_are_not_remembered() -> None:
     """What they mean depends on what the store holds by then."""
     memory = KeyCache()
-    memory.remember(b"1", KnownRequest(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
+    memory.remember(b"1", CachedKeyEntry(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
     assert memory.get_known(b"1", NONE) is None
 
 

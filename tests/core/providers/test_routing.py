@@ -16,8 +16,14 @@ from llmproxy.core.providers.hosts import (
     check_signature,
     read_env_upstreams,
 )
-from llmproxy.core.providers.provider_table import PROVIDERS, HostInPath, find_host_in_path, get_channel, name_service
-from llmproxy.core.providers.routing import asks_for_stream, family_of, route, route_host, split_session
+from llmproxy.core.providers.provider_table import (
+    PROVIDERS,
+    HostInPath,
+    find_host_in_path,
+    find_service_url,
+    get_service_kind,
+)
+from llmproxy.core.providers.routing import asks_for_stream, get_dialect_family, route, route_by_host, split_session
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel
@@ -221,7 +227,7 @@ def test_streams(target: str, body: object, expected: bool) -> None:
 ])  # fmt: skip
 def test_hosts(scheme: str, host: str, port: int | None, target: str, provider: str) -> None:
     """A host of the table is its provider's, and the request goes where the client wanted it."""
-    found = known(route_host(scheme, host, port, target))
+    found = known(route_by_host(scheme, host, port, target))
     assert (found.provider.name, found.known, found.upstream_target) == (provider, True, target)
 
 
@@ -229,7 +235,7 @@ def test_host_and_base_url_agree() -> None:
     """What was met at the public host and what came by base URL is the same operation and target."""
     for target, headers, provider, operation, seen in BY_URL:
         name, _, port = PROVIDERS[provider].hosts[0].replace("*", "eu").partition(":")
-        by_host = known(route_host("https", name, int(port) if port else None, seen))
+        by_host = known(route_by_host("https", name, int(port) if port else None, seen))
         by_url = route(target, headers)
         assert (by_host.operation, by_host.model, by_host.stream, by_host.target) == (
             operation, by_url.model, by_url.stream, seen,
@@ -239,17 +245,17 @@ def test_host_and_base_url_agree() -> None:
 @pytest.mark.parametrize("host", ["example.com", "api.openai.com.evil.example", "notapi.openai.com", "127.0.0.1"])
 def test_foreign_hosts_are_none(host: str) -> None:
     """Hosts in no table are out of scope, also those that merely look alike."""
-    assert route_host("https", host, None, "/v1/chat/completions") is None
+    assert route_by_host("https", host, None, "/v1/chat/completions") is None
 
 
 def test_host_of_an_upstream() -> None:
     """The host of an `--upstream` is in scope below its path, under its name."""
     upstreams = {"openai": "https://gw.corp/openai/v1", "vllm": "http://gpu:8000"}
-    found = known(route_host("https", "gw.corp", 443, "/openai/v1/chat/completions", upstreams))
+    found = known(route_by_host("https", "gw.corp", 443, "/openai/v1/chat/completions", upstreams))
     assert (found.provider.name, found.target) == ("openai", "/v1/chat/completions")
     assert found.upstream + found.upstream_target == "https://gw.corp/openai/v1/chat/completions"
-    assert route_host("https", "gw.corp", 443, "/other", upstreams) is None
-    custom = known(route_host("http", "gpu", 8000, "/v1/embeddings", upstreams))
+    assert route_by_host("https", "gw.corp", 443, "/other", upstreams) is None
+    custom = known(route_by_host("http", "gpu", 8000, "/v1/embeddings", upstreams))
     assert (custom.provider.name, custom.operation) == ("vllm", "embeddings")
 
 
@@ -276,7 +282,7 @@ def test_family_of_stored_interactions() -> None:
         ("vertex", "messages"),
         ("my-vllm", "chat.completions"),
     )
-    assert [family_of(*each) for each in stored] == ["ollama", "openai", "anthropic", "openai"]
+    assert [get_dialect_family(*each) for each in stored] == ["ollama", "openai", "anthropic", "openai"]
 
 
 def test_routing_is_quick() -> None:
@@ -361,7 +367,7 @@ def test_what_may_be_accepted_is_sent(host: str, authorization: str, upstream: s
 ])  # fmt: skip
 def test_the_channel_is_read_off_the_names(provider: str, operation: str, channel: Channel) -> None:
     """Whatever is stored says what it is about."""
-    assert get_channel(provider, operation) is channel
+    assert get_service_kind(provider, operation) is channel
 
 
 @pytest.mark.parametrize(("target", "patterns", "found"), [
@@ -394,8 +400,8 @@ def test_a_path_may_name_a_host_to_be_recorded(
 ])  # fmt: skip
 def test_a_host_becomes_a_provider_of_its_own(where: tuple[str, str, int], named: tuple[str, str]) -> None:
     """Two services never share a name; a port that goes without saying is left out."""
-    assert name_service(*where) == named
-    assert family_of(named[0], "/x") == "http"
+    assert find_service_url(*where) == named
+    assert get_dialect_family(named[0], "/x") == "http"
 
 
 def test_so_many_go_at_once_and_the_next_waits_for_the_first() -> None:

@@ -24,7 +24,7 @@ from llmproxy.core.secrets.encodings import (
     overwrite_spans,
     renew_aws_frame_checksums,
     replace_spans,
-    unescape_text,
+    unescape_json_text,
 )
 from llmproxy.core.secrets.find_secrets import (
     CREDENTIAL,
@@ -33,7 +33,7 @@ from llmproxy.core.secrets.find_secrets import (
     KnownSecrets,
     Span,
     _find_behind_service_names,
-    find_by_shape,
+    find_by_shape_or_name,
     find_key_runs,
     is_inside_base64,
     list_form_anchors,
@@ -143,7 +143,7 @@ def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str)
         query = (text.encode().hex() if how == "wide" else text).replace(" ", "%20").replace("\n", "%0A")
         target, body = ("/v1/x", text.encode()) if where == "body" else (f"/v1/x?q={query}", b"")
         request = Request("POST", target, (), body)
-        before, noted = redactor.derive_noting_searches(partial(redactor.request, request), target.encode())
+        before, noted = redactor.derive_and_record_searches(partial(redactor.request, request), target.encode())
         redactor.learn_request((("authorization", f"Bearer {secret}"),), "")
         if redactor.request(request) != before:
             assert not redactor.epoch.is_still_valid(0, noted=noted), (how, n)
@@ -203,7 +203,7 @@ def test_a_value_behind_a_service_is_found_wherever_it_stands() -> None:
         data, _, runs, _ = find_key_runs(text)
         labelled = {span[:2] for span in _find_behind_service_names(text, data, runs)}
         found += len(labelled)
-        assert labelled <= {span[:2] for span in find_by_shape(text)}
+        assert labelled <= {span[:2] for span in find_by_shape_or_name(text)}
     assert found > 100
 
 
@@ -219,7 +219,7 @@ def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
 def test_the_view_without_escapes_maps_back(text: str) -> None:
     """Each character of the view stands at its offset in the text."""
     written = json.dumps(text).replace("/", "\\/").replace("a", "\\u0061")
-    view, offset = unescape_text(written)
+    view, offset = unescape_json_text(written)
     assert view.count("a") == text.count("a")
     for index, char in enumerate(view):
         assert written[offset(index)] in (char, "\\")
@@ -228,8 +228,8 @@ def test_the_view_without_escapes_maps_back(text: str) -> None:
 
 def test_an_escaped_backslash_is_no_escape() -> None:
     r"""``\\u0061`` in JSON is a backslash and letters."""
-    assert unescape_text(r"\\u0061")[0] == r"\\u0061"
-    assert unescape_text(r"\\\u0061")[0] == r"\\a"
+    assert unescape_json_text(r"\\u0061")[0] == r"\\u0061"
+    assert unescape_json_text(r"\\\u0061")[0] == r"\\a"
 
 
 def test_frames_of_an_event_stream_get_their_checksum() -> None:
@@ -306,7 +306,7 @@ def test_a_long_run_is_a_picture_whatever_part_of_it_is_seen() -> None:
 @pytest.mark.parametrize("text", ["", "a", r"\/", r"a\/b\u0041c\\\u0042", r"\u0041" * 3, r"\\/", "\\"])
 def test_offsets_of_a_view_are_those_of_the_text(text: str) -> None:
     """One for each character of the view, and one for its end."""
-    view, offset = unescape_text(text)
+    view, offset = unescape_json_text(text)
     places = [offset(at) for at in range(len(view) + 1)]
     assert places == sorted(places)
     assert places[0] == 0

@@ -17,7 +17,7 @@ from llmproxy.core.secrets.entropy import (
     looks_like_words,
     measure_entropy,
 )
-from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape, merge_spans
+from llmproxy.core.secrets.find_secrets import CREDENTIAL, find_by_shape_or_name, merge_spans
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.secrets.secret_kinds import (
     ANSWER_HEADER,
@@ -41,16 +41,16 @@ def test_every_kind_is_found_wherever_it_stands() -> None:
         key = drawn_key(kind)
         assert compile_template(kind.template).match(key)
         for text in (key, f" {key} ", f'"{key}"', f"x\\n{key}\\n", f"\x1b[32m{key}\x1b[0m", f"key%3D{key}"):
-            left = replace_spans(text, merge_spans(find_by_shape(text)), lambda _secret, _kind: "")
+            left = replace_spans(text, merge_spans(find_by_shape_or_name(text)), lambda _secret, _kind: "")
             assert key not in left, (kind, text)
-        assert kind.length_before_needle or all(start > 4 for start, _, _ in find_by_shape(f"word{key}")), kind
+        assert kind.length_before_needle or all(start > 4 for start, _, _ in find_by_shape_or_name(f"word{key}")), kind
 
 
 @pytest.mark.parametrize("name", STANDING)
 def test_what_stands_behind_a_sign_is_found(name: str) -> None:
     """And every row of the table has an example."""
     text = STANDING[name]
-    assert secret_of(text) in "".join(text[start:end] for start, end, _ in find_by_shape(text))
+    assert secret_of(text) in "".join(text[start:end] for start, end, _ in find_by_shape_or_name(text))
     shown = {name.partition(",")[0] for name in (*STANDING, *NAMED)} | {"private key", "url password"}
     assert {pattern.name for pattern in PATTERNS} <= shown
 
@@ -60,7 +60,7 @@ def test_an_example_of_documentation_is_no_key() -> None:
     for kind in KINDS:
         same = re.compile(r"<([a-z]+?)(\d+)\+?>")
         text = same.sub(lambda match: ("0" if match[1] in ("digit", "hex") else "x") * 40, kind.template)
-        assert find_by_shape(text) == [], text
+        assert find_by_shape_or_name(text) == [], text
 
 
 def test_words_and_lots_are_told_apart() -> None:

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from llmproxy.core.sessions.exchange import Config, Exchange, HarmlessTelemetry, Recording
+from llmproxy.core.sessions.exchange import Config, Exchange, Recording, TelemetryRefused
 from llmproxy.core.sessions.session import (
     KEPT_CALLS,
     KEPT_TEXTS,
@@ -128,7 +128,7 @@ def test_defaults_spend_nothing() -> None:
     """An engine that is told nothing replays, from this folder, and reaches nobody."""
     config = Config()
     assert (config.mode, config.allow_live, config.allow_host, config.miss_status) == (Mode.REPLAY, False, (), None)
-    assert HarmlessTelemetry.status == 204
+    assert TelemetryRefused.status == 204
 
 
 @pytest.mark.parametrize("kind", [Exchange, Session])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import LARGE, BodyWriter, DeltaBase, deflate_content, encode_body, read_blob, read_body
+from llmproxy.core.store.bodies import LARGE, BodyWriter, DeltaBase, encode_body, read_blob, read_body, try_deflate
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
@@ -233,9 +233,9 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
 
 
 def test_packed_gives_up_where_nothing_is_saved() -> None:
-    assert deflate_content(NOISE, 1) is None
-    assert deflate_content(b"", 6) is None
-    made = deflate_content(WORDS_BLOBS, 1)
+    assert try_deflate(NOISE, 1) is None
+    assert try_deflate(b"", 6) is None
+    made = try_deflate(WORDS_BLOBS, 1)
     assert made is not None
     assert zlib.decompress(made) == WORDS_BLOBS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.integrity_checks import Damage, count_freeable_bytes, find_damages
+from llmproxy.core.store.integrity_checks import Damage, count_bytes_freed_by_deletion, find_damages
 from llmproxy.errors import StoreReadOnly
 from tests.support.chats import NOW, chat, fill
 
@@ -74,7 +74,7 @@ def test_what_stays_reads_exactly(path: Path, gone: set[int]) -> None:
     """Whichever turns go, the others read as before, and no body is left that nobody uses."""
     with FileStore.open(path, writable=True, now=lambda: NOW) as store:
         kept = {row.id: store.load(row.id) for row in store.list_summaries() if row.id not in gone}
-        assert count_freeable_bytes(store, gone) > 0
+        assert count_bytes_freed_by_deletion(store, gone) > 0
         assert store.delete_interactions(gone).interactions == len(gone)
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         assert {row.id: store.load(row.id) for row in store.list_summaries()} == kept

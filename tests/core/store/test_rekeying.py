@@ -14,11 +14,11 @@ from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import canonical_of, find_recorded_route
 from llmproxy.core.store.rekeying import (
+    derive_and_write_keys,
     derive_current_keys,
     find_merged_keys,
     find_split_keys,
     rederive_keys,
-    update_keys,
 )
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import CassetteCorrupt
@@ -91,11 +91,11 @@ def test_rekeying_merges_in_order(tmp_path: Path) -> None:
     fill(tmp_path / "a.db", chat("run-1"), chat("run-2"), chat("other"))
     rules = Rules(scrub=(TextScrub("run-[0-9]+", "<run>"),))
     with FileStore.open(tmp_path / "a.db", writable=True, now=lambda: NOW) as store:
-        assert update_keys(store, rules, {}) == 2
+        assert derive_and_write_keys(store, rules, {}) == 2
         rows = store.list_summaries()
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
         assert not any(each.old != each.new or each.other_rules for each in rederive_keys(store, rules, {}))
-        assert update_keys(store, rules, {}) == 0
+        assert derive_and_write_keys(store, rules, {}) == 0
 
 
 ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.streams import list_events
-from llmproxy.core.dialects.usage_and_cost import read_model, read_usage
+from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.traffic.grpc import (
     Descriptors,
     build_refusal,
@@ -109,7 +109,7 @@ def test_usage_is_the_sum_of_all_answers() -> None:
 
 def test_the_model_is_the_one_that_the_server_names() -> None:
     """Of Realtime the session's."""
-    assert read_model(CONTENT_TYPE, REALTIME) == "gpt-realtime"
+    assert read_model_in_body(CONTENT_TYPE, REALTIME) == "gpt-realtime"
 
 
 def test_events_are_the_servers() -> None:

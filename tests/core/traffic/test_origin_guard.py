@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
-from llmproxy.core.traffic.response_plan import find_prefix, find_redirect_host, normalize_location, serve_location
+from llmproxy.core.traffic.response_plan import find_prefix, find_redirect_host, localize_location, serve_location
 from llmproxy.errors import RefusedError
 
 OURS = OriginGuard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
@@ -81,13 +81,13 @@ def test_whatever_stands_there_is_decided(headers: list[tuple[str, str]]) -> Non
     seen = SeenHead(tuple(headers))
     if not OURS.is_admitted(seen):
         with pytest.raises(RefusedError) as refused:
-            OURS.check_origin(seen)
+            OURS.require_admitted(seen)
         assert re.fullmatch(r"[A-Za-z0-9 .,:;'()_/\[\]\n-]*", str(refused.value))
 
 
 def kept(location: str, target: str = "/base/v1/files/f", at_provider: str = "/v1/files/f") -> str:
     """Return what is stored of a location that a gateway says."""
-    return normalize_location(
+    return localize_location(
         location,
         sent_to="https://gw.corp:8443",
         target=target,

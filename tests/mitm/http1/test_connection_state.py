@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.client_sockets import FAILURES, RESTLESS, RunningProcesses, has_read_and_is_idle, is_peer_gone
+from llmproxy.mitm.client_sockets import FAILURES, RESTLESS, BusyProcesses, has_client_processed_all, is_peer_gone
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer
@@ -99,9 +99,9 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
         served, peer = server.accept()
         with served, client:
             served.sendall(b"read it")
-            assert not has_read_and_is_idle((peer, served.getsockname()))
+            assert not has_client_processed_all((peer, served.getsockname()))
             client.recv(100)
-            assert has_read_and_is_idle((peer, served.getsockname()))
+            assert has_client_processed_all((peer, served.getsockname()))
             client.shutdown(socket.SHUT_WR)
             if gone:
                 client.close()
@@ -118,7 +118,7 @@ def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> No
 def test_client_with_something_left_to_do_is_known_by_its_threads(states: str, runs: bool, tmp_path: Path) -> None:
     """One that runs, or waits for a processor or a disk, is enough; one that never rests is not waited for for long."""
     now = [0.0]
-    processes = RunningProcesses(tmp_path, clock=lambda: now[0])
+    processes = BusyProcesses(tmp_path, clock=lambda: now[0])
     (tmp_path / "self").mkdir()
     for pid in (7, 8):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)

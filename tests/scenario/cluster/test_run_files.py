@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.scenario.cluster.transfer_files import glob_files, pack_files, read_local_numbers, renumber_events
+from llmproxy.scenario.cluster.transfer_files import glob_files, read_files_to_send, read_local_numbers, renumber_events
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from tests.support.recordings import interaction, key, reopened
 
@@ -57,11 +57,13 @@ def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:
     """One outside of it would be missing there: it is refused here."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/a.py").write_bytes(b"a")
-    assert pack_files([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {"lib/a.py": b"a"}
+    assert read_files_to_send([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {
+        "lib/a.py": b"a"
+    }
     with pytest.raises(SuiteError, match="lies outside of"):
-        pack_files([tmp_path / "lib/a.py"], tmp_path / "other")
+        read_files_to_send([tmp_path / "lib/a.py"], tmp_path / "other")
     with pytest.raises(SuiteError, match=r"none\.py cannot be sent to a node"):
-        pack_files([tmp_path / "none.py"], tmp_path)
+        read_files_to_send([tmp_path / "none.py"], tmp_path)
 
 
 def test_patterns_name_files_and_never_a_folder(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.scenario.cluster.remote_runner import (
     RemoteRunner,
-    build_cluster_error,
-    connect_ray,
-    open_cluster,
+    build_cluster_unusable_error,
+    connect_ray_counting_tries,
+    open_ray_connection,
     ray_address,
     ray_options,
 )
-from llmproxy.scenario.cluster.worker_node import NodeReply, make_picklable
+from llmproxy.scenario.cluster.worker_node import NodeReply, make_error_picklable
 from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
@@ -162,10 +162,10 @@ def test_where_a_cluster_is() -> None:
 def test_a_ray_of_another_python_is_said_with_both_versions() -> None:
     """In Ray's own words, without a traceback."""
     text = "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1"
-    found = build_cluster_error("ray://h:1", RuntimeError(text))
+    found = build_cluster_unusable_error("ray://h:1", RuntimeError(text))
     assert "is of another Ray or Python than this one" in str(found)
     assert "3.12.1" in str(found)
-    found = build_cluster_error("ray", ConnectionError("no route\nmore"))
+    found = build_cluster_unusable_error("ray", ConnectionError("no route\nmore"))
     assert str(found) == "the cluster at ray cannot be used: no route"
 
 
@@ -188,14 +188,14 @@ def test_a_busy_cluster_is_asked_again() -> None:
     """A few times, and the end of the test says so; anything else is an error at once."""
     waited: list[float] = []
     ray = Busy(2)
-    assert connect_ray(ray, "ray", "local", "n", waited.append) == 3
+    assert connect_ray_counting_tries(ray, "ray", "local", "n", waited.append) == 3
     assert (ray.ended, waited) == (2, [1, 2])
     assert RemoteRunner(Ray(), {}, 3).list_notes() == ["connecting to the cluster took 3 tries"]
     with pytest.raises(MachineError, match="cannot be used: Initialization failure from server"):
-        connect_ray(Busy(9), "ray", "local", "n", waited.append)
+        connect_ray_counting_tries(Busy(9), "ray", "local", "n", waited.append)
     other = Busy(9, "no route")
     with pytest.raises(MachineError, match="cannot be used: no route"):
-        connect_ray(other, "ray", "local", "n", waited.append)
+        connect_ray_counting_tries(other, "ray", "local", "n", waited.append)
     assert other.left == 8
 
 
@@ -205,7 +205,7 @@ def test_where_nobody_listens_is_said_at_once() -> None:
         port = taken.getsockname()[1]
         for where, address in (("ray", f"127.0.0.1:{port}"), (f"ray://127.0.0.1:{port}",) * 2):
             with pytest.raises(MachineError, match=r"no cluster answers at .*refused") as caught:
-                connect_ray(Busy(0), where, address, "n")
+                connect_ray_counting_tries(Busy(0), where, address, "n")
             assert ("(RAY_ADDRESS)" in str(caught.value)) is (where == "ray")
             assert "ray status" in (caught.value.hint or "")
 
@@ -214,7 +214,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with (
         pytest.raises(MachineError, match=r"ray needs Ray, which is not installed[^$]*(--extra ray|,ray|\[ray)"),
-        open_cluster("ray", "b", {}),
+        open_ray_connection("ray", "b", {}),
     ):
         pass
 
@@ -226,7 +226,7 @@ def test_errors_travel() -> None:
         def __init__(self, one: str, two: str) -> None:
             super().__init__(one + two)
 
-    kept = make_picklable(MissError("never recorded", hint="record it"))
+    kept = make_error_picklable(MissError("never recorded", hint="record it"))
     assert str(kept) == "never recorded\nrecord it"
-    made = make_picklable(Odd("a", "b"))
+    made = make_error_picklable(Odd("a", "b"))
     assert (type(made), str(made)) == (MissError, "ab")

@@ -12,7 +12,7 @@ from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.scenario.lab.judgements import Transcript, judge_transcript
-from llmproxy.scenario.run_session import run_parallel
+from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.values.run_ids_and_options import context_scenario
 from tests.scenario.people import Judge
 
@@ -84,7 +84,7 @@ def test_work_is_done_in_parallel_in_order_and_stops_at_an_error() -> None:
         return n
 
     async def go(*, fail: bool) -> list[int]:
-        return await run_parallel([work(n, fail=fail) for n in range(6)], 2)
+        return await gather_with_limit([work(n, fail=fail) for n in range(6)], 2)
 
     assert asyncio.run(go(fail=False)) == list(range(6))
     assert max(most) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.lab.human_labels import list_labelled_ids, list_runs_to_label, read_labels, write_label
+from llmproxy.scenario.lab.human_labels import add_or_replace_label, list_judged_runs, list_labelled_ids, read_labels
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 GOOD: dict[str, Any] = {
@@ -106,7 +106,7 @@ def report(folder: Path, **changes: Any) -> Path:
 
 def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
     """The criteria are the judge's, then those that it never spoke of."""
-    (found,) = list_runs_to_label(report(tmp_path))
+    (found,) = list_judged_runs(report(tmp_path))
     assert (found.id, found.criteria) == ("refund~2 12345678", ("fast", "polite"))
     labels = tmp_path / "labels.jsonl"
     labels.write_text(found.format_jsonl_line(["failed", None]) + "\n", encoding="utf-8")
@@ -118,20 +118,20 @@ def test_a_line_is_one_that_calibrate_reads(tmp_path: Path) -> None:
 def test_what_cannot_be_labelled_is_said(tmp_path: Path) -> None:
     """No such file, no report, no such run, nothing said, nothing judged."""
     with pytest.raises(SettingsError, match="cannot be read"):
-        list_runs_to_label(tmp_path / "none.json")
+        list_judged_runs(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(SettingsError, match="no JSON report") as caught:
-        list_runs_to_label(tmp_path / "x.json")
+        list_judged_runs(tmp_path / "x.json")
     assert "--report json=FILE" in (caught.value.hint or "")
     with pytest.raises(SettingsError, match="begins with 'other'"):
-        list_runs_to_label(report(tmp_path), "other")
+        list_judged_runs(report(tmp_path), "other")
     with pytest.raises(SettingsError, match="has a conversation"):
-        list_runs_to_label(report(tmp_path, parts=[]))
+        list_judged_runs(report(tmp_path, parts=[]))
     bare = {"run_id": "r", "scenario": "s"}
     unjudged = report(tmp_path, started=bare, parts=[SAID])
     with pytest.raises(SettingsError, match="was judged by criteria"):
-        list_runs_to_label(unjudged)
-    assert list_runs_to_label(unjudged, criteria=["kind"])[0].criteria == ("kind",)
+        list_judged_runs(unjudged)
+    assert list_judged_runs(unjudged, criteria=["kind"])[0].criteria == ("kind",)
     with pytest.raises(SettingsError, match="no file of labels"):
         list_labelled_ids(report(tmp_path))
 
@@ -142,7 +142,7 @@ def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
     labels, path = tmp_path / "labels.jsonl", report(tmp_path, started=started, parts=[SAID], finished=None)
     labels.write_text('# by hand\n{"id": "x", "messages": [], "criteria": {"a": "passed"}}\n', "utf-8")
     for criterion, label in (("polite", "passed"), ("brief", "failed"), ("polite", "inconclusive")):
-        write_label(labels, path, "run_12345678", criterion, label)
+        add_or_replace_label(labels, path, "run_12345678", criterion, label)
     first, second, third = labels.read_text("utf-8").splitlines()
     assert (first, json.loads(second)["id"]) == ("# by hand", "x")
     found = {each["text"]: each["label"] for each in json.loads(third)["criteria"]}
@@ -154,7 +154,7 @@ def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
         ("run", "polite", "x"),
     ):
         with pytest.raises(SettingsError):
-            write_label(labels, path, *wrong)
+            add_or_replace_label(labels, path, *wrong)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x80", "{}".encode("utf-16"), b"[" * 100_000, b"5", b"\0"])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.models.answer import Answer, ModelToolCall, read_openai, spoken_text
-from llmproxy.scenario.models.errors import DirectCallFailed, find_proxy_code
+from llmproxy.scenario.models.answer import Answer, ModelToolCall, read_openai, strip_reasoning
+from llmproxy.scenario.models.errors import HttpModelCallFailed, find_proxy_code
 
 
 def message(**members: Any) -> bytes:
@@ -32,7 +32,7 @@ def message(**members: Any) -> bytes:
 )
 def test_reasoning_is_stripped(said: object, heard: str) -> None:
     """Row 32: what a model thought aloud is not what it said."""
-    assert spoken_text(said) == heard
+    assert strip_reasoning(said) == heard
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_an_answer_is_read(body: bytes, answer: Answer) -> None:
 )
 def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: str) -> None:
     """Every other answer is an error, with the words that were in it, and a status that says whether to ask again."""
-    with pytest.raises(DirectCallFailed) as caught:
+    with pytest.raises(HttpModelCallFailed) as caught:
         read_openai(status, {"location": "http://b/"}, body)
     assert caught.value.status_code == meant
     assert said in str(caught.value)
@@ -103,10 +103,10 @@ def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: s
 def test_what_the_proxy_says_has_its_code() -> None:
     """In a header, whatever the text says; what is kept in cache.db comes back as it was."""
     body = b'{"error": {"message": "llmproxy: no"}}'
-    with pytest.raises(DirectCallFailed, match=r"^llmproxy: no$") as caught:
+    with pytest.raises(HttpModelCallFailed, match=r"^llmproxy: no$") as caught:
         read_openai(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
     assert find_proxy_code(caught.value) == "llmproxy_cache_miss"
-    with pytest.raises(DirectCallFailed) as caught:
+    with pytest.raises(HttpModelCallFailed) as caught:
         read_openai(404, {}, body)
     assert find_proxy_code(caught.value) == ""
     answer = Answer("größe", (ModelToolCall("f", '{"a": 1}'),))

@@ -11,9 +11,9 @@ from llmproxy.scenario.models.errors import (
     ModelError,
     RefusableParameter,
     build_call_error,
+    find_proxy_text,
     find_refused_parameter,
     is_transient,
-    proxy_text,
 )
 
 FAMILIES: tuple[Family, ...] = ("openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic")
@@ -126,5 +126,5 @@ def test_a_missing_key_says_what_to_set() -> None:
 def test_a_long_error_is_cut_and_an_odd_one_survives() -> None:
     """A page of HTML is not printed whole; an exception without a status is an error like any other."""
     assert len(str(meant(FromLitellm("x" * 5000, None)))) < 1000
-    assert proxy_text(ValueError("nothing of ours {")) == "nothing of ours {"
+    assert find_proxy_text(ValueError("nothing of ours {")) == "nothing of ours {"
     assert isinstance(meant(ValueError("odd")), ModelError)

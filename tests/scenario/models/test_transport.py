@@ -23,11 +23,11 @@ from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
     ChatRequest,
-    build_request,
+    build_direct_request_or_none,
     import_litellm,
     in_model_loop,
-    is_openai_model,
-    post_chat,
+    is_known_openai_name,
+    request_chat_answer,
 )
 from llmproxy.scenario.run_session import RunSession
 from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
@@ -91,7 +91,7 @@ def given(**more: Any) -> dict[str, Any]:
 
 def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ChatRequest | None:
     """Decide about a call of a model whose address the user gave."""
-    return build_request(keywords, env or {}, **{"served": True, **more})
+    return build_direct_request_or_none(keywords, env or {}, **{"served": True, **more})
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
     keywords = given(**more, api_base=f"{provider.url}/v1", extra_headers={"x-mine": "1"})
     request = direct(keywords)
     assert request is not None
-    asyncio.run(in_model_loop(post_chat(request)))
+    asyncio.run(in_model_loop(request_chat_answer(request)))
     ours = provider.requests[-1]
 
     async def translated() -> None:
@@ -193,7 +193,7 @@ def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
 def test_a_bare_name_of_openai_is_known(known: bool, names: list[str]) -> None:
     """For these nobody has to be asked whose they are, as litellm says; one that only looks like them is asked about."""
     for name in names:
-        assert is_openai_model(name) is known, name
+        assert is_known_openai_name(name) is known, name
         assert not known or import_litellm().get_llm_provider(name, api_key="none")[1] == "openai"
 
 

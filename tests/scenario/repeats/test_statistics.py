@@ -19,7 +19,7 @@ from llmproxy.scenario.repeats.statistics import (
     mean,
     pass_at_k,
     pass_hat_k,
-    spread_intervals,
+    variance_intervals,
 )
 
 COUNTS = st.integers(0, 60).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
@@ -144,7 +144,7 @@ def test_the_spread_follows_its_formula() -> None:
     assert steady is not None
     assert steady.judge_share is None
     assert judge_spread([1, 2, 3, 4], 4) is None
-    assert spread_intervals([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
+    assert variance_intervals([1, 2, 3, 4], 4, random.Random(1)) == (None, None)
     with pytest.raises(ValueError, match="at least twice"):
         judge_spread([1] * 5, 1)
 
@@ -152,7 +152,7 @@ def test_the_spread_follows_its_formula() -> None:
 @given(st.lists(st.integers(0, 3), min_size=5, max_size=12), st.integers(0, 100))
 def test_spread_intervals_hold_no_nonsense(passes: list[int], seed: int) -> None:
     """Variances are not negative, and low is not above high."""
-    for found in spread_intervals(passes, 3, random.Random(seed), 200):
+    for found in variance_intervals(passes, 3, random.Random(seed), 200):
         assert found is not None
         assert 0 <= found.low <= found.high
 

@@ -159,7 +159,7 @@ async def test_exchanges_are_looked_at_once() -> None:
     await caller.call_agent(Agent(), given())
     assert session.asked == [0, 2]
     assert [each.seq for each in caller.traffic.calls] == [1, 2]
-    assert list(caller.traffic.read_wire.list_tool_uses()) == []
+    assert list(caller.traffic.wire_observer.list_tool_uses()) == []
 
 
 def test_whose_misses_raise_is_not_asked_about() -> None:
@@ -193,7 +193,7 @@ def test_whoever_is_about_to_look_sees_what_came_since() -> None:
     caller = Caller(5, AgentTraffic(cast("Any", session)), clock=lambda: 1.0)
     asyncio.run(caller.call_agent(Agent("ok"), given()))
     session.seen = (heard(1), heard(2))
-    asyncio.run(caller.traffic.accept_calls_so_far())
+    asyncio.run(caller.traffic.mark_calls_not_late())
     assert (session.asked, caller.traffic.answered) == ([0, 1], 2)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, has_quote
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, discard_unproven_findings, has_quote
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 TALK = '[1] user: Where is my order?\n[2] assistant: It is on its way.\n    calls track({"id": "A-1", "fast": true})\n[3] assistant: It arrives “tomorrow”.'
@@ -157,7 +157,7 @@ def test_an_invented_quotation_is_not_found(quote: str) -> None:
 @pytest.mark.parametrize("status", list(CriterionOutcome))
 def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionOutcome) -> None:
     """A finding whose evidence does not occur is marked, and neither passes nor fails."""
-    found = check_evidence({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
+    found = discard_unproven_findings({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
     assert found.status is CriterionOutcome.INCONCLUSIVE
     assert found.evidence == "[not in the conversation] it was delivered"
     assert f"so he says ({status}, but the quoted evidence" in found.reason
@@ -166,7 +166,7 @@ def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionOutco
 def test_true_evidence_changes_nothing() -> None:
     """A finding with a real quotation, or with none, stays as it is."""
     given = {"c1": Finding(CriterionOutcome.PASSED, "on its way"), "c2": Finding(CriterionOutcome.FAILED)}
-    assert check_evidence(given, TALK) == given
+    assert discard_unproven_findings(given, TALK) == given
 
 
 def verdict(*texts: str, success: bool = True) -> scenario.ScenarioResult:

@@ -18,7 +18,7 @@ from llmproxy.scenario.values.messages import (
     Farewell,
     copy_messages,
     copy_value,
-    explain_missing_async,
+    explain_call_not_async,
     get_text,
     list_messages,
     to_message,
@@ -154,8 +154,8 @@ def test_the_text_of_a_message(content: object, want: str) -> None:
 
 
 def test_a_call_that_is_not_async_is_shown_how() -> None:
-    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in explain_missing_async("Mine")
-    assert json.dumps(explain_missing_async("Mine"))
+    assert "class Mine(scenario.AgentAdapter):\n        async def call(" in explain_call_not_async("Mine")
+    assert json.dumps(explain_call_not_async("Mine"))
 
 
 BYE = Farewell([{"role": "user", "content": "bye"}])

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.values.messages import (
+    extract_html_title,
     format_value,
-    html_title,
     join_user_texts,
     pick_value,
     read_answer,
@@ -144,4 +144,4 @@ def test_what_is_shown_is_short_and_printable() -> None:
     ],
 )
 def test_a_web_page_is_known_by_its_beginning(body: str, title: str | None) -> None:
-    assert html_title(body) == title
+    assert extract_html_title(body) == title

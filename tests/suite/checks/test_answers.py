@@ -8,9 +8,9 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.answer_checks import ResponseSnapshots, check_text, refuse_in_ci
+from llmproxy.suite.checks.answer_checks import ResponseSnapshots, check_text, forbid_update_in_ci
 from llmproxy.suite.matchers.apply import all_hold
-from llmproxy.suite.matchers.text import search_pattern
+from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import Response
 from tests.suite import rig
@@ -48,7 +48,7 @@ def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
 
 def test_a_pattern_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a pass nor a failure, and not for ever."""
-    monkeypatch.setattr(search_pattern, "__defaults__", ("", 0.1))
+    monkeypatch.setattr(is_pattern_found, "__defaults__", ("", 0.1))
     (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
 
@@ -98,10 +98,10 @@ def test_only_changes_are_written(tmp_path: Path) -> None:
 
 def test_ci_refuses() -> None:
     """A snapshot that nobody looked at proves nothing."""
-    refuse_in_ci({"CI": "false"})
-    refuse_in_ci({})
+    forbid_update_in_ci({"CI": "false"})
+    forbid_update_in_ci({})
     with pytest.raises(SuiteError, match="CI"):
-        refuse_in_ci({"CI": "true"})
+        forbid_update_in_ci({"CI": "true"})
 
 
 def test_tools_need_traffic(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.traffic import check_processing
+from llmproxy.suite.checks.traffic import check_history_edits
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing
-from llmproxy.trace.observing.history_edits import HistoryEditFinding, HistoryEditFindings
+from llmproxy.trace.observing.history_edits import HistoryEditFinding, ProcessorFindings
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 QUIET = HistoryEditFinding(activated=False, evidence="proven", reason="every request carried its whole history")
@@ -25,7 +25,7 @@ def active(evidence: str = "proven", **more: Any) -> HistoryEditFinding:
 
 def check(finding: HistoryEditFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_processing(said, HistoryEditFindings(finding, QUIET, QUIET), VariableScope())
+    return check_history_edits(said, ProcessorFindings(finding, QUIET, QUIET), VariableScope())
 
 
 @pytest.mark.parametrize(("finding", "activated", "status"), [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import check_mcp_tools, check_tools, check_total
+from llmproxy.suite.checks.tools import check_server_calls, check_tools, check_total
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
@@ -193,7 +193,9 @@ def test_an_assertion_says_where_it_was_seen() -> None:
 
 
 def check_served(chats: Tools, **tools: Any) -> list[Assertion]:
-    return check_mcp_tools(wanted(**tools), chats.wire.build_step(0), chats.wire.read_served_calls(), VariableScope())
+    return check_server_calls(
+        wanted(**tools), chats.wire.build_step(0), chats.wire.read_served_calls(), VariableScope()
+    )
 
 
 def served_step(*, listed: bool = True) -> Tools:
@@ -263,7 +265,7 @@ def test_servers_got_what_models_asked_for() -> None:
 
     def as_asked() -> Assertion:
         seen, served = chats.wire.build_step(0), chats.wire.read_served_calls()
-        (found,) = check_mcp_tools({}, seen, served, VariableScope(), as_asked=True)
+        (found,) = check_server_calls({}, seen, served, VariableScope(), as_asked=True)
         return found
 
     found = as_asked()

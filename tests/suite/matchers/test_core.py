@@ -11,7 +11,7 @@ from llmproxy.suite.matchers.match import (
     Match,
     MatchOutcome,
     SeenValue,
-    choose_implied_matcher,
+    choose_equality_matcher,
     match,
     match_all,
     match_any,
@@ -47,7 +47,7 @@ def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
     scope = VariableScope({"a": 1})
     assert [
-        choose_implied_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)
+        choose_equality_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)
     ] == [*["ref"] * 3, *["eq"] * 5]
 
 

@@ -8,7 +8,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
 from llmproxy.suite.matchers.match import REGISTRY
 from llmproxy.suite.matchers.schemas import match_json_schema
-from llmproxy.suite.matchers.text import search_pattern
+from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import VariableScope
 
 FORMATS = [
@@ -71,7 +71,7 @@ _SEARCHED: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("schema", _SEARCHED)
 def test_no_pattern_runs_for_ever(schema: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_pattern, "__defaults__", ("", 0.1))
+    monkeypatch.setattr(is_pattern_found, "__defaults__", ("", 0.1))
     (found,) = check_value("x", _KEYS, {"jsonSchema": schema}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 0.1 s" in found.message

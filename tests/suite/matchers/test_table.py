@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.entities.row_selection import JudgedRow, check_row
+from llmproxy.suite.checks.entities.row_selection import JudgedRow, check_row_fields
 from llmproxy.suite.matchers.apply import check_paths, check_value
 from llmproxy.suite.matchers.json_values import ABSENT, Unknown
 from llmproxy.suite.matchers.match import REGISTRY
@@ -230,7 +230,7 @@ def test_an_equality_of_texts_only_is_flagged() -> None:
 def test_fields_and_inputs_are_checked_by_name_and_path() -> None:
     """A column that is not there is nothing; arguments are looked into."""
     wanted = {"title": "x", "due": {"exists": False}}
-    rows = check_row("created[0].fields", EntityInfo("tasks"), JudgedRow({"title": "x"}, {}), wanted, scope())
+    rows = check_row_fields("created[0].fields", EntityInfo("tasks"), JudgedRow({"title": "x"}, {}), wanted, scope())
     assert {each.status for each in rows} == {PASSED}
     assert [each.name for each in rows] == ["created[0].fields.title", "created[0].fields.due.exists"]
     (deep,) = check_paths("tools.a.input", {"task": {"tags": ["x"]}}, {"task.tags[0]": "x"}, scope())

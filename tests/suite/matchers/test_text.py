@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.apply import check_value
-from llmproxy.suite.matchers.text import compile_pattern, search_pattern
+from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 
 ENDLESS = "^(a|aa)+$"
@@ -45,10 +45,10 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     ],
 )
 def test_patterns_are_those_of_python(pattern: str, text: str, flags: str) -> None:
-    assert search_pattern(pattern, text, flags)
+    assert is_pattern_found(pattern, text, flags)
     letters = {"m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE, "i": re.IGNORECASE, "": re.NOFLAG}
     assert re.search(pattern, text, letters[flags])
-    assert not search_pattern(pattern, "~", flags)
+    assert not is_pattern_found(pattern, "~", flags)
 
 
 def test_case_is_folded_for_every_language() -> None:
@@ -79,4 +79,4 @@ def test_patterns_and_values_are_found_however_they_are_composed(matcher: dict[s
 
 def test_a_pattern_may_look_for_a_mark_by_itself() -> None:
     """A text is also searched as it is written."""
-    assert search_pattern("\u0301", "cafe\u0301")
+    assert is_pattern_found("\u0301", "cafe\u0301")

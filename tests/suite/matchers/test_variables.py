@@ -121,7 +121,7 @@ def test_a_wrong_field_names_the_near_one(scope: VariableScope) -> None:
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:
     scope = VariableScope()
     scope.record_answer("done")
-    scope.record_conversation("a", "conv-1")
+    scope.record_conversation_id("a", "conv-1")
     assert scope.interpolate_text("$last.response $conversation.a") == "done conv-1"
     with pytest.raises(StepError, match="names no value by itself"):
         scope.lookup_value("$last")
@@ -155,7 +155,7 @@ def test_a_captured_row_is_a_copy() -> None:
 
 def test_references_tell_how_sure_they_are() -> None:
     """A bare word may be text; a field, an item or braces are meant."""
-    found = {each.text: each.is_explicit for each in find_refs("$a $b.c ${d} $e[0] $$f $5")}
+    found = {each.text: each.is_unambiguous for each in find_refs("$a $b.c ${d} $e[0] $$f $5")}
     assert found == {"$a": False, "$b.c": True, "${d}": True, "$e[0]": True}
     assert parse_ref("$a.b") is not None
     assert [parse_ref(text) for text in ("$a b", "$$", "a", 5)] == [None] * 4

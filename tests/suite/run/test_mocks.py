@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.core.forks.mock_parsing import UnusedMocks
+from llmproxy.core.forks.mock_parsing import UnusedMocksError
 from llmproxy.errors import SettingsError
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
@@ -150,7 +150,7 @@ def test_in_python_a_run_takes_mocks_too(tape: tuple[Path, str, Provider]) -> No
         return scenario.run_sync("mocked", "weather", agents, script=steps, mock=mock, proxy=where, verbose=False)
 
     assert play({"get_weather": {"temp": 5}}, 'I read {"temp": 5}').success
-    with pytest.raises(UnusedMocks, match="mock of 'gone' changed nothing"):
+    with pytest.raises(UnusedMocksError, match="mock of 'gone' changed nothing"):
         play({"get_weather": "storm", "gone": 1}, "I read storm")
     with pytest.raises(SettingsError, match="there is none"):
         play({"get_weather": "storm"}, "I read storm", where=False)

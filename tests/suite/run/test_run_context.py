@@ -38,7 +38,7 @@ def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
     assert named_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
-    assert world().list_entities(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
+    assert world().list_case_entities(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 
 def test_the_nearest_description_wins(tmp_path: Path) -> None:
@@ -46,20 +46,20 @@ def test_the_nearest_description_wins(tmp_path: Path) -> None:
     one, _ = rig.cases_of(tmp_path, TEXT)
     (bare,) = rig.cases_of(tmp_path, "name: b\nscenarios: [{id: b, steps: [{chat: x}]}]\n", "b.suite.yaml")
     project = {"agent": {"http": "http://127.0.0.1:2/v1"}}
-    assert ":1/" in getattr(world(defaults=project).agent_for(one), "url")  # noqa: B009
-    assert ":2/" in getattr(world(defaults=project).agent_for(bare), "url")  # noqa: B009
-    assert ":3/" in getattr(world(agent={"http": "http://127.0.0.1:3/v1"}).agent_for(one), "url")  # noqa: B009
+    assert ":1/" in getattr(world(defaults=project).agent_for_case(one), "url")  # noqa: B009
+    assert ":2/" in getattr(world(defaults=project).agent_for_case(bare), "url")  # noqa: B009
+    assert ":3/" in getattr(world(agent={"http": "http://127.0.0.1:3/v1"}).agent_for_case(one), "url")  # noqa: B009
     with pytest.raises(SuiteError, match="no agent is described"):
-        world().agent_for(bare)
-    assert world().store_for(bare) is None
+        world().agent_for_case(bare)
+    assert world().store_for_case(bare) is None
 
 
 def test_agents_are_one_for_each_run_and_stores_are_shared(tmp_path: Path) -> None:
     """Runs at the same time do not share an agent's connections."""
     one, two = rig.cases_of(tmp_path, TEXT)
     here = world()
-    assert here.agent_for(one) is not here.agent_for(one)
-    assert here.store_for(one) is here.store_for(two)
+    assert here.agent_for_case(one) is not here.agent_for_case(one)
+    assert here.store_for_case(one) is here.store_for_case(two)
     here.close()
 
 

@@ -330,7 +330,7 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
 
     async def live() -> None:
         task = asyncio.ensure_future(run_cases(world, cases))
-        while (place := world.store_for(cases[0])) is None or not place[0].list("tasks"):
+        while (place := world.store_for_case(cases[0])) is None or not place[0].list("tasks"):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         task.cancel()
@@ -339,7 +339,7 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
 
     asyncio.run(live())
     assert world.stopped.is_set()  # or the wait in its thread would go on for a minute
-    made = world.store_for(cases[0])
+    made = world.store_for_case(cases[0])
     assert made is not None
     assert made[0].list("tasks") == []
     assert told.completed.exit_code == 130

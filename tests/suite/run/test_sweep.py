@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.fault_sweep_judging import SweepFinding, SweepOutcome, select_kinds
+from llmproxy.client.fault_sweep_judging import SweepOutcome, TrialFinding, select_kinds
 from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case
@@ -104,9 +104,9 @@ def suite(folder: Path, tries: int, expected: str = "hello") -> str:
     return SUITE.format(python=json.dumps(sys.executable), agent=agent, tries=tries, expected=expected)
 
 
-def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
+def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[TrialFinding]:
     folder, url = tape
-    found: list[SweepFinding] = []
+    found: list[TrialFinding] = []
     world = RunContext(options=SuiteRunOptions(mode="replay", runs=1), proxy=url)
     try:
         asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], select_kinds(kinds), lambda _: None, found))

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, build_store, parse_reset_policy
-from llmproxy.suite.stores.config import load_store_plugin
+from llmproxy.suite.stores.config import build_plugin_store
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.sql import SqlStore
 from tests.suite.stores.places import PLUGIN
@@ -101,7 +101,7 @@ def test_a_store_beside_the_suite_is_found(tmp_path: Path) -> None:
     """By file and by module name, called with its options."""
     (tmp_path / "plugged_by_test.py").write_text(PLUGIN, "utf-8")
     for name in ("./plugged_by_test.py:JsonFile", "plugged_by_test:JsonFile"):
-        store = load_store_plugin(name, tmp_path, {"path": str(tmp_path / "rows.json")})
+        store = build_plugin_store(name, tmp_path, {"path": str(tmp_path / "rows.json")})
         assert store.insert("tasks", {"title": "t"})["id"] == 1
 
 
@@ -122,13 +122,13 @@ def test_what_is_no_store_is_refused(tmp_path: Path, text: str, reference: str, 
     """With what it lacks, and never as a traceback of somebody else's module."""
     (tmp_path / "mine.py").write_text(text, "utf-8")
     with pytest.raises(SuiteError) as caught:
-        load_store_plugin(reference, tmp_path)
+        build_plugin_store(reference, tmp_path)
     assert said in str(caught.value)
 
 
 def test_a_store_object_takes_no_options(tmp_path: Path) -> None:
     """What is made already cannot be told anything."""
     (tmp_path / "made.py").write_text("from llmproxy.suite.stores import MemoryStore\nstore = MemoryStore()", "utf-8")
-    assert load_store_plugin("./made.py:store", tmp_path).list("tasks") == []
+    assert build_plugin_store("./made.py:store", tmp_path).list("tasks") == []
     with pytest.raises(SuiteError, match="takes no options"):
-        load_store_plugin("./made.py:store", tmp_path, {"a": 1})
+        build_plugin_store("./made.py:store", tmp_path, {"a": 1})

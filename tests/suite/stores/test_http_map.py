@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.stores.http_mapping import HttpTemplate, read_http_entity
+from llmproxy.suite.stores.http_mapping import HttpRequestLine, read_http_entity
 
 
 def test_the_usual_addresses_need_not_be_written() -> None:
     """A name is enough where the service is as most are; an address moves all of them."""
     made = read_http_entity("tasks", None)
-    assert (made.list, made.get) == (HttpTemplate("GET", "/tasks"), HttpTemplate("GET", "/tasks/$id"))
-    assert (made.create, made.delete) == (HttpTemplate("POST", "/tasks"), HttpTemplate("DELETE", "/tasks/$id"))
-    assert read_http_entity("tasks", "/api/v2/todo").get == HttpTemplate("GET", "/api/v2/todo/$id")
+    assert (made.list, made.get) == (HttpRequestLine("GET", "/tasks"), HttpRequestLine("GET", "/tasks/$id"))
+    assert (made.create, made.delete) == (HttpRequestLine("POST", "/tasks"), HttpRequestLine("DELETE", "/tasks/$id"))
+    assert read_http_entity("tasks", "/api/v2/todo").get == HttpRequestLine("GET", "/api/v2/todo/$id")
     assert read_http_entity("tasks", {"get": None, "delete": None}).get is None
 
 
 def test_values_are_one_piece_of_an_address() -> None:
     """A slash or a question mark in an id does not lead elsewhere; a parameter without a value is left out."""
-    assert HttpTemplate("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
-    listed = HttpTemplate("GET", "/tasks?userId=$user&all=1")
+    assert HttpRequestLine("GET", "/tasks/$id").fill_address(id="a/b?c") == "/tasks/a%2Fb%3Fc"
+    listed = HttpRequestLine("GET", "/tasks?userId=$user&all=1")
     assert listed.fill_address(user="anna & bert") == "/tasks?userId=anna%20%26%20bert&all=1"
     assert listed.fill_address(user=None) == "/tasks?all=1"
 

@@ -13,7 +13,7 @@ from llmproxy.trace.comparing.drift import (
     AnswerContract,
     compare_shapes,
     detect_language,
-    measure_answer_distance,
+    measure_behavior_distance,
     read_contract,
 )
 from tests.support.chats import chat
@@ -94,4 +94,4 @@ def test_a_language_is_known_or_not_told(text: str, language: str) -> None:
 ])  # fmt: skip
 def test_how_far_two_answers_are_apart(new: dict[str, Any], far: float) -> None:
     """Tools, finish, language and length count; words do not."""
-    assert measure_answer_distance(answer(said()), answer(new)) == pytest.approx(far, abs=0.02)
+    assert measure_behavior_distance(answer(said()), answer(new)) == pytest.approx(far, abs=0.02)

@@ -92,7 +92,7 @@ def test_turns_that_came_and_went() -> None:
     ]  # fmt: skip
     back = compare_cassettes(side(turn("a"), turn("gone")), side(turn("a")))
     assert [(each.what, each.old, each.new) for each in back.pairs[1].changes] == [("text", '"yes"', "")]
-    assert back.count_pairs("removed") == 1
+    assert back.count_pairs_of_kind("removed") == 1
     diff = compare_cassettes(
         side(turn("a"), turn("b"), turn("c")), side(turn("a"), turn("bb", model="gpt-4o-mini"), turn("c"))
     )

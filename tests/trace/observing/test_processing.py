@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.history_edits import (
     HistoryEditFinding,
-    HistoryEditFindings,
+    ProcessorFindings,
     explain_hidden_history,
     find_history_edits,
     read_provider_edits,
@@ -35,7 +35,7 @@ def two_turns() -> Chats:
     return chats
 
 
-def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> HistoryEditFindings:
+def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> ProcessorFindings:
     """Return what the next turn shows, in which these messages are sent."""
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire

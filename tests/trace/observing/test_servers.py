@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
-from llmproxy.trace.observing.tool_calls import NO_SERVER, find_mismatches, find_misreadings
+from llmproxy.trace.observing.tool_calls import NO_SERVER, find_altered_results, find_call_mismatches
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
 
@@ -28,7 +28,7 @@ class Tools(Chats):
         self.add("http", f"mcp:tools/call {name}", "/", body, value, **more)
 
     def differences(self) -> list[str]:
-        return find_mismatches(self.wire.list_tool_uses(), self.wire.read_served_calls())
+        return find_call_mismatches(self.wire.list_tool_uses(), self.wire.read_served_calls())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:
@@ -117,7 +117,7 @@ def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, re
     chats = asked(ECHO)
     chats.serve("echo", ECHO_ARGUMENTS, returned)
     chats.chat([user("x"), asks(ECHO), result(read)], said("ok"))
-    told = find_misreadings(chats.wire.list_tool_uses(), chats.wire.read_served_calls())
+    told = find_altered_results(chats.wire.list_tool_uses(), chats.wire.read_served_calls())
     assert len(told) == (not same), told
     if not same:
         assert all(json.dumps(each, ensure_ascii=False) in told[0] for each in (read, returned))
@@ -137,5 +137,5 @@ def test_results_of_the_same_question_are_told_apart_and_what_nobody_read_is_no_
     third = call("mcp__t__echo", {}, "c3")
     chats.chat([user("x"), asks(), result("2", "c1"), result("1", "c2")], asks(third), tools=("mcp__t__echo",))
     chats.serve("echo", {}, "3")
-    assert find_misreadings(chats.wire.list_tool_uses(), chats.wire.read_served_calls()) == []
-    assert find_misreadings(chats.wire.list_tool_uses(), Chats().wire.read_served_calls()) == []
+    assert find_altered_results(chats.wire.list_tool_uses(), chats.wire.read_served_calls()) == []
+    assert find_altered_results(chats.wire.list_tool_uses(), Chats().wire.read_served_calls()) == []

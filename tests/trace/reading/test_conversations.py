@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace import SpanKind
-from llmproxy.trace.reading.conversations import chain_digests, strip_spaces
+from llmproxy.trace.reading.conversations import chain_digests, remove_whitespace
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.runs import SYSTEM, chat
@@ -125,5 +125,5 @@ def test_answers_in_pieces_are_one() -> None:
 def test_a_long_text_loses_the_same_white_space_as_a_short_one() -> None:
     """Whatever counts as white space, and whichever way is the quicker."""
     every = "".join(map(chr, range(128)))
-    assert strip_spaces(every * 100) == "".join((every * 100).split()) == strip_spaces(every) * 100
-    assert strip_spaces((every + "\u00a0é\u2003") * 100) == strip_spaces(every + "\u00a0é\u2003") * 100
+    assert remove_whitespace(every * 100) == "".join((every * 100).split()) == remove_whitespace(every) * 100
+    assert remove_whitespace((every + "\u00a0é\u2003") * 100) == remove_whitespace(every + "\u00a0é\u2003") * 100

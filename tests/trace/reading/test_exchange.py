@@ -12,7 +12,7 @@ from llmproxy.trace.reading.decoded_exchange import (
     DecodedExchange,
     RequestMessageCache,
     decode_exchange,
-    list_declared_tools,
+    list_declared_tool_names,
     list_earlier_ids,
     read_model_parameters,
 )
@@ -91,7 +91,7 @@ def test_answers(operation: str, kind: str, body: Json, answer: tuple[Json, ...]
     ({}, set()),
 ])  # fmt: skip
 def test_declared_tools(tree: Json, names: set[str]) -> None:
-    assert list_declared_tools(tree) == names
+    assert list_declared_tool_names(tree) == names
 
 
 @pytest.mark.parametrize(("tree", "expected"), [

@@ -11,7 +11,7 @@ from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
 from llmproxy.trace.reading.decoded_exchange import (
     build_token_usage,
-    join_texts,
+    join_nested_strings,
     make_span_id,
     parse_tool_result,
     set_span_arguments,
@@ -62,8 +62,8 @@ def test_ids_depend_on_what_is_recorded() -> None:
 
 def test_texts_within_a_value() -> None:
     """All of them, not deeper than makes sense."""
-    assert join_texts({"a": "x", "b": ["y", {"c": "z"}], "d": 1}) == "x\ny\nz\n"
+    assert join_nested_strings({"a": "x", "b": ["y", {"c": "z"}], "d": 1}) == "x\ny\nz\n"
     deep: Json = "x"
     for _ in range(50):
         deep = [deep]
-    assert join_texts(deep) == ""
+    assert join_nested_strings(deep) == ""

@@ -61,7 +61,7 @@ def read_lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 class ToolServer:
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start it; its stderr is ours. Raises MachineError."""
-        dying = _die_with_parent() if sys.platform == "linux" else None
+        dying = _make_parent_death_hook() if sys.platform == "linux" else None
         try:
             self._child = subprocess.Popen(
                 command,
@@ -118,7 +118,7 @@ class ToolServer:
         return None
 
 
-def _die_with_parent() -> Callable[[], None]:
+def _make_parent_death_hook() -> Callable[[], None]:
     """Return a function for the child that makes it end when we are killed."""
     prctl = ctypes.CDLL(None).prctl
 

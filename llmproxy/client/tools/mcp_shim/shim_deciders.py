@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import is_socket_idle
 from llmproxy.errors import MachineError
-from llmproxy.protocol import CONTROL_PREFIX, Decision, ToolLineOutcome
+from llmproxy.protocol import CONTROL_PREFIX, Decision, ToolLineReply
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -32,7 +32,7 @@ TIMEOUT = 60.0
 
 
 class ShimBackend(Protocol):
-    def on_line(self, line: bytes) -> ToolLineOutcome:
+    def on_line(self, line: bytes) -> ToolLineReply:
         """Decide about a line from the client. Raises LLMProxyError."""
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
@@ -58,15 +58,13 @@ class ProxyShimBackend:
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
 
-    def on_line(self, line: bytes) -> ToolLineOutcome:
+    def on_line(self, line: bytes) -> ToolLineReply:
         what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
         told = self._post_event(what | self._first)
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
-        return ToolLineOutcome(
-            out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0)
-        )
+        return ToolLineReply(out, told["forward"], told.get("late", 0), told.get("gone") is True, told.get("again", 0))
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self._post_event({"number": number, "lines": _lines_to_json(lines)} | ({"left": True} if left else {}))
@@ -141,7 +139,7 @@ def open_engine_backend(
     """
     from llmproxy.advice import StartCommand
     from llmproxy.client.gather_run_variables import gather_run_variables
-    from llmproxy.core.bindings import check_run_variable
+    from llmproxy.core.bindings import parse_run_variable
     from llmproxy.core.control.stdio_tool_host import StdioClient
     from llmproxy.core.engine.engine import Engine
     from llmproxy.core.faults import load_faults
@@ -160,7 +158,7 @@ def open_engine_backend(
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
     holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
     engine = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic, holder=holder)
-    found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
+    found = [parse_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
     session = engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
     for value in secrets:
         engine.redactor.learn_declared_secret(value)

@@ -23,7 +23,7 @@ from llmproxy.client.tools.mcp_shim.server_pipes import ToolServer, read_lines
 from llmproxy.client.tools.mcp_shim.shim_deciders import ShimBackend
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import Exit, LLMProxyError, remove_prefix
-from llmproxy.protocol import ToolLineOutcome
+from llmproxy.protocol import ToolLineReply
 
 GREETING = 30.0
 """Seconds that a server may take to answer a handshake that its client sent long ago."""
@@ -111,14 +111,14 @@ class StdioProxy:
             with self._guard:
                 pending = self._pending.pop(get_message_id({"id": left}) or "", None)
             if pending is not None:
-                self._record_outcome(pending, left=True)
+                self._record_answer_or_loss(pending, left=True)
                 self._doubtful.add(get_message_id(pending.message) or "")
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
                 self._write_and_schedule_poll(heard)
         except LLMProxyError as why:
-            self._refuse_message(why, message)
+            self._give_up_backend(why, message)
             return
         if heard.gone:
             self._gone = True
@@ -131,7 +131,7 @@ class StdioProxy:
         if heard.forward is not None:
             self._forward_line(heard.forward, message, bare)
 
-    def _write_and_schedule_poll(self, heard: ToolLineOutcome) -> None:
+    def _write_and_schedule_poll(self, heard: ToolLineReply) -> None:
         """Write the due lines before the next call of the backend, and schedule a poll for the rest."""
         if heard.out and not heard.late:
             self._write_whole(heard.out)
@@ -155,7 +155,7 @@ class StdioProxy:
             self._server.write(line)
         else:
             text = "llmproxy: this line is no JSON-RPC message"
-            self._write_whole(build_error_line({"id": find_raw_id(bare)}, text, PARSE_ERROR))
+            self._write_whole(build_error_line({"id": find_id_in_unparsable_line(bare)}, text, PARSE_ERROR))
 
     def _forward_line(self, number: int, message: dict[str, Any], line: bytes) -> None:
         asked = get_message_id(message) if "method" in message else None
@@ -241,7 +241,7 @@ class StdioProxy:
         if pending is None:
             if not self.failed:
                 self._write_whole(bare + b"\n")
-        elif self._record_outcome(pending):  # first: what was read is kept
+        elif self._record_answer_or_loss(pending):  # first: what was read is kept
             self._write_whole(bare + b"\n")
         else:
             self._write_whole(build_error_line(pending.message, f"llmproxy: {self.failed}"))
@@ -252,7 +252,7 @@ class StdioProxy:
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
         return self._try_backend_call(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
-    def _record_outcome(self, pending: _PendingRequest, *, left: bool = False) -> bool:
+    def _record_answer_or_loss(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Record a request's answer, or its loss. False: the backend is lost."""
         if get_message_id(pending.message) in self._doubtful:
             return self._report_unrecorded(pending)
@@ -300,10 +300,10 @@ class StdioProxy:
                 with self._asking:
                     tell()
             except LLMProxyError as why:
-                self._refuse_message(why, None)
+                self._give_up_backend(why, None)
         return not self.failed
 
-    def _refuse_message(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
+    def _give_up_backend(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         self.failed = remove_prefix(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
         if message is not None and "method" in message and get_message_id(message) is not None:
@@ -380,7 +380,7 @@ def split_batch(line: bytes) -> list[bytes]:
     return found
 
 
-def find_raw_id(line: bytes) -> Any:
+def find_id_in_unparsable_line(line: bytes) -> Any:
     """Return the id in an unparsable line, even one nested too deep; None without one."""
     try:
         value = json.loads(line)

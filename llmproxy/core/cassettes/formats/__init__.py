@@ -121,7 +121,7 @@ class Format:
         """Refuse to overwrite a file. Raises CassetteCorrupt: it is damaged, or not written by us; CassetteNewer."""
         refused = f"{path} was not written by llmproxy."
         try:
-            source = open_source(path)
+            source = read_source_file(path)
             if self.loaded.recognises(source) and self.mark in source.text:
                 self.loaded.read(source)
                 return
@@ -159,12 +159,12 @@ def get_format(name: str) -> Format:
         raise SettingsError(f"There is no format {name!r}.", hint=f"Known: {', '.join(FORMATS)}.") from error
 
 
-def recognise_format(source: Source) -> Format | None:
+def find_matching_format(source: Source) -> Format | None:
     """Return a file's format by its content; None if unknown."""
     return next((row for row in _ROWS if row.loaded.recognises(source)), None)
 
 
-def open_source(path: Path, models: Sequence[str] = ()) -> Source:
+def read_source_file(path: Path, models: Sequence[str] = ()) -> Source:
     """Return a file's content. Raises CassetteNotFound, CassetteCorrupt, MachineError."""
     if is_database(path):
         raise CassetteCorrupt(

@@ -32,7 +32,7 @@ from llmproxy.core.cassettes.formats.entries import (
     text,
 )
 from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
-from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_model_speaker
+from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
@@ -59,7 +59,7 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
             items = get_list(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        for some in read_each_item(items, partial(_read_fixtures, source.models), source, "fixture"):
+        for some in read_each_item(items, partial(_read_fixture_for_models, source.models), source, "fixture"):
             fixtures += some
     turns = {each.turn_key: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn_key)
@@ -92,7 +92,7 @@ class _Fixture:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
             yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
             return
-        speaker = get_model_speaker(self.model)
+        speaker = get_composer_for_model(self.model)
         timing = {
             "head_offset": microseconds(self.times.get("ttftMs"), _MS),
             "body_offset": microseconds(self.times.get("totalDurationMs"), _MS),
@@ -129,7 +129,7 @@ class _Fixture:
         return "application/json", dump_json(speaker.answer(self.said))
 
 
-def _read_fixtures(models: Sequence[str], tree: Tree, number: int) -> list[_Fixture]:
+def _read_fixture_for_models(models: Sequence[str], tree: Tree, number: int) -> list[_Fixture]:
     """Read one fixture, once for each model that it answers."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]

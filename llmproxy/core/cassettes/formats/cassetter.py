@@ -21,13 +21,13 @@ from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     build_skipped_exchange,
-    encode_utf8,
-    header_map,
+    encode_utf8_with_surrogates,
     kind,
     mapping,
-    parse_unix_time,
+    parse_header_mapping,
     status,
     text,
+    to_unix_time,
 )
 from llmproxy.core.cassettes.formats.yaml_text import STYLES, load_yaml, write_json_style
 from llmproxy.core.traffic.interaction import Headers, header
@@ -68,10 +68,10 @@ def read(source: Source) -> list[Recorded]:
 
 def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
-    when = parse_unix_time(mapping(tree).get("recorded_at"))
+    when = to_unix_time(mapping(tree).get("recorded_at"))
     if not when:  # it is last in YAML, and a truncated file is still valid YAML
         raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
-    asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
+    asked, answered = parse_header_mapping(request.get("headers")), parse_header_mapping(response.get("headers"))
     return Recorded(
         method=text(request, "method").upper(), uri=text(request, "uri"), headers=asked,
         body=_read_body(request, asked, is_toml=is_toml), status=status(response.get("status")), reason="",
@@ -98,7 +98,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
     except (ValueError, TypeError) as error:
         raise ReadingProblem(f"a body of type {form} is damaged: {error}") from error
     if form == "text" and isinstance(content, str):
-        return encode_utf8(content)
+        return encode_utf8_with_surrogates(content)
     raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")
 
 

@@ -14,9 +14,9 @@ from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     decode_base64,
-    encode_utf8,
-    header_map,
+    encode_utf8_with_surrogates,
     mapping,
+    parse_header_mapping,
     status,
     text,
 )
@@ -41,15 +41,17 @@ def _read_interaction(tree: Tree, number: int) -> Recorded:
     return Recorded(
         method=text(request, "method").upper(),
         uri=text(request, "url"),
-        headers=header_map(request.get("headers")),
+        headers=parse_header_mapping(request.get("headers")),
         body=_read_body(text(request, "body", "")),
         status=status(how.get("code")),
         reason=text(how, "message", ""),
-        response_headers=header_map(response.get("headers")),
+        response_headers=parse_header_mapping(response.get("headers")),
         response_body=_read_body(text(response, "body", "")),
         number=number,
     )
 
 
 def _read_body(value: str) -> bytes:
-    return decode_base64(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else encode_utf8(value)
+    return (
+        decode_base64(value.removeprefix(_BINARY)) if value.startswith(_BINARY) else encode_utf8_with_surrogates(value)
+    )

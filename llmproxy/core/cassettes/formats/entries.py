@@ -67,7 +67,7 @@ def mapping(tree: Tree, *path: str) -> dict[str, Tree]:
     for n, name in enumerate(path):
         tree = tree.get(name) if isinstance(tree, dict) else None
         if not isinstance(tree, dict):
-            raise ReadingProblem(f"`{'.'.join(path[: n + 1])}` is {_describe_missing(tree)}, not a mapping")
+            raise ReadingProblem(f"`{'.'.join(path[: n + 1])}` is {_describe_wrong_value(tree)}, not a mapping")
     if not isinstance(tree, dict):
         raise ReadingProblem(f"it is {kind(tree)}, not a mapping")
     return tree
@@ -79,7 +79,7 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
     if value is None and default is not None:
         return default
     if not isinstance(value, str) or (default is None and not value):
-        raise ReadingProblem(f"`{name}` is {_describe_missing(value)}, not a text")
+        raise ReadingProblem(f"`{name}` is {_describe_wrong_value(value)}, not a text")
     return value
 
 
@@ -98,7 +98,7 @@ def status(value: Tree) -> int:
     return value
 
 
-def header_map(value: Tree) -> Headers:
+def parse_header_mapping(value: Tree) -> Headers:
     """Return header fields of a mapping of names to a text or a list of texts."""
     if value is None:
         return ()
@@ -132,12 +132,12 @@ def decode_base64(value: str) -> bytes:
         raise ReadingProblem("its base64 is damaged") from error
 
 
-def encode_utf8(value: str) -> bytes:
+def encode_utf8_with_surrogates(value: str) -> bytes:
     """Return the bytes of a text; lone surrogates are kept."""
     return value.encode("utf-8", "surrogatepass")
 
 
-def parse_unix_time(value: Tree) -> float:
+def to_unix_time(value: Tree) -> float:
     """Return ISO text or a time stamp as Unix time; 0.0 for anything else."""
     if isinstance(value, int | float):
         return 0.0 if isinstance(value, bool) else float(value)
@@ -157,5 +157,5 @@ def microseconds(value: Tree, unit: int = 1_000_000) -> int:
     return round(value * unit)
 
 
-def _describe_missing(value: Tree) -> str:
+def _describe_wrong_value(value: Tree) -> str:
     return "missing" if value is None else "empty" if value == "" else kind(value)

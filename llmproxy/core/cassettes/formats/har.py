@@ -25,13 +25,13 @@ from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     decode_base64,
-    encode_utf8,
+    encode_utf8_with_surrogates,
     get_list,
     mapping,
     microseconds,
     parse_header_pairs,
-    parse_unix_time,
     text,
+    to_unix_time,
 )
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
@@ -82,7 +82,7 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
         response_body=answered,
         number=number,
         extra=extra if isinstance(extra, dict) else _read_timings(tree),
-        recorded_at=parse_unix_time(tree.get("startedDateTime")),
+        recorded_at=to_unix_time(tree.get("startedDateTime")),
         problem=why,
     )
 
@@ -111,7 +111,7 @@ def _read_response_body(response: dict[str, Tree]) -> tuple[bytes, str]:
 
 
 def _decode_text(said: str, content: dict[str, Tree]) -> bytes:
-    return decode_base64(said) if content.get("encoding") == "base64" else encode_utf8(said)
+    return decode_base64(said) if content.get("encoding") == "base64" else encode_utf8_with_surrogates(said)
 
 
 def _read_timings(entry: dict[str, Tree]) -> dict[str, object]:

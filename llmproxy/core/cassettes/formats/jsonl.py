@@ -19,7 +19,7 @@ from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     decode_base64,
-    encode_utf8,
+    encode_utf8_with_surrogates,
     get_list,
     kind,
     mapping,
@@ -38,10 +38,10 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    return "".join(json.dumps(build_line(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
+    return "".join(json.dumps(build_line_object(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
 
 
-def build_line(each: Recorded, cassette: str) -> dict[str, object]:
+def build_line_object(each: Recorded, cassette: str) -> dict[str, object]:
     return {
         "llmproxy": FORMAT, "cassette": cassette, "method": each.method, "url": each.uri, "headers": each.headers,
         "body": _format_body(each.body), "status": each.status, "reason": each.reason,
@@ -97,7 +97,7 @@ def _read_body(value: Tree) -> bytes:
     if value is None:
         return b""
     if isinstance(value, str):
-        return encode_utf8(value)
+        return encode_utf8_with_surrogates(value)
     if isinstance(value, dict) and isinstance(value.get("base64"), str):
         return decode_base64(value["base64"])
     raise ReadingProblem(f"a body is {kind(value)}, neither a text nor base64")

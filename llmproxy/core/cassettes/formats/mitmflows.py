@@ -25,8 +25,8 @@ from llmproxy.core.cassettes.formats.entries import (
     kind,
     mapping,
     microseconds,
-    parse_unix_time,
     status,
+    to_unix_time,
 )
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.core.traffic.origin_guard import is_ip_address
@@ -130,7 +130,7 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
         return build_skipped_exchange(flow.get("type"), number)
     request = mapping(flow, "request")
     headers = _read_headers(request)
-    started = parse_unix_time(request.get("timestamp_start"))
+    started = to_unix_time(request.get("timestamp_start"))
     answered = flow.get("response") is not None
     response = mapping(flow, "response") if answered else {"status_code": 200, "content": b""}
     why = "" if answered else "there was no answer"
@@ -138,8 +138,8 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
         why = "it is a WebSocket"
     if request.get("content") is None or response.get("content") is None:
         why = why or "its body was streamed and not saved"
-    released = parse_unix_time(request.get("timestamp_end")) or started
-    head, last = (parse_unix_time(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
+    released = to_unix_time(request.get("timestamp_end")) or started
+    head, last = (to_unix_time(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
     return Recorded(
         method=_read_text(request, "method"), uri=_build_uri(request, headers), headers=headers,
         body=_read_body(request.get("content")), status=status(response.get("status_code")),

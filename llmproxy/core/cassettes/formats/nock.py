@@ -13,7 +13,15 @@ import json
 from urllib.parse import urlsplit
 
 from llmproxy.core.cassettes.formats import Source, read_each_item
-from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
+from llmproxy.core.cassettes.formats.entries import (
+    ReadingProblem,
+    Recorded,
+    Tree,
+    mapping,
+    parse_header_mapping,
+    status,
+    text,
+)
 from llmproxy.core.traffic.interaction import DEFAULT_PORTS, Headers
 from llmproxy.errors import CassetteCorrupt
 
@@ -42,11 +50,11 @@ def _read_exchange(tree: Tree, number: int) -> Recorded:
     return Recorded(
         method=text(tree, "method").upper(),
         uri=_read_origin(text(tree, "scope")) + text(tree, "path"),
-        headers=header_map(tree.get("reqheaders")),
+        headers=parse_header_mapping(tree.get("reqheaders")),
         body=_read_body(tree.get("body")),
         status=status(tree.get("status", 200)),
         reason="",
-        response_headers=_pair_headers(raw) if isinstance(raw, list) else header_map(raw),
+        response_headers=_pair_headers(raw) if isinstance(raw, list) else parse_header_mapping(raw),
         response_body=_read_body(tree.get("response")),
         number=number,
     )

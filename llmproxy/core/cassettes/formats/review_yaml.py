@@ -36,7 +36,7 @@ from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     decode_base64,
-    encode_utf8,
+    encode_utf8_with_surrogates,
     get_list,
     kind,
     mapping,
@@ -51,7 +51,7 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     OneLineValue,
     detect_json_style,
     load_yaml,
-    map_interaction_lines,
+    map_interactions_to_lines,
     write_json_style,
     write_lines,
     write_scalar,
@@ -110,7 +110,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts.append(write_lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
-        tree = {"request": _build_request(each, shared), "response": _build_response(each)}
+        tree = {"request": _format_request(each, shared), "response": _format_response(each)}
         said = {name: value for name, value in each.extra.items() if name != "order"}
         parts.append(f"\n# {_describe_exchange(each)}\n")
         parts.append(write_lines([tree | ({"recorded": OneLineValue(said)} if said else {})]))
@@ -155,22 +155,22 @@ def _restore_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[
     return found
 
 
-def _build_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:
+def _format_request(each: Recorded, shared: _SharedParts) -> dict[str, object]:
     method = {} if each.method == "POST" else {"method": each.method}
-    return method | {"url": each.uri, "headers": _list_fields(each.headers)} | _build_body(each.body, shared)
+    return method | {"url": each.uri, "headers": _format_header_fields(each.headers)} | _format_body(each.body, shared)
 
 
-def _build_response(each: Recorded) -> dict[str, object]:
+def _format_response(each: Recorded) -> dict[str, object]:
     said = f"{each.status} {each.reason}" if each.reason else each.status
-    headers = OneLineValue(_list_fields(each.response_headers), _LINE)
-    return {"status": said, "headers": headers} | _build_body(each.response_body, None)
+    headers = OneLineValue(_format_header_fields(each.response_headers), _LINE)
+    return {"status": said, "headers": headers} | _format_body(each.response_body, None)
 
 
-def _list_fields(headers: Headers) -> list[dict[str, str]]:
+def _format_header_fields(headers: Headers) -> list[dict[str, str]]:
     return [{name: value} for name, value in headers]
 
 
-def _build_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
+def _format_body(body: bytes, shared: _SharedParts | None) -> dict[str, object]:
     if not body:
         return {}
     if found := detect_json_style(body):
@@ -309,7 +309,7 @@ def read(source: Source) -> list[Recorded]:
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` must be a list, not {kind(items)}.")
     recorded = read_each_item(
-        items, _read_interaction, source, "interaction", partial(map_interaction_lines, source.text)
+        items, _read_interaction, source, "interaction", partial(map_interactions_to_lines, source.text)
     )
     try:
         return _restore_from_head(recorded, tree)
@@ -374,7 +374,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):
         raise ReadingProblem(f"{where}: `{forms[0]}` is {kind(value)}, not a text")
-    return encode_utf8(value) if forms == ["text"] else decode_base64(value)
+    return encode_utf8_with_surrogates(value) if forms == ["text"] else decode_base64(value)
 
 
 _BEGIN = re.compile(r"^<{7}( |$)", re.MULTILINE)
@@ -394,9 +394,9 @@ class MergeSide(NamedTuple):
     lines: list[int]
     """Line number in the conflicted file, from 1, by own line."""
 
-    def describe_place(self, number: int) -> str:
+    def describe_interaction_place(self, number: int) -> str:
         """Return the place of its `number`-th interaction in the conflicted file."""
-        at = map_interaction_lines(self.source.text).get(number)
+        at = map_interactions_to_lines(self.source.text).get(number)
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 
@@ -457,7 +457,8 @@ def merge_both_sides(source: Source) -> str:
         elif (mine.status, mine.response_body) != (each.status, each.response_body):
             raise CassetteCorrupt(
                 f"{source.name}: both sides recorded an answer to the same request, and not the same one:"
-                f" {ours.describe_place(mine.number)} (ours) and {theirs.describe_place(each.number)} (theirs), "
+                f" {ours.describe_interaction_place(mine.number)} (ours) and"
+                f" {theirs.describe_interaction_place(each.number)} (theirs), "
                 f"{each.method} {each.uri}.",
                 hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: "
                 "--mode auto",

@@ -31,14 +31,14 @@ from llmproxy.core.cassettes.formats.entries import (
     Recorded,
     Tree,
     decode_base64,
-    encode_utf8,
+    encode_utf8_with_surrogates,
     is_final_status,
     kind,
     mapping,
-    parse_unix_time,
     text,
+    to_unix_time,
 )
-from llmproxy.core.cassettes.formats.yaml_text import map_interaction_lines
+from llmproxy.core.cassettes.formats.yaml_text import map_interactions_to_lines
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -83,7 +83,7 @@ def read(source: Source) -> list[Recorded]:
     items = data.get("interactions")
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
-    lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(map_interaction_lines, source.text)
+    lines: Callable[[], Mapping[int, int]] = dict if is_json else partial(map_interactions_to_lines, source.text)
     return read_each_item(items, read_interaction, source, "interaction", lines)
 
 
@@ -161,7 +161,7 @@ def read_interaction(item: Tree, number: int) -> Recorded:
         response_body=_read_body(response, "response"),
         number=number,
         extra=extra,
-        recorded_at=parse_unix_time(item.get("recorded_at", 0.0)),
+        recorded_at=to_unix_time(item.get("recorded_at", 0.0)),
     )
 
 
@@ -170,7 +170,7 @@ def _read_headers(side: dict[str, Tree], where: str, order: Tree) -> Headers:
     found = side.get("headers") or ()
     try:
         headers = tuple(
-            (_read_field(name), _read_field(each))
+            (_field_to_text(name), _field_to_text(each))
             for name, values in (found.items() if isinstance(found, dict) else found)
             for each in (values if isinstance(values, list | tuple) else [values])
         )
@@ -184,7 +184,7 @@ def _read_headers(side: dict[str, Tree], where: str, order: Tree) -> Headers:
     return tuple((name, left[name].pop(0)) for name in names)
 
 
-def _read_field(value: Tree) -> str:
+def _field_to_text(value: Tree) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if value is None:
@@ -202,7 +202,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     if isinstance(value, dict):
         coded = value.get("base64_string")
         if isinstance(coded, str | bytes):
-            return decode_base64(_read_field(coded))
+            return decode_base64(_field_to_text(coded))
         if "string" not in value:
             raise ReadingProblem(f"{where}: `body` has no `string`")
         value = value["string"]
@@ -211,7 +211,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
     pieces = list(value) if isinstance(value, list | tuple | Iterator) else [b"" if value is None else value]
     if not all(isinstance(piece, bytes | str) for piece in pieces):
         raise ReadingProblem(f"{where}: `body` is {kind(value)}, not a text")
-    return b"".join(piece if isinstance(piece, bytes) else encode_utf8(piece) for piece in pieces)
+    return b"".join(piece if isinstance(piece, bytes) else encode_utf8_with_surrogates(piece) for piece in pieces)
 
 
 # -- writing

@@ -69,47 +69,47 @@ _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 def write_lines(value: object) -> str:
     """Return the text of a non-empty mapping or list, in lines."""
     out: list[str] = []
-    _write_block_collection(out, value, "")
+    _append_block_collection(out, value, "")
     return "".join(f"{line}\n" for line in out)
 
 
-def _write_block_collection(out: list[str], value: object, indent: str) -> None:
+def _append_block_collection(out: list[str], value: object, indent: str) -> None:
     if isinstance(value, dict):
         for name, child in value.items():
-            _write_entry(out, f"{indent}{write_scalar(str(name))}:", child, indent)
+            _append_entry(out, f"{indent}{write_scalar(str(name))}:", child, indent)
         return
     if isinstance(value, list):
         for child in value:
             start = len(out)
-            bare, room = _unwrap_one_line(child, _WIDTH - len(indent))
+            bare, room = _get_value_and_room(child, _WIDTH - len(indent))
             if isinstance(bare, dict | list) and bare and not (indent and _write_flow(bare, room)):
-                _write_block_collection(out, bare, indent + _STEP)
+                _append_block_collection(out, bare, indent + _STEP)
                 out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
             else:
-                _write_entry(out, f"{indent}-", child, indent)
+                _append_entry(out, f"{indent}-", child, indent)
         return
     raise TypeError(f"{type(value).__name__} is no block")
 
 
-def _write_entry(out: list[str], head: str, value: object, indent: str) -> None:
+def _append_entry(out: list[str], head: str, value: object, indent: str) -> None:
     """Write the value after ``name:`` or ``-``; inside an interaction on the same line if it is short."""
     if isinstance(value, AnchoredValue):
         head, value = f"{head} &{value.name}", value.value
-    value, room = _unwrap_one_line(value, _WIDTH - len(head))
+    value, room = _get_value_and_room(value, _WIDTH - len(head))
     if isinstance(value, AnchorReference):
         out.append(f"{head} *{value.name}")
     elif indent and isinstance(value, dict | list) and value and (short := _write_flow(value, room)):
         out.append(f"{head} {short}")
     elif isinstance(value, dict | list) and value:
         out.append(head)
-        _write_block_collection(out, value, indent + _STEP)
+        _append_block_collection(out, value, indent + _STEP)
     elif isinstance(value, str) and "\n" in value and not _ODD.search(value):
-        _write_literal(out, head, value, indent + _STEP)
+        _append_literal(out, head, value, indent + _STEP)
     else:
         out.append(f"{head} {write_scalar(value)}")
 
 
-def _unwrap_one_line(value: object, room: int) -> tuple[object, int]:
+def _get_value_and_room(value: object, room: int) -> tuple[object, int]:
     return (value.value, value.room) if isinstance(value, OneLineValue) else (value, room)
 
 
@@ -133,7 +133,7 @@ def _write_word(text: str) -> str:
     return text if _BARE.fullmatch(text) and text.lower() not in _RESERVED else _quote_text(text)
 
 
-def _write_literal(out: list[str], head: str, text: str, indent: str) -> None:
+def _append_literal(out: list[str], head: str, text: str, indent: str) -> None:
     """Write a text as a block; its head has its kind of ending, and whether it starts with blanks."""
     body = text.rstrip("\n")
     ends = len(text) - len(body)
@@ -201,7 +201,7 @@ def load_yaml(text: str, name: str) -> Any:
         raise CassetteCorrupt(f"{name}: {error}") from error
 
 
-def map_interaction_lines(text: str) -> dict[int, int]:
+def map_interactions_to_lines(text: str) -> dict[int, int]:
     """Return the line of each interaction, both from 1; needed only for errors."""
     import yaml
 

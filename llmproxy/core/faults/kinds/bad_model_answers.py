@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from llmproxy.core.dialects.answers import can_write_answer, dump_json, write_answer, writes_text_arguments
-from llmproxy.core.dialects.conversation import read_response
+from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
-from llmproxy.core.faults.rules import FaultKind, FaultTarget, Symptom, Values
+from llmproxy.core.faults.rules import FaultKind, FaultOutcome, FaultTarget, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, without
 
@@ -26,11 +26,11 @@ REFUSED = "I'm sorry, but I can't help with that."
 def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
     """Return a kind that replaces the content of an answer."""
 
-    def do(call: FaultTarget, _values: Values) -> Symptom | None:
+    def do(call: FaultTarget, _values: Values) -> FaultOutcome | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
             return None
-        said = read_response(call.operation, answer)
+        said = read_response_message(call.operation, answer)
         changed = None if said is None else change(said, call)
         if changed is None:
             return None
@@ -45,7 +45,9 @@ def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
         last = time_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
-        return Symptom(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
+        return FaultOutcome(
+            with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed)
+        )
 
     return FaultKind(name, about, sound, do, needs_answer=True, again=False)
 

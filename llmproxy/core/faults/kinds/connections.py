@@ -16,13 +16,13 @@ from llmproxy.core.faults.answer_pieces import (
     build_piece_kind,
     get_framing,
     is_streamed,
-    scale_offset,
+    scale_time_by_speed,
     split_after_piece,
     split_between_pieces,
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, FaultKind, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.faults.rules import CHUNK, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
@@ -76,17 +76,19 @@ def _stall_stream(_call: FaultTarget, _answer: Response, pieces: list[Chunk], va
     return [*sent, *_delay_pieces(left, values["seconds"])]
 
 
-def _delay_start(call: FaultTarget, values: Values) -> Symptom | None:
+def _delay_start(call: FaultTarget, values: Values) -> FaultOutcome | None:
     if (answer := call.answer()) is None:
         return None
     pieces = _delay_pieces(time_pieces(answer, call.speed), values["seconds"])
-    head = scale_offset(answer.head_offset, call.speed)
+    head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
-    return Symptom(with_pieces(answer, pieces, call.speed, head=head))
+    return FaultOutcome(with_pieces(answer, pieces, call.speed, head=head))
 
 
-def _slow_down_tokens(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _pause_between_events(
+    _call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values
+) -> list[Chunk] | None:
     late = (_delay_pieces([each], number * values["seconds"])[0] for number, each in enumerate(pieces))
     return list(late) if len(pieces) > 1 else None
 
@@ -99,18 +101,19 @@ _BOTH = ("http", "websocket")
 ROWS = (
     FaultKind(
         "refused", "the connection is reset, and the port refuses new connections for `seconds`",
-        _AGAIN, lambda _call, values: Symptom(None, reset=True, shut=values["seconds"]),
+        _AGAIN, lambda _call, values: FaultOutcome(None, reset=True, shut=values["seconds"]),
         (Parameter("seconds", 1, "seconds for which the port is closed, for all clients", 0.01, 60),), channels=_ALL,
         transports=_BOTH, shared=True, sweep=None,
     ),
     FaultKind(
-        "reset", "the connection is reset before any answer", _AGAIN, lambda _call, _values: Symptom(None, reset=True),
+        "reset", "the connection is reset before any answer", _AGAIN,
+        lambda _call, _values: FaultOutcome(None, reset=True),
         channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
         "tls-failure", "the TLS handshake of an intercepted connection fails with an alert",
         "retries, and reports after some attempts that the provider is unreachable; never continues without TLS",
-        lambda _call, _values: Symptom(None), transports=("tls",), sweep=None,
+        lambda _call, _values: FaultOutcome(None), transports=("tls",), sweep=None,
     ),
     FaultKind(
         "slow-start", "the first event, or the whole body, is `seconds` late",
@@ -119,7 +122,7 @@ ROWS = (
     ),
     build_piece_kind(
         "slow-tokens", "a pause of `seconds` before each event of a stream but the first",
-        "continues to read, because data still arrives", _slow_down_tokens,
+        "continues to read, because data still arrives", _pause_between_events,
         Parameter("seconds", 0.5, "seconds between two events"), streamed=True, sweep=None,
     ),
     build_piece_kind(

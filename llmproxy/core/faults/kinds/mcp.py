@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from llmproxy.core.faults.answer_pieces import MICROSECONDS
-from llmproxy.core.faults.rules import Break, FaultKind, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.faults.rules import Break, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
 from llmproxy.core.mcp_messages import build_error_message
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -29,44 +29,46 @@ def _find_request(call: FaultTarget) -> dict[str, Any] | None:
     return message if waits else None
 
 
-def _build_answer(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> Symptom:
+def _build_symptom(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> FaultOutcome:
     offset = round(late * MICROSECONDS)
-    return Symptom(Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset))
+    return FaultOutcome(
+        Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset)
+    )
 
 
 def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_rpc_error(call: FaultTarget, values: Values) -> Symptom | None:
+def _answer_rpc_error(call: FaultTarget, values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
-    return None if asked is None else _build_answer(_build_error(asked, int(values["code"]), "Internal error"))
+    return None if asked is None else _build_symptom(_build_error(asked, int(values["code"]), "Internal error"))
 
 
-def _answer_tool_error(call: FaultTarget, _values: Values) -> Symptom | None:
+def _answer_tool_error(call: FaultTarget, _values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     if asked is None or asked["method"] != "tools/call":
         return None
     name = (*call.tools(), "it")[0]
-    return _build_answer(
+    return _build_symptom(
         build_error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable")
     )
 
 
-def _answer_too_late(call: FaultTarget, values: Values) -> Symptom | None:
+def _answer_too_late(call: FaultTarget, values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     if asked is None:
         return None
-    return _build_answer(_build_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
+    return _build_symptom(_build_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
-def _lose_session(call: FaultTarget, _values: Values) -> Symptom | None:
+def _lose_session(call: FaultTarget, _values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     if asked is None:
         return None
     if call.transport == "http" and call.in_session:  # as after a restart, which loses all sessions
-        return _build_answer(_build_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
-    return Symptom(None, reset=True)
+        return _build_symptom(_build_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
+    return FaultOutcome(None, reset=True)
 
 
 _FAILS = "returns an error to the model as the tool's result, or retries if that is harmless; does not exit"

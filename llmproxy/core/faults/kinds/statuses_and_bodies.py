@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.answers import dump_json
-from llmproxy.core.dialects.codecs import REASONS, FailedCall, get_operation_codec, write_failure
+from llmproxy.core.dialects.codecs import REASONS, ErrorTextFacts, get_codec_or_default, write_failure
 from llmproxy.core.dialects.streams import iter_frames, write_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS
 from llmproxy.core.faults.answer_pieces import (
@@ -22,7 +22,7 @@ from llmproxy.core.faults.answer_pieces import (
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultTarget, Parameter, Symptom, Values
+from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
@@ -30,12 +30,12 @@ from llmproxy.protocol import Channel
 
 
 def fail_with(number: int) -> Break:
-    def do(call: FaultTarget, values: Values) -> Symptom:
+    def do(call: FaultTarget, values: Values) -> FaultOutcome:
         if call.rpc:
             head = build_failure_head(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
-            return Symptom(Response(200, "OK", head, ()))
-        headers, body = write_failure(call.family, number, FailedCall(call.model, values.get("retry_after", 0)))
-        return Symptom(Response(number, REASONS[number], headers, (Chunk(0, body),)))
+            return FaultOutcome(Response(200, "OK", head, ()))
+        headers, body = write_failure(call.family, number, ErrorTextFacts(call.model, values.get("retry_after", 0)))
+        return FaultOutcome(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return do
 
@@ -137,7 +137,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:
     }
 
 
-def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Symptom | None:
+def _change_answer_json(call: FaultTarget, change: Callable[[Any], Any]) -> FaultOutcome | None:
     if (answer := call.answer()) is None:
         return None
     found = []
@@ -151,10 +151,10 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Symptom | N
 
     kind = get_framing(answer)
     pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
-    headers = without(answer.headers, *get_operation_codec(call.operation).count_headers)
+    headers = without(answer.headers, *get_codec_or_default(call.operation).count_headers)
     if not found and len(headers) == len(answer.headers):
         return None
-    return Symptom(with_pieces(replace(answer, headers=headers), pieces, call.speed))
+    return FaultOutcome(with_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
 _NO_JSON = "reports that the answer is unreadable, or retries"
@@ -168,11 +168,11 @@ BODIES = (
     build_piece_kind("empty-body", "status 200 with an empty body", _NO_JSON, lambda *_: []),
     FaultKind(
         "no-usage", "the answer without token counts", _COUNT,
-        lambda call, _values: _change_json(call, _remove_usage), needs_answer=True,
+        lambda call, _values: _change_answer_json(call, _remove_usage), needs_answer=True,
     ),
     FaultKind(
         "wrong-usage", "the answer with wrong token counts: `factor` times the recorded ones", _COUNT,
-        lambda call, values: _change_json(call, lambda value: _falsify_usage(value, values["factor"])),
+        lambda call, values: _change_answer_json(call, lambda value: _falsify_usage(value, values["factor"])),
         (Parameter("factor", 10, "factor for the token counts", 0, 1e6),), needs_answer=True, sweep=None,
     ),
 )  # fmt: skip

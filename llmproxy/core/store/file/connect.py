@@ -40,7 +40,7 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
     return sqlite_file.translate_error(error, path, WORDS, writing=writing)
 
 
-def check_file(path: Path) -> FileState:
+def determine_file_state(path: Path) -> FileState:
     """Return the state of `path`: absent, or a possible store. Raises CassetteCorrupt: not SQLite's; MachineError."""
     try:
         state = sqlite_file.read_state(path)
@@ -168,7 +168,7 @@ def _open_copy(path: Path) -> StoreReader:
     return StoreReader(conn, folder)
 
 
-def open_beside_writer(path: Path) -> StoreReader:
+def open_beside_own_writer(path: Path) -> StoreReader:
     """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         return StoreReader(connect_file(path, "mode=ro"))
@@ -184,7 +184,7 @@ def advise_missing_store(path: Path) -> str:
 
 def open_reader(path: Path) -> StoreReader:
     """Open the store read-only, schema checked, changing nothing. Raises any CassetteError."""
-    state = check_file(path)
+    state = determine_file_state(path)
     if state is FileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
@@ -201,7 +201,7 @@ def open_reader(path: Path) -> StoreReader:
 
 def open_writer(path: Path) -> FileConn:
     """Open the store for writing, created or upgraded, in write-ahead mode. Raises any CassetteError."""
-    state = check_file(path)
+    state = determine_file_state(path)
     check_writable(path)
     with sqlite_file.translate_errors(path, WORDS, writing=True), ExitStack() as undo:
         conn = undo.enter_context(closing(connect_file(path, "mode=rwc")))

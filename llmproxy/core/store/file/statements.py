@@ -13,7 +13,7 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.core.store.bodies import DeltaBase, encode_body, read_body
 from llmproxy.core.store.rows import Sql
 from llmproxy.errors import CassetteBusy, SettingsError
-from llmproxy.protocol import join_name
+from llmproxy.protocol import format_sample_name
 
 LEASE_SECONDS = 15.0
 
@@ -57,7 +57,8 @@ def refuse_if_leased_by_other(
     if other is not None and not ours and fresh and (host != platform.node() or is_process_alive(pid)):
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
-            f"Cassette {join_name(shown, sample)!r} is being recorded by {other} (process {pid} on {host}, last seen "
+            f"Cassette {format_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on {host}, "
+            "last seen "
             f"{max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )

@@ -25,21 +25,21 @@ from llmproxy.core.store.bodies import BodyWriter, PreparedBody
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import (
     StoreReader,
-    check_file,
     check_writable,
     close_writer,
     connect_file,
-    open_beside_writer,
+    determine_file_state,
+    open_beside_own_writer,
     open_reader,
     open_writer,
     translate,
 )
 from llmproxy.core.store.reader import SLOTS, KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, build_delta_group, choose_occurrence
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
-from llmproxy.server_store_path import find_store_server
+from llmproxy.server_store_path import find_server_of_copy
 from llmproxy.sqlite_file import FileConn, FileState, write_transaction
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class FileStore(Store):
     def _follow_writer_file(self) -> None:
         if self._moved:
             self._moved = False
-            self._switch_reader(open_beside_writer(self.path))
+            self._switch_reader(open_beside_own_writer(self.path))
             self._reset_derived_keys()
 
     @classmethod
@@ -102,7 +102,7 @@ class FileStore(Store):
         path = Path(path)
         if not writable:
             return cls(path, open_reader(path), writable=False, now=now)
-        state = check_file(path)
+        state = determine_file_state(path)
         check_writable(path)
         if state is FileState.ROLLBACK:
             # The writer is opened at the first write: a run with hits only does not change the file.
@@ -112,7 +112,7 @@ class FileStore(Store):
             reader.close()
         writer = open_writer(path)  # new, of an older schema, or left behind in write-ahead mode
         try:
-            store = cls(path, open_beside_writer(path), writable=True, now=now)
+            store = cls(path, open_beside_own_writer(path), writable=True, now=now)
         except BaseException:
             close_writer(writer)
             raise
@@ -162,7 +162,7 @@ class FileStore(Store):
         with self._writing_connection() as conn:
             prepare, ones = self._bodies.prepare_body, [given.interaction for given, _ in made]
             bodies = [  # the slow part, without the write lock
-                (prepare(conn, one.request.body, build_delta_group(one)), prepare(conn, one.response.body, None))
+                (prepare(conn, one.request.body, get_delta_group(one)), prepare(conn, one.response.body, None))
                 for one in ones
             ]
             with write_transaction(conn):
@@ -174,7 +174,7 @@ class FileStore(Store):
                     first = stored[0][0] if stored else None
                     stored.append(self._insert_interaction(conn, given, row, prepared, now, before=first))
             for one, (_, request) in zip(ones, stored, strict=True):
-                self._bodies.remember_base(build_delta_group(one), request, one.request.body)
+                self._bodies.remember_base(get_delta_group(one), request, one.request.body)
         ids = [new for new, _ in stored]
         self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
         return ids
@@ -198,7 +198,7 @@ class FileStore(Store):
             counted = conn.execute(_COUNT, (name, sample)).fetchall()
         request, (response, _) = (self._bodies.store_body(conn, each) for each in bodies)
         found = conn.execute(SLOTS, slot).fetchall()
-        gone, nth = choose_occurrence(
+        gone, nth = assign_occurrence(
             given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how, _ in found], before
         )
         if gone:
@@ -330,7 +330,7 @@ def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], wh
 
     Raises MachineError: the server cannot be reached, or the extra `postgres` is missing.
     """
-    server = find_store_server(path)
+    server = find_server_of_copy(path)
     if server is None:
         return FileStore.open(path, writable=writable, now=now)
     from llmproxy.core.store.postgres.store import ServerStore

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import install_command
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
-from llmproxy.server_store_path import StoreServer
+from llmproxy.server_store_path import RemoteStore
 
 if TYPE_CHECKING:
     import psycopg
@@ -60,7 +60,7 @@ class Conflict(LLMProxyError):
 class ServerLink:
     """A connection that one thread at a time may use."""
 
-    def __init__(self, server: StoreServer) -> None:
+    def __init__(self, server: RemoteStore) -> None:
         self.server = server
         self._conn: Conn | None = None
         self._lock = threading.RLock()
@@ -121,7 +121,7 @@ def pipeline(conn: Conn) -> Iterator[None]:
         raise
 
 
-def connect_server(server: StoreServer) -> Conn:
+def connect_server(server: RemoteStore) -> Conn:
     """Open a connection with autocommit. Raises ServerLost; MachineError: the driver is missing."""
     try:
         import psycopg
@@ -160,7 +160,7 @@ def retries(*, once: bool = False) -> Iterator[AbstractContextManager[None]]:
     yield nullcontext()
 
 
-def _format_error(server: StoreServer, error: Exception) -> str:
+def _format_error(server: RemoteStore, error: Exception) -> str:
     """Return the first line of the driver's error, without a password."""
     text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
     text = text.rpartition("FATAL:  ")[2]
@@ -169,7 +169,7 @@ def _format_error(server: StoreServer, error: Exception) -> str:
     return text.rstrip(".")
 
 
-def _build_lost_error(server: StoreServer, error: Exception) -> ServerLost:
+def _build_lost_error(server: RemoteStore, error: Exception) -> ServerLost:
     said = _format_error(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
@@ -182,7 +182,7 @@ def _build_lost_error(server: StoreServer, error: Exception) -> ServerLost:
     return ServerLost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
 
 
-def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
+def translate(server: RemoteStore, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
     """Return llmproxy's error for a server's error."""
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import describe_upgrade as upgrade_advice
 from llmproxy.core.store import rows
 from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
-from llmproxy.server_store_path import StoreServer
+from llmproxy.server_store_path import RemoteStore
 
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
@@ -109,7 +109,7 @@ def read_version(conn: Conn) -> int:
     return int(conn.execute("SELECT coalesce(max(version), 0) FROM llmproxy.migrations").fetchall()[0][0])
 
 
-def check_version(conn: Conn, server: StoreServer) -> None:
+def check_version(conn: Conn, server: RemoteStore) -> None:
     """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables have the current version."""
     found = read_version(conn)
     if found == 0:

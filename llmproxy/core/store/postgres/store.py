@@ -21,17 +21,22 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, EncodedBody, PreparedBody, encode_body
-from llmproxy.core.store.file.connect import close_writer, open_beside_writer, open_writer, translate as translate_local
+from llmproxy.core.store.file.connect import (
+    close_writer,
+    open_beside_own_writer,
+    open_writer,
+    translate as translate_local,
+)
 from llmproxy.core.store.file.statements import check_new_name
 from llmproxy.core.store.postgres import local_copy, schema, statements
 from llmproxy.core.store.postgres.connection import SOON, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, build_delta_group, choose_occurrence
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
-from llmproxy.server_store_path import StoreServer, make_copy_folder
+from llmproxy.server_store_path import RemoteStore, ensure_copy_folder
 from llmproxy.sqlite_file import FileConn
 
 if TYPE_CHECKING:
@@ -101,7 +106,7 @@ class _PreparedInteraction(NamedTuple):
         return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
-    def request_key(self) -> tuple[str, int, str, Key]:
+    def recording_slot(self) -> tuple[str, int, str, Key]:
         """Cassette, sample, party and key, which recordings that answer the same request share."""
         return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
@@ -124,9 +129,9 @@ class ServerStore(Store):
     """A store on a server. One thread at a time may read; any thread may write."""
 
     def __init__(
-        self, server: StoreServer, link: ServerLink, writer: FileConn, *, writable: bool, now: Callable[[], float]
+        self, server: RemoteStore, link: ServerLink, writer: FileConn, *, writable: bool, now: Callable[[], float]
     ) -> None:
-        super().__init__(server.copy, open_beside_writer(server.copy), now=now)
+        super().__init__(server.copy, open_beside_own_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
@@ -147,14 +152,14 @@ class ServerStore(Store):
 
     @classmethod
     def connect(
-        cls, server: StoreServer, *, writable: bool, now: Callable[[], float], whole: bool = True
+        cls, server: RemoteStore, *, writable: bool, now: Callable[[], float], whole: bool = True
     ) -> ServerStore:
         """Open the store on a server; its tables are created or upgraded if `writable`.
 
         Raises ServerLost: it cannot be reached, or refuses us; CassetteNotFound: there is no store to read yet;
         CassetteNewer: a newer llmproxy created it; StoreReadOnly: `writable`, but this role may only read.
         """
-        make_copy_folder(server.copy)
+        ensure_copy_folder(server.copy)
         link = ServerLink(server)
         with ExitStack() as on_error:
             on_error.callback(link.close)
@@ -170,7 +175,7 @@ class ServerStore(Store):
                     )
                 identity = str(conn.execute("SELECT id FROM llmproxy.store").fetchall()[0][0])
             writer = on_error.enter_context(closing(open_writer(server.copy)))
-            local_copy.prepare_copy(writer, identity)
+            local_copy.prepare_copy_tables(writer, identity)
             store = cls(server, link, writer, writable=writable, now=now)
             on_error.enter_context(store)
             if whole:
@@ -277,7 +282,7 @@ class ServerStore(Store):
         one = given.interaction
         with self._copy_connection() as local:
             made = [
-                self._bodies.prepare_body(local, one.request.body, build_delta_group(one)),
+                self._bodies.prepare_body(local, one.request.body, get_delta_group(one)),
                 self._bodies.prepare_body(local, one.response.body, None),
             ]
             for each in made:
@@ -308,7 +313,7 @@ class ServerStore(Store):
             if bodies:
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
-            live = conn.execute(_SLOTS, sent[0].request_key)
+            live = conn.execute(_SLOTS, sent[0].recording_slot)
             counted = {place: self._read_count(place, answer) for place, answer in locks.items()}
             # Under the locks of the cassettes nothing of the attempt before can still be on its way.
             found: dict[uuid.UUID, int] = {} if tokens is None else dict(tokens.fetchall())
@@ -320,12 +325,12 @@ class ServerStore(Store):
             for each in sent:
                 place = each.cassette_and_sample
                 if inserted:
-                    ids.append(_read_id(inserted[-1]))
-                    live = conn.execute(_SLOTS, each.request_key)
+                    ids.append(_read_inserted_id(inserted[-1]))
+                    live = conn.execute(_SLOTS, each.recording_slot)
                 before = ids[0] if ids else None
                 position, version = next(positions[place]), counted[place][1]
                 inserted.append(self._insert_on_server(conn, each, live, position, version, before))
-        return [*ids, _read_id(inserted[-1])]
+        return [*ids, _read_inserted_id(inserted[-1])]
 
     def _read_count(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
         """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
@@ -342,7 +347,7 @@ class ServerStore(Store):
     ) -> Answer:
         """Insert an interaction's row; the answer has its id. `before`: first id of its batch."""
         slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
-        gone, nth = choose_occurrence(each.given, slots, before)
+        gone, nth = assign_occurrence(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (self._now(), version, list(gone)))
         said = json.dumps(each.given.interaction.made_ids), to_pg_text(each.given.interaction.run_variables)
@@ -370,7 +375,7 @@ class ServerStore(Store):
                     self._bodies.forget_bases()
                 for one, each in zip(made, sent, strict=True):
                     for row in local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", each.bodies[:1]):
-                        self._bodies.remember_base(build_delta_group(one), row, one.request.body)
+                        self._bodies.remember_base(get_delta_group(one), row, one.request.body)
         except Exception:
             self._shared |= places
             log.warning("the copy of %s is behind", self.server.shown, exc_info=log.isEnabledFor(logging.DEBUG))
@@ -487,7 +492,7 @@ class ServerStore(Store):
 _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interactions").replace("?", "%s")
 
 
-def _read_id(answer: Answer) -> int:
+def _read_inserted_id(answer: Answer) -> int:
     return int(answer.fetchall()[0][0])
 
 

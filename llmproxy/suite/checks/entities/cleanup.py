@@ -82,14 +82,14 @@ class RowCleaner:
                     # A row that was there before for somebody else is not the run's to delete.
                     self._rows |= {(entity, row[key]): None for row in rows if row[key] not in there}
             notes = self._delete_rows()
-            self._remark_leftover_rows()
+            self._report_leftover_rows()
             if self._counters and isinstance(self.store, Restorable):
                 self.store.rewind(self._counters)
         except LLMProxyError as error:
             return [f"the store was not cleaned up: {error}"]
         return notes
 
-    def _remark_leftover_rows(self) -> None:
+    def _report_leftover_rows(self) -> None:
         """Note new rows that remain: of other users or without one, so not known to be the run's."""
         if self._all is None or not self.alone:
             return

@@ -17,11 +17,11 @@ from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
     POLL,
     JudgedRow,
-    RunRows,
+    RowCheckContext,
     append_message,
     capture_row,
-    check_row,
-    describe_owner,
+    check_row_fields,
+    describe_owner_filter,
     find_nearest_row,
     match_rows,
     name_row,
@@ -45,14 +45,14 @@ class StoreBaseline:
 
 
 @dataclass(frozen=True, slots=True)
-class ReusedKeyRow:
+class ChangedRow:
     """A row that differs from the earlier one with the same key."""
 
     before: Row
     now: Row
 
 
-def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
+def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaseline | LLMProxyError:
     """Take a snapshot at the start of a step; returns the error for `created` to report, if it fails."""
     names = list(dict.fromkeys(entities))
     everybody: Snapshot | None = None
@@ -79,36 +79,38 @@ def take_baseline(run: RunRows, entities: Sequence[str]) -> StoreBaseline | LLMP
     return StoreBaseline(own, everybody, contents)
 
 
-def find_new_rows(run: RunRows, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
+def find_new_and_acquired_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
     """Return new rows of the run's user, and existing rows that became the user's."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
 
 
-def find_rows_of_other_owners(run: RunRows, info: EntityInfo, before: StoreBaseline) -> Rows:
+def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> Rows:
     """Return new rows of other owners, except users whose runs may be active."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
     only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
     with suppress(LLMProxyError):
-        return [row for row in run.store.changes(only)[info.name] if run.is_user_of_no_run(row.get(info.user or ""))]
+        return [
+            row for row in run.store.changes(only)[info.name] if run.is_outside_active_runs(row.get(info.user or ""))
+        ]
     return []
 
 
-def find_rows_with_reused_keys(run: RunRows, info: EntityInfo, before: StoreBaseline) -> list[ReusedKeyRow]:
+def find_rows_with_reused_keys(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> list[ChangedRow]:
     """Return possible new rows with old numbers, newest first: a number and all above it were free."""
     old = before.contents.get(info.name)
     if not old:
         return []
     now = {row[info.key]: row for row in _list_all_rows(run, info)}
-    found: list[ReusedKeyRow] = []
+    found: list[ChangedRow] = []
     numbers = {key: number for key in old if (number := _parse_key_number(key)) is not None}
     for key in sorted(numbers, key=numbers.__getitem__, reverse=True):
         if key in now and now[key] == old[key]:
             break
         if key in now:
-            found.append(ReusedKeyRow(old[key], now[key]))
+            found.append(ChangedRow(old[key], now[key]))
     return found
 
 
@@ -125,7 +127,7 @@ _BIRTH = (
 """Names of creation time columns, without underscores."""
 
 
-def _is_recreated(row: ReusedKeyRow) -> bool:
+def _is_recreated(row: ChangedRow) -> bool:
     """Return whether a row's creation time differs from the earlier row's with its key."""
     births = [name for name in row.now if name.replace("_", "").lower() in _BIRTH and row.before.get(name) is not None]
     return any(row.now[name] not in {None, row.before[name]} for name in births)
@@ -135,7 +137,7 @@ def _parse_key_number(key: Id) -> float | None:
     return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
 
-def _list_all_rows(run: RunRows, info: EntityInfo) -> Rows:
+def _list_all_rows(run: RowCheckContext, info: EntityInfo) -> Rows:
     """Return all users' rows; for a service that does not list them, the user's."""
     try:
         return run.store.list(info.name, {}, MOST_ROWS + 1)
@@ -149,7 +151,9 @@ _SHOWN = 3
 """Maximum doubtful rows named."""
 
 
-def check_created(run: RunRows, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
+def check_created(
+    run: RowCheckContext, before: StoreBaseline | LLMProxyError, wanted: Sequence[Created]
+) -> list[Assertion]:
     """Check all `created` items of a step, regardless of failures of others."""
     made: list[Assertion] = []
     for number, item in enumerate(wanted):
@@ -161,7 +165,7 @@ def check_created(run: RunRows, before: StoreBaseline | LLMProxyError, wanted: S
     return made
 
 
-def _check_item(run: RunRows, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
+def _check_item(run: RowCheckContext, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
     """Check one item of `created` once, or until it holds within its `within`."""
     end = run.clock() + (item.within or 0) / 1000
     while True:
@@ -183,12 +187,12 @@ def _check_item(run: RunRows, name: str, before: StoreBaseline, item: Created) -
 
 
 def _check_created_rows(
-    run: RunRows, name: str, before: StoreBaseline, item: Created
+    run: RowCheckContext, name: str, before: StoreBaseline, item: Created
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return the entity's description, the result, and the matching new rows."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows, given = find_new_rows(run, info, before)
+    rows, given = find_new_and_acquired_rows(run, info, before)
     foreign = find_rows_of_other_owners(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []
@@ -202,12 +206,12 @@ def _check_created_rows(
     matching = [each.row for each in judged if each.all_match]
     unclear = [each for each in judged if each.is_unclear]
     if unclear and (item.count is not None or not matching):
-        return info, check_row(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _list_doubtful_rows(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
+        return info, check_row_fields(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
+    doubts = _list_row_doubts(run, info, item, foreign, given, [each for each in changed if not _is_recreated(each)])
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
-    none = f"{none} to {info.name} in this step{describe_owner(info, run.user)}"
+    none = f"{none} to {info.name} in this step{describe_owner_filter(info, run.user)}"
     found = _check_new_rows(run, name, info, item, judged, none)
-    return info, _account_for_doubtful_rows(run, name, item, found, len(matching), doubts), matching
+    return info, _report_doubtful_rows(run, name, item, found, len(matching), doubts), matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +225,8 @@ class _RowDoubt:
     """Whether its key existed before, so that it is unknown whether it is new."""
 
 
-def _list_doubtful_rows(
-    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ReusedKeyRow]
+def _list_row_doubts(
+    run: RowCheckContext, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[ChangedRow]
 ) -> list[_RowDoubt]:
     made = []
     for each in match_rows(foreign, item.fields, run.scope):
@@ -244,13 +248,13 @@ def _list_doubtful_rows(
     ]
 
 
-def _belongs_to_user(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
+def _belongs_to_user(run: RowCheckContext, info: EntityInfo, item: Created, row: Row) -> bool:
     """Return whether a row's owner is within the checked ones."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
-def _account_for_doubtful_rows(
-    run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
+def _report_doubtful_rows(
+    run: RowCheckContext, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_RowDoubt]
 ) -> list[Assertion]:
     """Report doubtful rows: as an error if they decide, or if it held only without them."""
     if not doubts:
@@ -276,7 +280,7 @@ def _build_unknown_count(name: str, item: Created, said: str, hint: str) -> Asse
 
 
 def _check_new_rows(
-    run: RunRows, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
+    run: RowCheckContext, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
     """Check the new rows; `none` is the text for no new rows."""
     matching = [each for each in judged if each.all_match]
@@ -287,13 +291,13 @@ def _check_new_rows(
         return [append_message(each, said if judged else none) for each in checked]
     if matching:
         there = name_row(info, matching[0].row)
-        fields = check_row(f"{name}.fields", info, matching[0], item.fields, run.scope)
+        fields = check_row_fields(f"{name}.fields", info, matching[0], item.fields, run.scope)
         return [assertion(name, "", holds=True, actual=len(matching), where=there), *fields]
     if judged:
         near = find_nearest_row(judged)
         which = f"{len(judged)} new rows of {info.name}, and none is" if len(judged) > 1 else "the new row is not"
         message = f"{which} as wanted; the nearest is {show_row(near.row)}"
-        fields = check_row(f"{name}.fields", info, near, item.fields, run.scope)
+        fields = check_row_fields(f"{name}.fields", info, near, item.fields, run.scope)
         return [assertion(name, message, actual=0), *fields]
     # A matching older row is the usual reason of a wrong expectation.
     older = select_rows(run.store, info, item.fields, run.scope, run.user) if item.fields else []

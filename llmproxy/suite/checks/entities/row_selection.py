@@ -35,16 +35,16 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 
 def derive_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
-    made = uuid5(NAMESPACE, f"{append_sample(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{add_sample_suffix(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
 def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
     """Return variables with fixed time and random seed for a spawned agent."""
-    return {NOW_VARIABLE: NOW, SEED_VARIABLE: append_sample(scenario, sample)}
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: add_sample_suffix(scenario, sample)}
 
 
-def append_sample(name: str, sample: int) -> str:
+def add_sample_suffix(name: str, sample: int) -> str:
     """Return a name for one of several runs, such as its user; the first run has no suffix."""
     return name if sample == 1 else f"{name}~{sample}"
 
@@ -153,7 +153,7 @@ def _find_store_filter_value(info: EntityInfo, name: str, matcher: object, scope
     return value if isinstance(value, int) and not isinstance(value, bool) and kind is Kind.INTEGER else None
 
 
-def check_row(
+def check_row_fields(
     name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
     """Check columns of a row; a missing one is `ABSENT` (the store checks whether it exists)."""
@@ -181,7 +181,7 @@ _SHOWN_IDS = 10
 
 
 @dataclass(slots=True, kw_only=True)
-class RunRows:
+class RowCheckContext:
     """State of one run of a scenario for its rows, and checks of them."""
 
     adapter: StoreAdapter | None
@@ -210,7 +210,7 @@ class RunRows:
     """The run's entities."""
     _inserted: int = field(default=0, init=False)
 
-    def is_user_of_no_run(self, owner: object) -> bool:
+    def is_outside_active_runs(self, owner: object) -> bool:
         """Return whether a row's owner is no user of an active run, so that this run's agent may have created it."""
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
@@ -258,13 +258,13 @@ def append_message(assertion: Assertion, more: str) -> Assertion:
     return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)
 
 
-def describe_owner(info: EntityInfo, user: str | None) -> str:
+def describe_owner_filter(info: EntityInfo, user: str | None) -> str:
     """Describe the owner of the checked rows, if that restricts them."""
     return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
 
 
 def capture_row(
-    run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
+    run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
 ) -> list[Assertion]:
     """Capture the one selected row; it is an error if there are several. Returns the problem, if any."""
     if len(rows) == 1:

@@ -14,12 +14,12 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.row_selection import (
-    RunRows,
+    RowCheckContext,
     append_message,
     apply_filters,
     capture_row,
-    check_row,
-    describe_owner,
+    check_row_fields,
+    describe_owner_filter,
     match_rows,
     name_row,
     require_known_columns,
@@ -38,7 +38,7 @@ _FAILING_ROWS = 5
 """Maximum failing rows whose fields are shown one by one."""
 
 
-def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
+def check_verify(run: RowCheckContext, name: str, wanted: Verify) -> list[Assertion]:
     try:
         info, rows, made = _check_rows(run, name, wanted)
     except LLMProxyError as error:
@@ -48,7 +48,7 @@ def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
     return made
 
 
-def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
+def check_wait(run: RowCheckContext, name: str, wanted: WaitFor) -> list[Assertion]:
     """Check until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [build_unclear(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
@@ -75,7 +75,7 @@ def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
         run.sleep(min(wanted.poll_interval / 1000, ends - now))
 
 
-def _check_rows(run: RunRows, name: str, wanted: Verify) -> tuple[EntityInfo, list[Row], list[Assertion]]:
+def _check_rows(run: RowCheckContext, name: str, wanted: Verify) -> tuple[EntityInfo, list[Row], list[Assertion]]:
     """Return the entity's description, the selected rows, and the result."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
@@ -95,11 +95,11 @@ def _check_rows(run: RunRows, name: str, wanted: Verify) -> tuple[EntityInfo, li
     if not made:  # of no row nothing else was said: it had to be there
         made = [_check_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_hold(made):
-        _describe_other_users(run, name, info, wanted, len(rows))
+        _note_other_users_rows(run, name, info, wanted, len(rows))
     return info, rows, made
 
 
-def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
+def _note_other_users_rows(run: RowCheckContext, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
     """Describe matching rows of other users, if it holds only because they are excluded."""
     if info.user is None or run.user is None or info.user in wanted.filters:
         return
@@ -107,7 +107,7 @@ def _describe_other_users(run: RunRows, name: str, info: EntityInfo, wanted: Ver
         others = [
             row
             for row in select_rows(run.store, info, wanted.filters, run.scope, None)
-            if run.is_user_of_no_run(row.get(info.user))
+            if run.is_outside_active_runs(row.get(info.user))
         ]
         number = mine + len(others)
         counts = wanted.count is None or all_hold(check_number("", number, wanted.count, run.scope))
@@ -125,11 +125,13 @@ def _check_existence(name: str, rows: Sequence[Row], said: str, *, exists: bool)
     return assertion(name, message, holds=bool(rows) is exists, expected=exists, actual=bool(rows))
 
 
-def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
+def _select_rows(
+    run: RowCheckContext, info: EntityInfo, id_: object, filters: Mapping[str, object]
+) -> tuple[list[Row], str]:
     """Return the selected rows, and a description of the selection."""
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
-        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner(info, run.user)
+        said = f"row of {info.name}" + (f" with {shown}" if filters else "") + describe_owner_filter(info, run.user)
         return select_rows(run.store, info, filters, run.scope, run.user), said
     key = run.scope.resolve_value(id_)
     if not isinstance(key, str | int | float) or isinstance(key, bool) or (isinstance(key, str) and not key.strip()):
@@ -157,13 +159,13 @@ def _require_possible_key(info: EntityInfo, key: str | float) -> None:
 
 
 def _check_every_row(
-    run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
+    run: RowCheckContext, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
     """Check the fields of every row; failing rows are shown, up to a limit."""
     judged = match_rows(rows, fields, run.scope)
     wrong = [each for each in judged if not each.all_match]
     shown = wrong[:_FAILING_ROWS] or judged[:1]
-    made = [each for row in shown for each in check_row(name, info, row, fields, run.scope)]
+    made = [each for row in shown for each in check_row_fields(name, info, row, fields, run.scope)]
     if len(wrong) > _FAILING_ROWS:
         more = f"{len(wrong)} of {len(rows)} rows are wrong; {_FAILING_ROWS} are shown"
         made.append(assertion(name, more, actual=len(wrong)))

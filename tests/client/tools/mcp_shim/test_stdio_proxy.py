@@ -18,7 +18,7 @@ from llmproxy.client.tools.mcp_shim import server_pipes
 from llmproxy.client.tools.mcp_shim.shim_deciders import open_engine_backend
 from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
-from llmproxy.protocol import Mode, ToolLineOutcome
+from llmproxy.protocol import Mode, ToolLineReply
 from llmproxy.settings import Settings
 from tests.support.process import lives, until
 
@@ -33,16 +33,16 @@ class Forwarding:
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
-        self.faults: list[ToolLineOutcome] = []
+        self.faults: list[ToolLineReply] = []
         self._number = 0
 
-    def on_line(self, line: bytes) -> ToolLineOutcome:
+    def on_line(self, line: bytes) -> ToolLineReply:
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
         if self.faults:
             return self.faults.pop(0)
         self._number += 1
-        return ToolLineOutcome(b"", self._number)
+        return ToolLineReply(b"", self._number)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self.kept[number] = [line for _, line in lines]
@@ -348,7 +348,7 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     client = Client(shell(f"echo $$ > {pid}; cat > /dev/null"), Forwarding())
     client.say(id=1, method="tools/list")
     until(lambda: pid.exists() and pid.read_text(), 60)
-    client.host.faults = [ToolLineOutcome(b"", None, gone=True)]
+    client.host.faults = [ToolLineReply(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
     assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
@@ -377,13 +377,13 @@ def test_a_client_that_leaves_while_an_answer_waits_for_its_turn_hears_all() -> 
     asked_again = threading.Event()
     written: list[bytes] = []
     outcomes = [
-        ToolLineOutcome(b"1\n", None, again=0.001),
-        ToolLineOutcome(b"2\n", None, again=0.2),
-        ToolLineOutcome(b"3\n", None),
+        ToolLineReply(b"1\n", None, again=0.001),
+        ToolLineReply(b"2\n", None, again=0.2),
+        ToolLineReply(b"3\n", None),
     ]
 
     class Waiting(Forwarding):
-        def on_line(self, line: bytes) -> ToolLineOutcome:
+        def on_line(self, line: bytes) -> ToolLineReply:
             if not line:
                 asked_again.set()
                 time.sleep(0.1)  # the client's end looks meanwhile for what it has to wait for
@@ -404,9 +404,9 @@ def test_a_late_answer_lets_others_pass() -> None:
     client = Client(shell("exit 7"), Forwarding())
     answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
     client.host.faults = [
-        ToolLineOutcome(answers[0], None, 3600),
-        ToolLineOutcome(answers[1], None, 0.01),
-        ToolLineOutcome(answers[2], None),
+        ToolLineReply(answers[0], None, 3600),
+        ToolLineReply(answers[1], None, 0.01),
+        ToolLineReply(answers[2], None),
     ]
     for id_ in (8, 9, 1):
         client.say(id=id_, method="tools/call", params={"name": "x"})

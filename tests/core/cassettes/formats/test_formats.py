@@ -19,11 +19,11 @@ from llmproxy.core.cassettes.formats import (
     SUFFIXES,
     Source,
     entries,
+    find_matching_format,
     get_format,
     jsonl,
-    open_source,
     read_each_item,
-    recognise_format,
+    read_source_file,
 )
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr import read_interaction
@@ -49,7 +49,7 @@ ASKED = [
 @pytest.mark.parametrize("file", FILES)
 def test_files_are_recognised_by_content(file: str) -> None:
     """Whatever a file is called, its content says what it is."""
-    found = recognise_format(Source((ROOT / "fixtures/formats" / file).read_bytes(), "no-suffix"))
+    found = find_matching_format(Source((ROOT / "fixtures/formats" / file).read_bytes(), "no-suffix"))
     assert found is not None
     assert found.name == FILES[file]
 
@@ -59,7 +59,7 @@ def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> N
     """Every format that is written is told from all others, and gives back exactly what went in."""
     recorded = [replace(to_recorded(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)]
     source = Source(FORMATS[name].loaded.dumps(recorded, "trip").encode(), "x")
-    assert recognise_format(source) is FORMATS[name]
+    assert find_matching_format(source) is FORMATS[name]
     back = FORMATS[name].loaded.read(source)
     assert [(each.method, each.body, each.response_body, each.headers, each.response_headers) for each in back] == [
         (each.method, each.body, each.response_body, each.headers, each.response_headers) for each in recorded
@@ -85,7 +85,7 @@ def test_only_our_own_sound_files_are_replaceable(name: str, dialogue: list[Inte
 )
 def test_other_files_are_not_taken(content: str) -> None:
     """What is no recording is none (an empty file is vcrpy's, so that it is called empty)."""
-    found = recognise_format(Source(content.encode(), "x"))
+    found = find_matching_format(Source(content.encode(), "x"))
     assert found is None or (content == "" and found.name == "vcr")
 
 
@@ -178,9 +178,9 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     """What was opened is looked at and read from memory."""
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"fixtures": []}))
-    source = open_source(path)
+    source = read_source_file(path)
     path.unlink()
-    assert recognise_format(source) is FORMATS["aimock"]
+    assert find_matching_format(source) is FORMATS["aimock"]
     assert FORMATS["aimock"].loaded.read(source) == []
 
 
@@ -216,7 +216,7 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
         for odd in ODD:
             source = Source(json.dumps(with_odd(tree, path, odd)).encode(), "file", ("m",))
             try:
-                recognise_format(source)
+                find_matching_format(source)
                 convert_exchanges(form.read_all([source]), "c", rules=Rules(), redactor=Redactor())
             except LLMProxyError as error:
                 raised += [] if "file" in str(error) else [(path, odd, str(error))]
@@ -317,8 +317,8 @@ def test_mappings_and_texts() -> None:
         (lambda: entries.status(True), "the status is True"),
         (lambda: entries.status("200"), "the status is '200'"),
         (lambda: entries.status(99), "the status is 99"),
-        (lambda: entries.header_map([]), "`headers` is list"),
-        (lambda: entries.header_map({"a": [{}]}), "the header 'a' is dict"),
+        (lambda: entries.parse_header_mapping([]), "`headers` is list"),
+        (lambda: entries.parse_header_mapping({"a": [{}]}), "the header 'a' is dict"),
         (lambda: entries.parse_header_pairs([{"value": 1}]), "a field without a name"),
         (lambda: entries.decode_base64("a"), "base64 is damaged"),
     ]:
@@ -328,8 +328,8 @@ def test_mappings_and_texts() -> None:
 
 def test_headers() -> None:
     """Repetitions and numbers are kept, HTTP/2's pseudo fields are not."""
-    assert entries.header_map({"a": ["1", "2"], "b": 3}) == (("a", "1"), ("a", "2"), ("b", "3"))
-    assert entries.header_map(None) == ()
+    assert entries.parse_header_mapping({"a": ["1", "2"], "b": 3}) == (("a", "1"), ("a", "2"), ("b", "3"))
+    assert entries.parse_header_mapping(None) == ()
     assert entries.parse_header_pairs([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (("a", "1"),)
     assert entries.parse_header_pairs(None) == ()
 
@@ -337,8 +337,8 @@ def test_headers() -> None:
 def test_times() -> None:
     """Times in any form are Unix time, durations are microseconds; nonsense is nothing."""
     same = ("2026-11-20T00:00:00Z", "2026-11-20T01:00:00+01:00", datetime(2026, 11, 20, tzinfo=UTC), 1795132800)
-    assert [entries.parse_unix_time(each) for each in same] == [1795132800.0] * 4
-    assert [entries.parse_unix_time(each) for each in ("soon", None, True)] == [0.0] * 3
+    assert [entries.to_unix_time(each) for each in same] == [1795132800.0] * 4
+    assert [entries.to_unix_time(each) for each in ("soon", None, True)] == [0.0] * 3
     assert entries.microseconds(1.5) == 1_500_000
     assert entries.microseconds(1.5, 1000) == 1500
     assert [entries.microseconds(value) for value in (-1, None, "1", True, float("nan"), 1e12)] == [0] * 6
@@ -347,7 +347,7 @@ def test_times() -> None:
 def test_bytes() -> None:
     """White space in base64 is no damage; a lone surrogate is kept."""
     assert entries.decode_base64("YW\n Jj") == b"abc"
-    assert entries.encode_utf8("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
+    assert entries.encode_utf8_with_surrogates("ü\ud800") == b"\xc3\xbc\xed\xa0\x80"
 
 
 @pytest.mark.parametrize("status", [100, 102, 103, 199, 0, 600, True, "200", 99.5, None])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, ddapm, nock, recognise_format
+from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, ddapm, find_matching_format, nock
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
@@ -217,7 +217,7 @@ def test_an_exchange_is_read() -> None:
 def test_other_forms(change: dict[str, object], name: str, value: object) -> None:
     """Text, pieces in hexadecimal, an empty body, flat header fields, a port of its own."""
     source = Source(json.dumps([GOOD_NOCK | change]).encode(), "x")
-    assert recognise_format(source).name == "nock"  # type: ignore[union-attr]
+    assert find_matching_format(source).name == "nock"  # type: ignore[union-attr]
     assert getattr(nock.read(source)[0], name) == value
 
 

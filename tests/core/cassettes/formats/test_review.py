@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.cassettes.anonymized_export import to_recorded
-from llmproxy.core.cassettes.formats import Source, open_source, review_yaml
+from llmproxy.core.cassettes.formats import Source, read_source_file, review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
 from llmproxy.core.cassettes.formats.yaml_text import write_json_style
@@ -69,13 +69,13 @@ def test_the_real_traffic(traffic: Path) -> None:
     """Every exchange of the real traffic comes back, and most JSON answers are trees."""
     trees = answers = 0
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
-        adopted = convert_exchanges(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
+        adopted = convert_exchanges(read_vcr(read_source_file(path)), "c", rules=Rules(), redactor=Redactor())
         recorded = [to_recorded(each.interaction) for each in adopted if each.interaction]
         found = review_yaml.read(Source(review_yaml.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
         answers += len(bodies)
-        trees += sum(not {"json", "json_parts"}.isdisjoint(review_yaml._build_body(body, None)) for body in bodies)
+        trees += sum(not {"json", "json_parts"}.isdisjoint(review_yaml._format_body(body, None)) for body in bodies)
     assert answers > 50
     assert trees / answers > 0.85
 

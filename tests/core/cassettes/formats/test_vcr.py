@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from vcr.serialize import deserialize
 from vcr.serializers import yamlserializer
 
-from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours, write_text
+from llmproxy.core.cassettes.formats import Source, read_source_file, vcr as ours, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
@@ -130,7 +130,7 @@ def test_corrupt(text: str, what: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CassetteCorrupt) as error:
-        read(open_source(path))
+        read(read_source_file(path))
     assert what in str(error.value)
     assert "bad.yaml" in str(error.value)
 
@@ -151,11 +151,11 @@ def test_not_text_and_not_there(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_bytes(b"version: 1\n\xff")
     with pytest.raises(CassetteCorrupt, match="line 2: not UTF-8"):
-        read(open_source(path))
+        read(read_source_file(path))
     with pytest.raises(CassetteNotFound, match="no cassette file"):
-        read(open_source(tmp_path / "b.yaml"))
+        read(read_source_file(tmp_path / "b.yaml"))
     with pytest.raises(MachineError):
-        read(open_source(tmp_path))
+        read(read_source_file(tmp_path))
 
 
 def test_newer_format() -> None:
@@ -228,7 +228,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "c.yaml"
     for count in (1, 2):
         write_text(path, dumps([recorded()] * count, "c"))
-        assert len(read(open_source(path))) == count
+        assert len(read(read_source_file(path))) == count
     assert [file.name for file in path.parent.iterdir()] == ["c.yaml"]
     with pytest.raises(MachineError, match="cannot be written"):
         write_text(path / "c.yaml", "x")

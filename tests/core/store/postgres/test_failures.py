@@ -35,7 +35,7 @@ from llmproxy.errors import (
     RecordingError,
     StoreReadOnly,
 )  # fmt: skip
-from llmproxy.server_store_path import StoreServer, register_server
+from llmproxy.server_store_path import RemoteStore, register_server
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
@@ -116,7 +116,7 @@ def test_what_is_acknowledged_is_there_once_whatever_breaks(server: Postgres, te
 
 def test_a_connection_that_another_thread_uses_is_at_hand(team_url: str, tmp_path: Path) -> None:
     """Two who waited for the server are both answered: one looks whether it is there while the other asks it."""
-    link, used = ServerLink(StoreServer(team_url, team_url, tmp_path)), threading.Event()
+    link, used = ServerLink(RemoteStore(team_url, team_url, tmp_path)), threading.Event()
 
     def use() -> None:
         with link.borrow_connection(writing=False) as conn:
@@ -569,7 +569,7 @@ def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, t
 ])  # fmt: skip
 def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Path) -> None:
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
-    server = StoreServer("postgresql://me@h/team", "postgresql://me@h/team", tmp_path)
+    server = RemoteStore("postgresql://me@h/team", "postgresql://me@h/team", tmp_path)
     assert advice in _build_lost_error(server, Exception(said)).hint
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.checks.entities.new_rows import StoreBaseline, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RunRows
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import build_store
 from tests.suite.runs import Run, created, run
@@ -45,7 +45,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
 
 def reusing(
     folder: Path, key: str = "INTEGER PRIMARY KEY", entities: Mapping[str, Any] | None = None
-) -> tuple[RunRows, Any]:
+) -> tuple[RowCheckContext, Any]:
     """Begin a run on a SQLite table with two rows; also a function that executes SQL there as an agent would."""
     file = folder / "t.db"
 
@@ -57,7 +57,7 @@ def reusing(
     table = f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)"
     execute(table, "INSERT INTO tasks (title) VALUES ('one'), ('two')")
     store = build_store({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
-    look = RunRows(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
+    look = RowCheckContext(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return look, execute
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RunRows, derive_row_id
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext, derive_row_id
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import Created
@@ -78,7 +78,9 @@ def test_what_a_run_makes_is_cleaned_up(made: Run) -> None:
 
 
 def test_without_a_store_assertions_are_errors() -> None:
-    entities = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
+    entities = RowCheckContext(
+        adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None
+    )
     items = [Created(entity="tasks"), Created(entity="notes", count=0)]
     said = lines(check_created(entities, take_baseline(entities, ["tasks"]), items))
     said += lines(check_verify(entities, "verify", Verify(entity="tasks", count=0)))

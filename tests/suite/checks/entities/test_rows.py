@@ -10,13 +10,13 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
-    RunRows,
+    RowCheckContext,
+    add_sample_suffix,
     append_message,
-    append_sample,
     build_clock_env,
     capture_row,
     derive_row_id,
-    describe_owner,
+    describe_owner_filter,
     find_nearest_row,
     match_rows,
     name_row,
@@ -124,7 +124,7 @@ def test_an_id_fits_its_column() -> None:
 
 def test_the_first_run_needs_no_suffix() -> None:
     """One run is recorded as the first of five is."""
-    assert [append_sample("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
+    assert [add_sample_suffix("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
 
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
@@ -134,7 +134,7 @@ def test_a_spawned_agent_is_told_time_and_seed() -> None:
 
 def test_without_a_store_every_look_is_an_error() -> None:
     """Nothing about entities passes by there being no entities."""
-    look = RunRows(adapter=None, scope=run().scope, user=None, clock=lambda: 0, sleep=lambda _: None)
+    look = RowCheckContext(adapter=None, scope=run().scope, user=None, clock=lambda: 0, sleep=lambda _: None)
     with pytest.raises(SuiteError, match="no store is configured"):
         _ = look.store
 
@@ -169,5 +169,5 @@ def test_more_is_only_said_of_what_went_wrong() -> None:
     assert append_message(bad, "x").message == "no (x)"
     assert not all_hold([good, bad])
     made = run()
-    assert describe_owner(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
-    assert describe_owner(made.store.describe("notes"), "anna") == ""
+    assert describe_owner_filter(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
+    assert describe_owner_filter(made.store.describe("notes"), "anna") == ""

@@ -20,7 +20,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import read_max_age, read_summary
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
-from llmproxy.protocol import Channel, Decision, PlayScope
+from llmproxy.protocol import Channel, Decision, ReplayScope
 from llmproxy.proxy_calls import Call
 
 _DAY = 86_400
@@ -32,7 +32,7 @@ class StaleHit(NamedTuple):
     """Age in days; None if the time of recording is unknown."""
 
 
-class StaleInterceptor(Interceptor[Exchange]):
+class StaleRecordingInterceptor(Interceptor[Exchange]):
     def __init__(self, parts: EngineParts, most: float) -> None:
         """`most` is the age in seconds above which a recording is stale."""
         self._state, self._most = parts.state, most
@@ -69,14 +69,14 @@ class StaleInterceptor(Interceptor[Exchange]):
         return record._replace(stale=record.decision is Decision.REPLAY, note=record.note or age)
 
 
-class StaleFeature(Feature):
+class StaleRecordingFeature(Feature):
     """Refreshing or reporting of recordings above a maximum age."""
 
-    kind = StaleInterceptor
+    kind = StaleRecordingInterceptor
 
     @override
-    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleInterceptor | None:
+    def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> StaleRecordingInterceptor | None:
         store, most = self.parts.state.sessions.store(session.settings.mode), self.parts.state.config.max_age
-        if store is not None and session.policy.plays is not PlayScope.NOTHING:
+        if store is not None and session.policy.plays is not ReplayScope.NOTHING:
             most = read_max_age(store, session.cassette, most)
-        return None if most is None else StaleInterceptor(self.parts, most)
+        return None if most is None else StaleRecordingInterceptor(self.parts, most)

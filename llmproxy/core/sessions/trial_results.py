@@ -33,7 +33,7 @@ _SINCE = (
 _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
-class ChangeTrial(NamedTuple):
+class SampleTrialResult(NamedTuple):
     """Results of the last sessions on trial of one cassette."""
 
     cassette: str
@@ -90,7 +90,7 @@ class TrialStore:
             self._conn = None
 
 
-def mark_trials_interrupted(store: Path, since: float) -> None:
+def discard_interrupted_trials_served(store: Path, since: float) -> None:
     """Delete the played recordings of trials that ended since then, because their runs were interrupted."""
     with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)
@@ -101,10 +101,10 @@ def get_state_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
-def read_trials(store: Path, since: float = 0.0) -> list[ChangeTrial]:
+def read_trials(store: Path, since: float = 0.0) -> list[SampleTrialResult]:
     """Return trials that ended at `since` (Unix time) or later, by cassette; empty if none are stored."""
     return [
-        ChangeTrial(
+        SampleTrialResult(
             from_sql(name),
             sample,
             at,
