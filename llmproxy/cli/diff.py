@@ -20,10 +20,10 @@ import typer
 
 from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
+    decode_run_variables,
     format_run_variables_line,
     format_volatile_fields,
     iter_run_variable_lines,
-    parse_run_variable_dicts,
 )
 from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
@@ -198,7 +198,7 @@ def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch 
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [parse_run_variable_dicts(each.run_variables) for each in (a, b)]
+        said = [decode_run_variables(each.run_variables) for each in (a, b)]
         told = {"run_variables": said, "bound": None if fit is None else _describe_replay_check(fit)}
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed

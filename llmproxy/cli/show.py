@@ -14,10 +14,10 @@ import typer
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.binding_texts import (
+    decode_run_variables,
     extract_volatile_values,
     format_run_variables_line,
     iter_run_variable_lines,
-    parse_run_variable_dicts,
 )
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
@@ -213,7 +213,7 @@ def _body_to_json(body: bytes) -> object:
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; binary bodies as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": get_service_kind(found.provider, found.operation)}
-    plain["run_variables"] = parse_run_variable_dicts(found.run_variables)
+    plain["run_variables"] = decode_run_variables(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]

@@ -464,7 +464,7 @@ class TestOptions:
         """Replay each case once for each injected fault; returns 1 if one breaks the agent."""
         from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings_for_exit_code
         from llmproxy.client.fault_sweep_judging import findings_to_json as as_plain, select_kinds
-        from llmproxy.suite.run.runner import has_faults, sweep_case
+        from llmproxy.suite.run.runner import has_faults, sweep_faults_of_case
 
         every: dict[str, object] = {}
         kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
@@ -484,7 +484,7 @@ class TestOptions:
                 plain = replace(self, flags={**self.flags, "faults": None}).base_command
                 typed = f"{plain} --faults FAULT --id {shlex.quote(case.id)}"
                 try:
-                    asyncio.run(run_until_signal(sweep_case(run_context, case, kinds, print_line, found)))
+                    asyncio.run(run_until_signal(sweep_faults_of_case(run_context, case, kinds, print_line, found)))
                 finally:
                     code = max(code, print_findings_for_exit_code(found, typed))
                     every[case.id] = as_plain(found)

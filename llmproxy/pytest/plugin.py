@@ -45,7 +45,7 @@ from llmproxy.pytest.options import (
     read_baseline_option,
     read_update_option,
 )
-from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, WorkerProxyServer
+from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, ProxyServerForWorkers
 from llmproxy.pytest.run_summary import (
     ATTRIBUTE,
     RunSummaryPlugin,
@@ -209,7 +209,7 @@ def _set_up_run(config: pytest.Config) -> None:
         if wanted:
             run.prepare_proxy(mode)
     elif not read_proxy_url(os.environ):
-        run.proxies = WorkerProxyServer(os.environ, config.rootpath)
+        run.proxies = ProxyServerForWorkers(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
 

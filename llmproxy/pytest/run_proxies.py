@@ -1,6 +1,6 @@
 """The proxies of a pytest run: one for each set of start options, started by the first process that needs it.
 
-xdist's workers are separate processes. Their controller starts the proxies (`WorkerProxyServer`), and publishes its
+xdist's workers are separate processes. Their controller starts the proxies (`ProxyServerForWorkers`), and publishes its
 address in an environment variable. A worker asks over a persistent connection (`ControllerProxy`): when it closes, the
 worker is gone, and its open session is closed. Proxies end with the controller, even if that is killed. A process
 without a controller starts its own (`OwnProxy`), and so does a worker in another folder than its controller.
@@ -82,7 +82,7 @@ class OwnProxy:
             self._place = None
 
 
-class WorkerProxyServer:
+class ProxyServerForWorkers:
     """The proxies that xdist's controller provides to its workers."""
 
     def __init__(self, env: Mapping[str, str], folder: Path) -> None:

@@ -33,7 +33,7 @@ from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode, Update
 from llmproxy.proxy_calls import Call
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
-from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, WorkerProxyServer
+from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, ProxyServerForWorkers
 from llmproxy.server_store_path import find_server_of_copy
 from llmproxy.settings import load
 
@@ -442,7 +442,7 @@ class PluginRun:
     """Messages found at collection."""
     asked: ControllerProxy | None = None
     """Proxy of this worker's controller."""
-    proxies: WorkerProxyServer | None = None
+    proxies: ProxyServerForWorkers | None = None
     """Proxies of the controller of xdist."""
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
     bench: SuiteResources | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.pytest.run_proxies import ControllerProxy, WorkerProxyServer
+from llmproxy.pytest.run_proxies import ControllerProxy, ProxyServerForWorkers
 from tests.provider import Provider, step
 from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env, until
@@ -123,7 +123,7 @@ def test_a_killed_controller_leaves_nothing_running(tmp_path: Path) -> None:
 
 def test_who_does_not_have_the_key_starts_nothing(tmp_path: Path) -> None:
     """Nor does a worker in another folder ask its controller."""
-    run = WorkerProxyServer(clean_env({"LLMPROXY_COMMAND": "/nosuch"}), tmp_path)
+    run = ProxyServerForWorkers(clean_env({"LLMPROXY_COMMAND": "/nosuch"}), tmp_path)
     try:
         for address, said in (
             (re.sub(r'"key": "\w+"', '"key": "x"', run.address), "the controller of this worker has ended"),

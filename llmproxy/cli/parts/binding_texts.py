@@ -23,13 +23,13 @@ _RUNS = 3
 _LONGEST = 60
 
 
-def parse_run_variable_dicts(said: str) -> list[dict[str, str]]:
+def decode_run_variables(said: str) -> list[dict[str, str]]:
     return list(json.loads(said)) if said else []
 
 
 def format_run_variables_line(said: str) -> str:
     """Return run variables on one line: ``cwd /tmp/a, home /home/kim``; long values are cut."""
-    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in parse_run_variable_dicts(said))
+    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in decode_run_variables(said))
 
 
 def _shorten_value(text: str) -> str:
@@ -57,7 +57,7 @@ def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterat
 
 def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
-        "run_variables": [parse_run_variable_dicts(each) for each in said],
+        "run_variables": [decode_run_variables(each) for each in said],
         "volatile": [field.to_dict() for field in fields],
     }
 

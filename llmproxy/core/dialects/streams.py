@@ -135,7 +135,7 @@ class _ShortenedDocument:
         return too_much or len(self._open) + self._left_out > _DEEPEST
 
 
-def shorten_json(body: bytes | bytearray) -> bytes:
+def truncate_json(body: bytes | bytearray) -> bytes:
     """Return a JSON document with long strings and lists shortened; b"" beyond a limit. Invalid JSON stays invalid."""
     kept, at = _ShortenedDocument(), 0
     for number, (mark, start, after) in enumerate(_list_tokens(body)):
@@ -263,7 +263,7 @@ class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
     def __init__(self, *, short: bool = False) -> None:
-        """Start before the first byte; `short`: long data is shortened by `shorten_json`."""
+        """Start before the first byte; `short`: long data is shortened by `truncate_json`."""
         self._is_short = short
         self._partial = bytearray()
         self._skip_lf = False
@@ -299,7 +299,7 @@ class SSEParser:
                 del line[: len(_BOM)]
         if not line:
             if self._data is not None:
-                data = shorten_json(self._data) if self._is_short and len(self._data) > LONG else self._data
+                data = truncate_json(self._data) if self._is_short and len(self._data) > LONG else self._data
                 events.append(Event(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
@@ -380,11 +380,11 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
 
 def _read_shortened(document: bytes) -> Any:
     """Return the value of one document of a stream; a long one is shortened."""
-    return parse_json(shorten_json(document) if is_long_body(document) else document)
+    return parse_json(truncate_json(document) if is_long_body(document) else document)
 
 
 def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
-    """Yield the JSON values of a stream; `shortened`: long documents go through `shorten_json`. Never raises."""
+    """Yield the JSON values of a stream; `shortened`: long documents go through `truncate_json`. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
         yield from list_side_events(body, "server")

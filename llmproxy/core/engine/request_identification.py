@@ -162,7 +162,7 @@ class RequestDispatcher:
             return kept
         if self._secret is None:
             self._secret = read_store_secret(self._config.store)
-        return (*kept, (CALLER_HEADER, fingerprint_caller(headers, where.target, self._secret, known=where.known)))
+        return (*kept, (CALLER_HEADER, fingerprint_credential(headers, where.target, self._secret, known=where.known)))
 
     def _route_request(
         self,
@@ -242,7 +242,7 @@ def refuse_if_upstream_disallowed(exchange: Exchange) -> None:
         exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
 
 
-def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: bool = True) -> str:
+def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, known: bool = True) -> str:
     """Return 16 hex digits for a credential, ``none`` without; for other services, of declared fields and cookies."""
     if not known:
         found = sorted(

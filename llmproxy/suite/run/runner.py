@@ -388,7 +388,7 @@ def has_faults(case: SuiteCase) -> bool:
     return case.scenario.faults is not None or any(getattr(step, "faults", None) for step in case.scenario.steps)
 
 
-async def sweep_case(
+async def sweep_faults_of_case(
     run_context: RunContext,
     case: SuiteCase,
     kinds: Sequence[FaultKind],

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
-from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_caller, read_store_secret
+from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_credential, read_store_secret
 from llmproxy.core.engine.volatile_field_learning import restate_run
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -217,16 +217,18 @@ def test_a_head_opens_no_session(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_the_same_key_is_the_same_caller_wherever_it_stands(headers: tuple[tuple[str, str], ...], target: str) -> None:
     """SDK generations send one key in different headers."""
-    assert fingerprint_caller(headers, target, SECRET) == fingerprint_caller((("x-api-key", "sk-right"),), "/", SECRET)
+    assert fingerprint_credential(headers, target, SECRET) == fingerprint_credential(
+        (("x-api-key", "sk-right"),), "/", SECRET
+    )
 
 
 def test_another_key_or_none_is_another_caller() -> None:
     """A wrong key, no key, and the same key under another secret all differ; the key itself is not in it."""
-    right = fingerprint_caller((("x-api-key", "sk-right"),), "/", SECRET)
+    right = fingerprint_credential((("x-api-key", "sk-right"),), "/", SECRET)
     others = {
-        fingerprint_caller((("x-api-key", "sk-wrong"),), "/", SECRET),
-        fingerprint_caller((), "/", SECRET),
-        fingerprint_caller((("x-api-key", "sk-right"),), "/", b"1" * 32),
+        fingerprint_credential((("x-api-key", "sk-wrong"),), "/", SECRET),
+        fingerprint_credential((), "/", SECRET),
+        fingerprint_credential((("x-api-key", "sk-right"),), "/", b"1" * 32),
     }
     assert len(others) == 3
     assert right not in others
@@ -237,7 +239,7 @@ def test_a_signed_request_is_its_access_key() -> None:
     """SigV4 signs anew each time; who signs stays."""
     signed = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/{}/us-east-1/bedrock/aws4_request, Signature={}"
     both = [
-        fingerprint_caller((("authorization", signed.format(day, day)),), "/", SECRET)
+        fingerprint_credential((("authorization", signed.format(day, day)),), "/", SECRET)
         for day in ("20260101", "20260102")
     ]
     assert both[0] == both[1]

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.client.fault_sweep_judging import SweepOutcome, TrialFinding, select_kinds
 from llmproxy.suite.project_settings import SuiteRunOptions
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_case
+from llmproxy.suite.run.runner import SweepNotPossible, has_faults, sweep_faults_of_case
 from tests.mitm.test_mcp_faults import tools
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.suite import rig
@@ -109,7 +109,9 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[TrialFinding]:
     found: list[TrialFinding] = []
     world = RunContext(options=SuiteRunOptions(mode="replay", runs=1), proxy=url)
     try:
-        asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], select_kinds(kinds), lambda _: None, found))
+        asyncio.run(
+            sweep_faults_of_case(world, rig.cases_of(folder, text)[0], select_kinds(kinds), lambda _: None, found)
+        )
     finally:
         world.close()
     return found

@@ -33,7 +33,7 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Range of derived integers: above any counter, and within 32 bits."""
 
 
-def derive_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
     made = uuid5(NAMESPACE, f"{add_sample_suffix(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
@@ -240,7 +240,7 @@ class RowCheckContext:
             values = {info.user: self.user, **values}
         if self.deterministic and values.get(info.key) is None:
             name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
-            made = derive_row_id(self.scenario, self.sample, name, info.columns[info.key].kind)
+            made = make_row_id(self.scenario, self.sample, name, info.columns[info.key].kind)
             store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
             values = {info.key: made, **values}
         row = store.insert(entity, values)

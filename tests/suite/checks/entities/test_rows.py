@@ -15,9 +15,9 @@ from llmproxy.suite.checks.entities.row_selection import (
     append_message,
     build_clock_env,
     capture_row,
-    derive_row_id,
     describe_owner_filter,
     find_nearest_row,
+    make_row_id,
     match_rows,
     name_row,
     require_known_columns,
@@ -106,18 +106,18 @@ def test_rows_are_shown_shortly() -> None:
 
 def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
     """Golden values: changing them changes every prompt that an id was in, and recordings are lost."""
-    assert derive_row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
-    assert derive_row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
+    assert make_row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
+    assert make_row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
     others = {
-        derive_row_id("task-001", 1, "a"), derive_row_id("task-001", 2, "a"), derive_row_id("task-002", 1, "a"), derive_row_id("task-001", 1, "b"),
+        make_row_id("task-001", 1, "a"), make_row_id("task-001", 2, "a"), make_row_id("task-002", 1, "a"), make_row_id("task-001", 1, "b"),
     }  # fmt: skip
     assert len(others) == 4
 
 
 def test_an_id_fits_its_column() -> None:
     """A UUID's text, or a number that 32 bits hold and no counter has reached."""
-    assert UUID(str(derive_row_id("s", 1, "a"))).version == 5
-    number = derive_row_id("s", 1, "a", Kind.INTEGER)
+    assert UUID(str(make_row_id("s", 1, "a"))).version == 5
+    number = make_row_id("s", 1, "a", Kind.INTEGER)
     assert isinstance(number, int)
     assert 1_000_000_000 <= number < 2**31
 
