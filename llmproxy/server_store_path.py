@@ -1,7 +1,7 @@
 """A store on a server, represented everywhere outside the store itself by the path of its local copy.
 
     path = register_server("postgresql://me:secret@db.example/team", env)    the copy's path, registered here
-    find_server_of_copy(path)                                                -> Server, None for a file
+    find_server_of_copy(path)                                              -> Server, None for a file
     show_store(path)                                               text to print: the URL without a password, or the
                                                                    path
 

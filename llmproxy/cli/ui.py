@@ -148,7 +148,8 @@ def is_report(path: Path) -> bool:
 def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     """Return a report, with the store of its recordings if available."""
     found = _choose_store(store, of_tests=True)
-    start = {"start": "#/report", "report": True, "labels": True, "recordings": store_exists(found)}
+    recordings = store_exists(found) and not found.is_dir()
+    start = {"start": "#/report", "report": True, "labels": True, "recordings": recordings}
     return ViewTarget(found, {**_store_to_page_data(found), **start, "store": shown_path(path)}, path)
 
 

@@ -325,7 +325,7 @@ def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
     """Return the misses so far; empty if the proxy does not answer."""
     with suppress(ControlError):
         report = session.report()
-        found = session.list_newest_misses(report.misses) if report.misses else ()
+        found = session.list_last_misses(report.misses) if report.misses else ()
         known = len(found) == report.misses  # else the proxy, which remembers the last ones, has forgotten some
         return [found[n] if known else Miss(0.0, session.name, text) for n, text in enumerate(report.miss_texts)]
     return ()

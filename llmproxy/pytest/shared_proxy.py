@@ -134,7 +134,7 @@ class SharedSession:
         """Texts of requests refused because they were never recorded."""
         return tuple(self.report().miss_texts)
 
-    def list_newest_misses(self, count: int) -> Sequence[Miss]:
+    def list_last_misses(self, count: int) -> Sequence[Miss]:
         """Return the last of its `misses` (at least one), with their keys."""
         return [each for each in self._control.misses(self.name) if not each.to_model][-count:]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self
@@ -165,7 +165,7 @@ class CriterionResult(BaseModel):
         return self.reason
 
     def to_event(self) -> Criterion:
-        return Criterion(**self.model_dump(exclude={"requirement"}))
+        return Criterion(**self.model_dump(include={each.name for each in fields(Criterion)}))
 
 
 class AgentInput(BaseModel):

@@ -61,7 +61,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
         own = [each for each in found if each.party == AGENT] or found
         told = list(take_until_byte_limit(islice(own, MAX_RUN_CALLS), MAX_RUN_BYTES))
         stored = {row.id: row for row in store.list_summaries(info.name, info.sample, superseded=True)}
-        listed = [_build_call_row(stored[each.id or 0], each) for each in found]
+        listed = [_build_call_row(stored[each.id], each) for each in found if each.id in stored]
         cassettes.append(
             {
                 **asdict(info),

@@ -75,7 +75,10 @@ BEFORE = [
     *(("stages", name) for name in ("begin_exchange", "identify_and_decide")),
     *(("keying", name) for name in ("derive_key", "redact")),
     *(("layer", name) for name in ("_dispatch_event", "_receive_data", "serve_received_requests", "_on_head")),
-    *(("incoming", name) for name in ("set_exchange_or_refusal", "_check_origin", "begin_exchange", "decide_request")),
+    *(
+        ("incoming", name)
+        for name in ("set_exchange_or_refusal", "_check_origin_and_preflight", "begin_exchange", "decide_request")
+    ),
     ("forwarding", "forward"),
     *(("recorder", name) for name in ("requestheaders", "_address_upstream")),
     *(("shell", name) for name in ("record_begin",)),
@@ -100,7 +103,7 @@ AFTER = [
         ("layer", name)
         for name in (
             "_on_whole_request", "_replay_answer", "_end_replay", "_send_due", "refuse", "send_whole_answer", "_answer_exception",
-            "_on_client_left", "_await_request",
+            "_on_client_left", "_reset_for_request",
         )
     ),
     *(
@@ -112,7 +115,7 @@ AFTER = [
         )
     ),
     *(("shell", name) for name in ("store_answer_and_wait", "_store_or_read_usage", "build_refusal")),
-    *(("choice", name) for name in ("_choose_layer",)),
+    *(("choice", name) for name in ("_set_chosen_layer",)),
 ]  # fmt: skip
 """What may raise when the request is on its way, or had been answered from the store."""
 

@@ -542,7 +542,7 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "method"), [
-    ("intercept", "_decide_tunnel"), ("intercept", "_report_refusal"), ("choice", "_choose_layer"), ("dispatcher", "is_host_in_scope"),
+    ("intercept", "_decide_tunnel"), ("intercept", "_report_refusal"), ("choice", "_set_chosen_layer"), ("dispatcher", "is_host_in_scope"),
     ("dispatcher", "get_session_mode"), ("stages", "begin_exchange"), ("layer", "_on_head"), ("recorder", "requestheaders"),
 ])  # fmt: skip
 @pytest.mark.parametrize("mode", ["replay", "record"])

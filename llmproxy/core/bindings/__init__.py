@@ -9,10 +9,10 @@ nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
     create_expectations(bindings)                           -> ExpectedMessages, a cache for the next comparisons
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
-    rewrite_exact_hit_answer(bindings, request tree, response, known)
-                                              -> Response | Mismatch  for an exact hit (rule 4.1)
+    rewrite_exact_hit_answer(bindings, tree, response, known)
+                                                            -> Response | Mismatch  for an exact hit (rule 4.1)
     rewrite_recorded(bindings, tree)                        -> a recorded request with this run's values
-    list_volatile_values_of_request(fields, tree)                      -> the values of volatile fields in one request
+    list_volatile_values_of_request(fields, tree)           -> the values of volatile fields in one request
 
 `Fit.names` are the bindings whose values differ, `Fit.identities` the ids that tools created in this pair of requests:
 add them to the session's `IdPairs` (`known`) once the answer is served; a conflict is a `Mismatch`. `str(mismatch)` is

@@ -3,7 +3,7 @@
 The shim between client and server (`client.tools.mcp_shim`) has no store and decides nothing. It sends each line of the
 client and obeys the result:
 
-    ToolLineReply(out, forward)   `out` goes to the client; with `forward`, a number, the line goes to the real
+    ToolLineReply(out, forward)     `out` goes to the client; with `forward`, a number, the line goes to the real
                                     server, whose answer is sent with the number (`on_server_answer`); both are empty
                                     for a message that needs no answer
                    (again)          an answer waits for concurrent ones: an empty line requests it after so many seconds

@@ -1,9 +1,9 @@
 """The remote runner: calls as tasks of a Ray cluster, for suites and for scenarios in Python.
 
     open_ray_connection     a cluster: found or started, connected to, left; reasons of failure
-    RemoteRunner     tasks on all nodes: calls, their data, cancellation, repetition after the death of a worker or
-                     node; recordings
-    run_task         in the worker: the parcel unpacked by a test's first run (`worker_node`), then one run
+    RemoteRunner            tasks on all nodes: calls, their data, cancellation, repetition after the death of a worker
+                            or node; recordings
+    run_task                in the worker: the parcel unpacked by a test's first run (`worker_node`), then one run
 
 A run whose worker or node died is repeated once, with a note; no event of the first attempt was emitted. Ctrl-C cancels
 active runs, which clean up on their nodes. This is the only module that imports ray.

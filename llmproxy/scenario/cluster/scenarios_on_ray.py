@@ -77,7 +77,7 @@ def on(
     settings = load({}, os.environ, Path.cwd())
     batch = uuid.uuid4().hex[:12]
     with open_ray_connection(where, batch, settings.settings.rate) as runner:
-        nodes = _ClusterRunner(runner, where, batch, settings, send, send_env, resources)
+        nodes = _ClusterRunner(runner, where, batch, settings, tuple(send), tuple(send_env), resources)
         running.REMOTE.append(nodes.run_sample)
         try:
             yield

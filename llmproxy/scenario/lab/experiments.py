@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -270,5 +270,5 @@ def _build_script(turns: Sequence[_RecordedTurn], found: list[tuple[int, str, st
         number += 1
         steps += [message(each) for each in turn.user]
         if turn.agent:
-            steps += [agent(), partial(compare_answers, number, turn.spoken_answer)]
+            steps += [agent(), update_wrapper(partial(compare_answers, number, turn.spoken_answer), compare_answers)]
     return [*steps, judge()]

@@ -96,7 +96,7 @@ class RepeatResult(ScenarioResult):
         return self.verdicts.pass_hat_k(k)
 
     @property
-    def counted_of_runs(self) -> str:
+    def n_of_n(self) -> str:
         """Counted runs, "8 of 10"."""
         return f"{self.verdicts.counted_runs} of {self.runs}"
 

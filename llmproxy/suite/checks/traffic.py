@@ -304,7 +304,7 @@ def evaluate_traffic(
 
 def find_unknown_tools(step: Talk, measured: AgentStep) -> list[Assertion]:
     """Return the errors of a step's assertions about tools where what was called is not known; else nothing."""
-    names = [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.wire_keys]
+    names = [f"tools.{name}" for name in step.tools or ()] + [key for key, asked in _list_tool_totals(step) if asked]
     reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
         reason, where = explain_unread_answers(measured), measured.unreadable[0].label
@@ -320,7 +320,14 @@ def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
     return sorted({use.name for use in measured.tools if not use.is_run_by_agent and use.name not in named})
 
 
-_ABOUT_TOOLS = ("onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot")
+def _list_tool_totals(step: Talk) -> list[tuple[str, bool]]:
+    """Return the assertions about all tools, and whether each is asked for: a flag may be off."""
+    return [
+        ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
+        ("totalToolCalls", step.total_tool_calls is not None), ("toolsSnapshot", bool(step.tools_snapshot)),
+    ]  # fmt: skip
+
+
 _TEXT_ONLY = frozenset(
     {"completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"}
 )

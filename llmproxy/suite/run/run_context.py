@@ -151,10 +151,10 @@ class RunContext:
 
     def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:
         if case.path not in self._snapshots:
-            self._snapshots[case.path] = ResponseSnapshots.load_for_suite(
-                case.path, update=self.options.update, command=self.options.command
-            )
-        return self._snapshots[case.path]
+            self._snapshots[case.path] = ResponseSnapshots.load_for_suite(case.path, update=self.options.update)
+        found = self._snapshots[case.path]
+        found.command = self.options.command  # pytest's differs by test
+        return found
 
     def _get_agent_or_store_mapping(self, key: str, case: SuiteCase) -> tuple[Mapping[str, Any] | None, Path]:
         """Return what describes a case's `agent` or `store`, with the base of its paths."""

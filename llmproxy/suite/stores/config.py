@@ -79,7 +79,8 @@ def _import_module(name: str, folder: Path, where: str) -> ModuleType:
     path = (folder / name).resolve() if name.endswith(".py") else None
     if path is not None and not path.is_file():
         raise SuiteError(f"{where}: there is no file {path}")
-    sys.path.insert(0, str(folder.resolve()))
+    if path is None:
+        sys.path.insert(0, str(folder.resolve()))
     try:
         if path is None:
             return importlib.import_module(name)
@@ -88,7 +89,8 @@ def _import_module(name: str, folder: Path, where: str) -> ModuleType:
         said = f"{path or name} could not be imported: {type(error).__name__}: {error}"
         raise SuiteError(f"{where}: {said}") from error
     finally:
-        sys.path.remove(str(folder.resolve()))
+        if path is None:
+            sys.path.remove(str(folder.resolve()))
 
 
 KINDS = ("sqlalchemy", "http", "python", "memory")

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,17 +67,17 @@ def run_shim(asked: ShimOptions, env: Mapping[str, str]) -> int:
     tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
-    with _open_backend(asked, asked.name or choose_server_name(asked.command, places), env) as host:
-        gc.enable()  # `__main__` put it off
-        own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
-        shim = StdioProxy(asked.command, own, host, make_line_writer())
-        try:
-            return shim.serve(lambda size: os.read(0, size))
-        except KeyboardInterrupt:
-            return 0
+    host = _make_backend(asked, asked.name or choose_server_name(asked.command, places), env)
+    gc.enable()  # `__main__` put it off
+    own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
+    shim = StdioProxy(asked.command, own, host, make_line_writer())
+    try:
+        return shim.serve(lambda size: os.read(0, size))
+    except KeyboardInterrupt:
+        return 0
 
 
-def _open_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> AbstractContextManager[ShimBackend]:
+def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ShimBackend:
     secrets = [
         value
         for name, value in env.items()
@@ -87,17 +86,17 @@ def _open_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> Ab
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    from llmproxy.client.tools.mcp_shim.shim_deciders import ProxyShimBackend, open_engine_backend
+    from llmproxy.client.tools.mcp_shim.shim_deciders import EngineShimBackend, ProxyShimBackend
 
     if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
-        return nullcontext(ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets))
+        return ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.core.providers.hosts import add_env_upstreams
     from llmproxy.settings import load
 
-    return open_engine_backend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+    return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
 
 
 _RUNNERS = frozenset({

@@ -9,8 +9,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -41,7 +40,7 @@ class ShimBackend(Protocol):
     def on_server_loss(self, number: int, why: str) -> None:
         """Handle a server that did not answer."""
 
-    def on_client_end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         """Handle the client's end, and unrequested messages of the server."""
 
 
@@ -72,7 +71,7 @@ class ProxyShimBackend:
     def on_server_loss(self, number: int, why: str) -> None:
         self._post_event({"number": number, "lost": why})
 
-    def on_client_end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         self._post_event({"end": True, "lines": _lines_to_json(unasked)})
         self._get_connection().close()
 
@@ -129,41 +128,52 @@ class _InProcessContext:
         self._engine.recorder.record_end(exchange, exchange.recording.status)
 
 
-@contextmanager
-def open_engine_backend(
-    settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]
-) -> Iterator[StdioClient]:
-    """Open store and session of an engine in this process, for one client of one server, without a proxy.
+class EngineShimBackend:
+    """An engine in this process, for one client of one server, without a proxy."""
 
-    `secrets` are values that must not be stored. Raises LLMProxyError.
-    """
-    from llmproxy.advice import StartCommand
-    from llmproxy.client.gather_run_variables import gather_run_variables
-    from llmproxy.core.bindings import parse_run_variable
-    from llmproxy.core.control.stdio_tool_host import StdioClient
-    from llmproxy.core.engine.engine import Engine
-    from llmproxy.core.faults import load_faults
-    from llmproxy.core.keys.user_rules import Rules
-    from llmproxy.core.secrets.redact import Redactor
-    from llmproxy.core.sessions.exchange import Config
-    from llmproxy.core.sessions.journal import Journal
-    from llmproxy.settings import shown_path
+    def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
+        """Open store and session; `secrets` are values that must not be stored. Raises LLMProxyError."""
+        from llmproxy.advice import StartCommand
+        from llmproxy.client.gather_run_variables import gather_run_variables
+        from llmproxy.core.bindings import parse_run_variable
+        from llmproxy.core.control.stdio_tool_host import StdioClient
+        from llmproxy.core.engine.engine import Engine
+        from llmproxy.core.faults import load_faults
+        from llmproxy.core.keys.user_rules import Rules
+        from llmproxy.core.secrets.redact import Redactor
+        from llmproxy.core.sessions.exchange import Config
+        from llmproxy.core.sessions.journal import Journal
+        from llmproxy.settings import shown_path
 
-    config = Config(
-        mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
-        store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- SERVER"),
-        rules=Rules.from_settings(settings.normalize),
-        faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
-    )  # fmt: skip
-    journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
-    holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
-    engine = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic, holder=holder)
-    found = [parse_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
-    session = engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-    for value in secrets:
-        engine.redactor.learn_declared_secret(value)
-    try:
-        yield StdioClient(engine, _InProcessContext(engine), session.name, server)
-    finally:
-        engine.close()
-        journal.close()
+        config = Config(
+            mode=settings.mode, cassette=settings.cassette, exhausted=settings.exhausted, bind=settings.bind,
+            store=settings.store, shown=shown_path(settings.store), again=StartCommand("llmproxy mcp", " -- SERVER"),
+            rules=Rules.from_settings(settings.normalize),
+            faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
+        )  # fmt: skip
+        self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
+        holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
+        self._engine = Engine(
+            config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
+        )
+        found = [parse_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
+        session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
+        self._line: StdioClient = StdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
+        for value in secrets:
+            self._engine.redactor.learn_declared_secret(value)
+
+    def on_line(self, line: bytes) -> ToolLineReply:
+        return self._line.on_line(line)
+
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        self._line.on_server_answer(number, lines, left=left)
+
+    def on_server_loss(self, number: int, why: str) -> None:
+        self._line.on_server_loss(number, why)
+
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+        try:
+            self._line.on_client_end(unasked)
+        finally:
+            self._engine.close()
+            self._journal.close()

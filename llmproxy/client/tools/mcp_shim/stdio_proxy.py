@@ -325,7 +325,7 @@ class StdioProxy:
                 self._reader.join(2.0)
                 if not self._reader.is_alive():
                     self._server.close()
-        self._try_backend_call(lambda: self._host.on_client_end(self._unasked))
+        self._try_backend_call(lambda: self._host.end(self._unasked))
         return max(code, 0)
 
 

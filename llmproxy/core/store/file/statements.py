@@ -58,8 +58,7 @@ def refuse_if_leased_by_other(
         shown = name if isinstance(name, str) else repr(name)
         raise CassetteBusy(
             f"Cassette {format_sample_name(shown, sample)!r} is being recorded by {other} (process {pid} on {host}, "
-            "last seen "
-            f"{max(age or 0, 0):.0f} s ago).",
+            f"last seen {max(age or 0, 0):.0f} s ago).",
             hint="End that session first, or record under another --cassette.",
         )
 

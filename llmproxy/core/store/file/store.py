@@ -85,7 +85,7 @@ class FileStore(Store):
         self._gone = False
         """Whether another program replaced the file by one that lacks our recordings."""
 
-    def _follow_writer_file(self) -> None:
+    def _follow_own_writer(self) -> None:
         if self._moved:
             self._moved = False
             self._switch_reader(open_beside_own_writer(self.path))

@@ -59,7 +59,7 @@ def test_answers_are_put_together_and_the_connection_stays() -> None:
     to = host([answer(), answer(), last], [answer(b"{}")])
     assert [to.on_line(b"{}").forward for _ in range(2)] == [1, 1]
     to.on_server_answer(1, [(5, b"{}")])
-    to.on_client_end([])
+    to.end([])
 
 
 def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() -> None:
@@ -69,7 +69,7 @@ def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() 
         assert to.on_line(b"{}").forward == 1
         assert to._http is not None
         assert to._http.sock.recv(1, socket.MSG_PEEK) == b""  # the end has come
-    to.on_client_end([])
+    to.end([])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.mcp_shim import server_pipes
-from llmproxy.client.tools.mcp_shim.shim_deciders import open_engine_backend
+from llmproxy.client.tools.mcp_shim.shim_deciders import EngineShimBackend
 from llmproxy.client.tools.mcp_shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
 from llmproxy.protocol import Mode, ToolLineReply
@@ -52,7 +52,7 @@ class Forwarding:
     def on_server_loss(self, number: int, why: str) -> None:
         self.lost_ones[number] = why
 
-    def on_client_end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         self.unasked, self.ended = list(unasked), True
 
 
@@ -366,9 +366,8 @@ def test_calls_at_once_are_answered_in_the_order_in_which_they_were(tmp_path: Pa
         written: list[bytes] = []
         said = iter([json.dumps(each).encode() + b"\n" for each in asked])
         settings = Settings(mode=mode, store=tmp_path / "x.db")
-        with open_engine_backend(settings, "slow", {}, ()) as host:
-            shim = StdioProxy(server, os.environ, host, written.append)
-            assert shim.serve(lambda _, said=said: next(said, b"")) == 0  # type: ignore[misc]
+        shim = StdioProxy(server, os.environ, EngineShimBackend(settings, "slow", {}, ()), written.append)
+        assert shim.serve(lambda _, said=said: next(said, b"")) == 0  # type: ignore[misc]
         assert [json.loads(line)["id"] for line in b"".join(written).splitlines()] == [3, 1, 2]
 
 
