@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import override
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import BodyWriter, PreparedBody
@@ -85,6 +86,7 @@ class FileStore(Store):
         self._gone = False
         """Whether another program replaced the file by one that lacks our recordings."""
 
+    @override
     def _follow_own_writer(self) -> None:
         if self._moved:
             self._moved = False
