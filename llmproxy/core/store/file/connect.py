@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from contextlib import ExitStack, closing
+import time
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,10 @@ BUSY_SECONDS = 5.0
 PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
 """Nanoseconds; commits within one tick of the file system's clock have equal times: only older ones prove no write."""
+_COPIED = ("", "-wal", "-journal")
+_COPIES = 6
+_COPY_PAUSE = 0.02
+"""Attempts to copy a store that changes meanwhile, and seconds between them."""
 WORDS = sqlite_file.ErrorTexts(
     name="store",
     takes="recording",
@@ -153,12 +158,31 @@ def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
 
 
 def _open_copy(path: Path) -> StoreReader:
-    """Copy the store with its sidecar files and upgrade the copy; the original is not changed."""
+    """Copy the store with its sidecar files and upgrade the copy; the original is not changed.
+
+    Another process may create or check-point the store meanwhile: a copy of two states of it is made again.
+    """
+    for _ in range(_COPIES - 1):
+        before = _read_copied_signatures(path)
+        with suppress(sqlite3.DatabaseError):
+            reader = _copy_and_open(path)
+            if before == _read_copied_signatures(path):
+                return reader
+            reader.close()
+        time.sleep(_COPY_PAUSE)
+    return _copy_and_open(path)
+
+
+def _read_copied_signatures(path: Path) -> list[Signature | None]:
+    return [read_signature(str(sidecar_path(path, suffix))) for suffix in _COPIED]
+
+
+def _copy_and_open(path: Path) -> StoreReader:
     folder = tempfile.TemporaryDirectory(prefix="llmproxy-", ignore_cleanup_errors=True)
     copied = Path(folder.name) / path.name
     with ExitStack() as undo:
         undo.callback(folder.cleanup)
-        for suffix in ("", "-wal", "-journal"):
+        for suffix in _COPIED:
             if _file_size(sidecar_path(path, suffix)) > 0:
                 copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = undo.enter_context(closing(connect_file(copied, "mode=rwc")))
