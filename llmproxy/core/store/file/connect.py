@@ -11,14 +11,22 @@ import os
 import sqlite3
 import tempfile
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
 from llmproxy.advice import describe_upgrade as upgrade_advice, format_store_option
 from llmproxy.core.store.file import migrations
-from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, LLMProxyError, MachineError, StoreReadOnly
+from llmproxy.errors import (
+    CassetteBusy,
+    CassetteCorrupt,
+    CassetteNewer,
+    CassetteNotFound,
+    LLMProxyError,
+    MachineError,
+    StoreReadOnly,
+)
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
 from llmproxy.sqlite_file import BUSY, DAMAGED, FileConn, FileState, copy_raw, in_snapshot, primary_code, sidecar_path
 
@@ -28,9 +36,9 @@ PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
 """Nanoseconds; commits within one tick of the file system's clock have equal times: only older ones prove no write."""
 _COPIED = ("", "-wal", "-journal")
-_COPIES = 6
-_COPY_PAUSE = 0.02
-"""Attempts to copy a store that changes meanwhile, and seconds between them."""
+_TRIES = 6
+_PAUSE = 0.02
+"""Attempts to open a store that changes while it is copied, and seconds between them."""
 WORDS = sqlite_file.ErrorTexts(
     name="store",
     takes="recording",
@@ -157,20 +165,22 @@ def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
     return StoreReader(conn, in_place=state is not FileState.WAL)
 
 
-def _open_copy(path: Path) -> StoreReader:
+def _open_copy(path: Path) -> StoreReader | None:
     """Copy the store with its sidecar files and upgrade the copy; the original is not changed.
 
-    Another process may create or check-point the store meanwhile: a copy of two states of it is made again.
+    None if another process changed it meanwhile: the copy may be of two states.
     """
-    for _ in range(_COPIES - 1):
-        before = _read_copied_signatures(path)
-        with suppress(sqlite3.DatabaseError):
-            reader = _copy_and_open(path)
-            if before == _read_copied_signatures(path):
-                return reader
-            reader.close()
-        time.sleep(_COPY_PAUSE)
-    return _copy_and_open(path)
+    before = _read_copied_signatures(path)
+    try:
+        reader = _copy_and_open(path)
+    except (sqlite3.Error, OSError, LLMProxyError):
+        if before == _read_copied_signatures(path):
+            raise
+        return None
+    if before == _read_copied_signatures(path):
+        return reader
+    reader.close()
+    return None
 
 
 def _read_copied_signatures(path: Path) -> list[Signature | None]:
@@ -208,6 +218,15 @@ def advise_missing_store(path: Path) -> str:
 
 def open_reader(path: Path) -> StoreReader:
     """Open the store read-only, schema checked, changing nothing. Raises any CassetteError."""
+    for _ in range(_TRIES):
+        if (reader := _try_reader(path)) is not None:
+            return reader
+        time.sleep(_PAUSE)  # then it may be readable in place
+    raise CassetteBusy(f"The store {path} was changed again and again while it was read.", hint="Ask again.")
+
+
+def _try_reader(path: Path) -> StoreReader | None:
+    """Open the store as it is now; None if it changed while it was copied."""
     state = determine_file_state(path)
     if state is FileState.ABSENT:
         raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing_store(path))
