@@ -628,7 +628,8 @@ def format_value(value: object) -> str:
     if isinstance(value, Normalize):
         scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in value.scrub]
         rules = {"ignore": value.ignore, "scrub": scrubs, "packs": value.packs}
-        return json.dumps({name: rule for name, rule in rules.items() if rule}) if value != Normalize() else ""
+        told = {name: rule for name, rule in rules.items() if rule}
+        return json.dumps(told) if told else ""
     if isinstance(value, Mapping):
         return " ".join(_spell_pairs(value))
     if isinstance(value, tuple):

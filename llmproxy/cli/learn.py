@@ -32,7 +32,7 @@ from llmproxy.client.gather_run_variables import find_zone_with_other_date, gath
 from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
-from llmproxy.core.bindings.volatile_learning import LearnedField, generalize_fields
+from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.volatile_field_learning import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
@@ -258,10 +258,7 @@ def _add_fields_to_cassette(loaded: Loaded, fields: Sequence[VolatileField]) -> 
     kept = list(_read_cassette_fields(loaded))
     names = {field.name for field in kept}
     for field in fields:
-        name, n = field.name, 1
-        while name in names:
-            n += 1
-            name = f"{field.name}_{n}"
+        name = find_unused_name(field.name, names)
         names.add(name)
         kept.append(replace(field, name=name))
     _save_cassette_fields(loaded, kept)

@@ -11,7 +11,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import format_store_option
-from llmproxy.amounts import format_count
+from llmproxy.amounts import format_count, name_some
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store_file, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import find_git_user_positions
@@ -139,8 +139,7 @@ def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], l
     if "\0" in text:  # in bytes of no text all but a key's own shape is chance
         return [("in the file's bytes", name) for name in lines_by_name if name in SHAPED], people
     for name, lines in lines_by_name.items():
-        more = f" and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
-        secrets.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", name))
+        secrets.append((f"line {name_some(map(str, lines), shown=_LINES)}", name))
     for who, places in {} if is_store else find_git_user_positions(text).items():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         more = " and more" if len(lines) > _LINES else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmproxy.core.bindings.id_pairs import IdPair
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict
 from llmproxy.core.traffic.json_diff import count_common_prefix
 
 ON_TRIAL = "on trial: "
@@ -67,6 +67,12 @@ class Mismatch:
             "bound; it is at members of tools' JSON that name it",
         }
         return f"{self.path}: {texts[self.why]}"
+
+
+def build_conflict_mismatch(path: str, pair: IdPair, conflict: IdPairConflict) -> Mismatch:
+    """Return the mismatch of an id pair that contradicts an earlier one."""
+    both = f"{pair.present}, before {conflict.other}"
+    return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, both, pair.name)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from llmproxy.core.bindings.leaf_places import (
     list_fields_at,
 )
 from llmproxy.core.bindings.run_bindings import Bindings
-from llmproxy.core.bindings.text_alignment import FilledGap, TextGap, splice
+from llmproxy.core.bindings.text_alignment import FilledGap, TextGap, fill_gaps
 from llmproxy.core.bindings.volatile_fields import may_occur
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
@@ -159,7 +159,7 @@ class _ExpectedMessageBuilder:
             for spot in self._bindings.present_forms.find_matches(text)
         ):
             raise _UncertainMessageError  # the recorded text contains this run's value
-        new = splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
+        new = fill_gaps(text, gaps)
         options = ((gap, gap.options[0]) for gap in gaps)
         self._chosen += ((FilledGap(gap, option, option.text), text, place) for gap, option in options)
         _check_gap_borders(gaps, new)

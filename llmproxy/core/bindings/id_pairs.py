@@ -127,8 +127,8 @@ class IdPairSearch:
         """Keep the ids that can be searched for in any text."""
         self._heads: dict[str, list[IdPair]] = {}
         for each in identities:
-            searched = _list_port_spellings(each) if each.kind == "port" else _list_spellings(each)
-            for found in searched if each.is_distinct or each.kind == "port" else ():
+            spelled = _list_spellings(each) if each.is_distinct else ()
+            for found in _list_port_spellings(each) if each.kind == "port" else spelled:
                 head = found.recorded[:SHORTEST_PREFIX] if found.kind in PREFIXED else found.recorded
                 self._heads.setdefault(head, []).append(found)
         self.heads = sorted(self._heads, key=len, reverse=True)

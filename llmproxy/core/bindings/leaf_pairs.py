@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.comparison_outcome import Mismatch, MismatchKind, build_mismatch
+from llmproxy.core.bindings.comparison_outcome import Mismatch, build_conflict_mismatch, build_mismatch
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_places import (
@@ -289,11 +289,9 @@ class VolatileFieldReader(LeafPairVisitor):
         self.values.append(VolatileValue(field, recorded, place))
         if not (field.is_id and fits_kind(field.kind, present)):
             return None
-        conflict = self.found.add_pair(IdPair(field.name, field.kind, recorded, present))
-        if conflict is None:
-            return None
-        both = f"{present}, before {conflict.other}"
-        return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, both, field.name)
+        pair = IdPair(field.name, field.kind, recorded, present)
+        conflict = self.found.add_pair(pair)
+        return None if conflict is None else build_conflict_mismatch(place.path, pair, conflict)
 
 
 def list_volatile_values_of_request(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:

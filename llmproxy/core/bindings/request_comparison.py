@@ -18,7 +18,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind, build_mismatch, excerpt_line
+from llmproxy.core.bindings.comparison_outcome import (
+    Fit,
+    Mismatch,
+    MismatchKind,
+    build_conflict_mismatch,
+    build_mismatch,
+    excerpt_line,
+)
 from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, gap_survives_parsing
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
@@ -49,7 +56,15 @@ from llmproxy.core.bindings.shell_listings import (
     remove_llmproxy_files_from_both,
     remove_llmproxy_git_status,
 )
-from llmproxy.core.bindings.text_alignment import FilledGap, GapOption, TextDivergence, TextGap, align_text, splice
+from llmproxy.core.bindings.text_alignment import (
+    FilledGap,
+    GapOption,
+    TextDivergence,
+    TextGap,
+    align_text,
+    fill_gaps,
+    splice,
+)
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_fields import IN_TEXT, Names, VolatileMatch, fits_kind
@@ -98,8 +113,7 @@ def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mi
         conflict = known.find_conflict(each)
         # A recording of another run has another id for the same thing; one that contains both ids is of one run.
         if conflict is not None and not (conflict.merges and not paired.is_in_recorded_request(conflict.other)):
-            both = f"{each.present}, before {conflict.other}"
-            return Mismatch(MismatchKind.NOT_ONE_TO_ONE, "$", each.recorded, both, each.name)
+            return build_conflict_mismatch("$", each, conflict)
     return None
 
 
@@ -164,7 +178,7 @@ class RequestComparison(LeafPairVisitor):
 
     def _find_present_name(self, name: str, gaps: list[TextGap], left: set[str], place: LeafPlace) -> str | None:
         """Return which remaining member has this name in this run: the expected one, else any that fits."""
-        told = splice(name, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))
+        told = fill_gaps(name, gaps)
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
             aligned = align_text(name, gaps, other)

@@ -120,3 +120,8 @@ def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]
         parts += [text[last:start], new]
         last = end
     return "".join([*parts, text[last:]])
+
+
+def fill_gaps(text: str, gaps: Iterable[TextGap]) -> str:
+    """Return a recorded text with this run's values at its gaps."""
+    return splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))

@@ -32,7 +32,7 @@ from llmproxy.core.bindings.request_comparison import RequestComparison, fit_req
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
-from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice
+from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, fill_gaps
 from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
 from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_pair_kind, find_value_pair, is_in_word
 from llmproxy.core.traffic.canonical_json import split_text_by_json
@@ -79,6 +79,11 @@ def list_anchor_words(before: str) -> list[str]:
 def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return an unused name; `called` is the JSON member of the value, empty in a text."""
     base = _name_for_tool(called or _name_after_preceding_text(before.rpartition("\n")[2], kind), tool)
+    return find_unused_name(base, taken)
+
+
+def find_unused_name(base: str, taken: Collection[str]) -> str:
+    """Return the first of ``base``, ``base_2``, ``base_3`` ... that is not taken."""
     names = (base if n == 1 else f"{base}_{n}" for n in count(1))
     return next(name for name in names if name not in taken)
 
@@ -464,8 +469,7 @@ class _PresentValueWriter(RequestComparison):
         # After a leaked value the texts diverge behind it: its expected text is the difference.
         at = parted.recorded
         behind = (gap for gap in gaps if gap.options and gap.start >= at)
-        rest = splice(recorded[at:], ((gap.start - at, gap.end - at, gap.options[0].text) for gap in behind))
-        return present[: parted.present] + rest
+        return present[: parted.present] + fill_gaps(recorded, behind)[at:]
 
 
 def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:

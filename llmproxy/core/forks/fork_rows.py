@@ -24,8 +24,6 @@ from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
 from llmproxy.protocol import format_sample_name
 
-_FIELDS = "cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live"
-"""Columns, in the order of `Fork`'s members."""
 _COPIED = ", ".join(name for name in rows.COLUMNS if name not in ("cassette", "sample", "started_at"))
 _COPY = f"""
 INSERT INTO interactions (cassette, sample, started_at, position, occurrence, request_body, response_body, {_COPIED})
@@ -86,6 +84,10 @@ class Fork:
         if self.overrides:
             said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
         return {name: value for name, value in said.items() if name in _NEEDED or value != _USUAL.get(name)}
+
+
+_FIELDS = ", ".join(each.name for each in fields(Fork))
+"""Columns of `forks`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,7 @@ class StateChanges:
         self, route: Route, method: str, refs: Iterable[str], change: StateChange | None, made_by: MadeBy
     ) -> str:
         """Return a digest of all state on which a request's answer may depend; empty if none of it was changed."""
-        removes = change is not None and change.takes_out and not change.ordered
-        both = frozenset(change.names) if change is not None and removes else frozenset[str]()
+        both = frozenset(change.names if change is not None and change.takes_out and not change.ordered else ())
         names = list_state_dependencies(route, method, refs, change)
         lists = method in SAFE and route.operation.rpartition("/")[2] not in route.ids  # a whole collection
         return self.digest_state(names, made_by, both, lists=lists)

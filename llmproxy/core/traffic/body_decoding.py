@@ -123,6 +123,7 @@ class BodyDecoder:
         self._decoders = [_STAGES[name]() for name in reversed(coded)]
         self._left = limit
         self._limit = limit
+        self._too_large = f"decoded body is larger than {limit} bytes"
         self._fed = False
 
     @property
@@ -133,22 +134,21 @@ class BodyDecoder:
     def decode_piece(self, data: bytes) -> bytes:
         """Decode the next piece. Raises ValueError if it is corrupt or the total exceeds the limit."""
         self._fed = self._fed or bool(data)
-        too_large = ValueError(f"decoded body is larger than {self._limit} bytes")
         for stage in self._decoders:
             out = bytearray()
             try:
                 for piece in stage.iter_decoded(data, self._limit):
                     out += piece
                     if len(out) > self._limit:
-                        raise too_large
+                        raise ValueError(self._too_large)
             except MemoryError as error:
-                raise too_large from error
+                raise ValueError(self._too_large) from error
             except stage.error as error:
                 raise ValueError("corrupt brotli data" if isinstance(stage, _Brotli) else str(error)) from error
             data = bytes(out)
         self._left -= len(data)
         if self._left < 0:
-            raise too_large
+            raise ValueError(self._too_large)
         return data
 
 

@@ -5,7 +5,6 @@ Sources: the providers' references of their streams, read 2026-07.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from llmproxy.core.dialects.answers import dump_json, sse
@@ -67,19 +66,19 @@ def _send_error_event(call: FaultTarget, answer: Response, pieces: list[Chunk], 
     return [*sent, Chunk(left[0].offset if left else 0, write_error_event(call, answer, len(sent)))]
 
 
-def _delay_pieces(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
-    return [Chunk(each.offset + round(seconds * MICROSECONDS), each.data) for each in pieces]
+def _delay(piece: Chunk, seconds: float) -> Chunk:
+    return Chunk(piece.offset + round(seconds * MICROSECONDS), piece.data)
 
 
 def _stall_stream(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_piece(pieces, values["chunk"])
-    return [*sent, *_delay_pieces(left, values["seconds"])]
+    return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
 def _delay_start(call: FaultTarget, values: Values) -> FaultOutcome | None:
     if (answer := call.answer()) is None:
         return None
-    pieces = _delay_pieces(time_pieces(answer, call.speed), values["seconds"])
+    pieces = [_delay(each, values["seconds"]) for each in time_pieces(answer, call.speed)]
     head = scale_time_by_speed(answer.head_offset, call.speed)
     if not is_streamed(answer):  # the head is sent with the body
         head += round(values["seconds"] * MICROSECONDS)
@@ -89,8 +88,7 @@ def _delay_start(call: FaultTarget, values: Values) -> FaultOutcome | None:
 def _pause_between_events(
     _call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values
 ) -> list[Chunk] | None:
-    late = (_delay_pieces([each], number * values["seconds"])[0] for number, each in enumerate(pieces))
-    return list(late) if len(pieces) > 1 else None
+    return [_delay(each, n * values["seconds"]) for n, each in enumerate(pieces)] if len(pieces) > 1 else None
 
 
 _WHOLE = "does not use the partial answer: retries, or reports that the answer was cut"
