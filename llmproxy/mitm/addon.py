@@ -17,7 +17,6 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
@@ -122,11 +121,8 @@ class RecordReplay:
         """Wait for open answers, then close the store."""
         if self._built is None:
             return
-        proxy = self._built.proxy
-        await end_connections(proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        unused = proxy.engine.count_unused()
-        notes = proxy.engine.get_feature(FaultFeature).explain_idle_rules().values()
-        await self._built.close()
+        await end_connections(self._built.proxy, ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
+        unused, notes = await self._built.close_and_sum_up()
         for text in notes:
             log.warning("llmproxy: %s", text)
         for text in format_totals(self._totals, unused):

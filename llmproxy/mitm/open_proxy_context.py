@@ -15,6 +15,7 @@ from pathlib import Path
 from llmproxy.advice import StartCommand
 from llmproxy.amounts import format_count
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
@@ -100,6 +101,13 @@ class ContextAndJournal:
         """Store open answers, end the sessions, close the files."""
         await self.proxy.close()
         self.journal.close()
+
+    async def close_and_sum_up(self) -> tuple[int | None, list[str]]:
+        """Close everything; returns the number of unused recordings, or None, and why fault rules met no call."""
+        engine = self.proxy.engine
+        unused, idle = engine.count_unused(), engine.get_feature(FaultFeature).explain_idle_rules()
+        await self.close()  # what is still being stored counts too
+        return unused, list(idle.values())
 
 
 def build_engine_config(

@@ -32,6 +32,7 @@ from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.trial_results import get_state_path
 from llmproxy.core.traffic import grpc
 from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usage, is_grpc
 from llmproxy.core.traffic.origin_guard import OriginGuard
@@ -286,7 +287,7 @@ class ProxyContext(ControlledProxy):
             from llmproxy.ui.mount_in_proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store
-            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, store.with_name(f"{store.name}.state.db"))
+            tests = make_report_query_handler(Path.cwd() / LAST_REPORT, get_state_path(store))
             self._viewer = Viewer(engine, self.watch, lambda: list(self.open.values()), token, self.page_token, tests)
         return self._viewer.answer_request(asked)
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from mitmproxy import http, master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.sessions.trial_results import get_state_path
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.certificates import LazyTlsConfig, confdir, prepare_authority, prepare_or_use_temporary
@@ -153,9 +152,7 @@ async def close_and_count_unused(
 ) -> int | None:
     """Store and close everything, then print the totals; returns the number of unused recordings, or None."""
     await end()
-    engine = built.proxy.engine
-    unused, notes = engine.count_unused(), engine.get_feature(FaultFeature).explain_idle_rules().values()
-    await built.close()  # what is still being stored counts too
+    unused, notes = await built.close_and_sum_up()
     for text in notes:
         report.note(text)
     report.on_end(totals, unused)

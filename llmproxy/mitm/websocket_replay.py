@@ -42,7 +42,7 @@ from llmproxy.errors import MissError
 from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import join_message_parts, redact_message, split_into_frame_events
-from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
+from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, OUR_HEADERS_PREFIX, Decision
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ GRACE = 5.0
 """Seconds that a client has to answer our close frame, before the connection ends (RFC 6455 section 7.1.1)."""
 NO_CODE, TOO_BIG, FAILED = 1005, 1009, 1011
 """Close codes of RFC 6455 section 7.4.1."""
+_NOT_SENT = NOT_REPLAYED | {"content-type"}
 Commands = layer.CommandGenerator[None]
 
 
@@ -114,14 +115,16 @@ class ReplayedWebSocket:
         if not isinstance(asked, Request):
             raise TypeError("no upgrade")
         chosen = header(self._response.headers, "sec-websocket-protocol")
-        kept = ((name.lower(), value) for name, value in self._response.headers)
-        kept = ((name, value) for name, value in kept if name not in NOT_REPLAYED and name != "content-type")
-        own = ((CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or ""))
-        fields = *(each for each in kept if not each[0].startswith(("sec-websocket-", "x-llmproxy-"))), *own
+        fields = [
+            (name.lower(), value)
+            for name, value in self._response.headers
+            if name.lower() not in _NOT_SENT and not name.lower().startswith(("sec-websocket-", OUR_HEADERS_PREFIX))
+        ]
+        fields += [(CACHE_HEADER, "hit"), (KEY_HEADER, self._exchange.key or "")]
         answer = AcceptConnection(
             subprotocol=chosen if chosen in asked.subprotocols else None,
             extensions=[PerMessageDeflate()],
-            extra_headers=[(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in fields],
+            extra_headers=[(name.encode(), value.encode("latin-1", "replace")) for name, value in fields],
         )
         return self._ws.send(answer)
 
@@ -243,8 +246,10 @@ class ReplayedWebSocket:
                 yield from self._end_socket()
                 return
             if frame.close is not None:
-                reason = None if frame.close == NO_CODE else str(frame.data) or None
-                end = CloseConnection(CloseReason.NO_STATUS_RCVD if frame.close == NO_CODE else frame.close, reason)
+                if frame.close == NO_CODE:
+                    end = CloseConnection(CloseReason.NO_STATUS_RCVD)
+                else:
+                    end = CloseConnection(frame.close, str(frame.data) or None)
                 yield commands.SendData(self._client, out + self._ws.send(end))
                 yield from self._wait_for_end()
                 return

@@ -55,7 +55,7 @@ from llmproxy.pytest.run_summary import (
     read_reported_misses,
 )
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
-from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PluginRun, SessionOptions, SharedSession, choose_mode
+from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PluginRun, SharedSession, choose_mode
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -308,18 +308,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            asked = [_read_options(item) for item in users]
+            asked = [config.stash[LISTENER].read_options(item) for item in users]
             live = any(each.mode not in OFFLINE or each.live for each in asked)
             run.shared.start(live=live or read_update_option(config) == Update.CHANGED)
             HOST.ready = run.shared.wait_ready
         except (LLMProxyError, ValueError):
             return  # the first test that needs it says why
-
-
-def _read_options(item: pytest.Item) -> SessionOptions:
-    """Return the options of a test, which may be run again. Raises ValueError."""
-    asked = item.config.stash[_RUN].read_options(item)
-    return replace(asked, mode=item.config.stash[LISTENER].choose_retry_mode(item.nodeid, asked.mode))
 
 
 @pytest.fixture
@@ -332,7 +326,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        asked = _read_options(request.node)
+        asked = request.config.stash[LISTENER].read_options(request.node)
         if "tmp_path" in request.fixturenames:
             asked = replace(asked, run_variables=(build_path_variable("tmp", request.getfixturevalue("tmp_path")),))
         walk = shared.begin_test(asked)

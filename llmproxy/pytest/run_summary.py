@@ -50,7 +50,6 @@ class RunSummaryPlugin:
     def __init__(self, handlers: Sequence[Handler] = (), run: PluginRun | None = None) -> None:
         """`handlers` get all events of scenarios at the end; `run`: None if this process keeps no results."""
         self._run = run
-        self._reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
         self.done: list[tuple[str, Report]] = []
         self.passed: set[str] = set()
         self.runs: list[Mapping[str, Any]] = []
@@ -93,8 +92,9 @@ class RunSummaryPlugin:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the requested scenario reports, and the data for `llmproxy test --trend` and `llmproxy label`."""
-        trials = self._run.list_stores() if self._run is not None and self._reports_trials else {}
-        for store, folder in trials.items():
+        run = self._run
+        reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
+        for store, folder in run.list_stores().items() if run is not None and reports_trials else ():
             from llmproxy.report.request_changes import summarize_trials_since
 
             found = summarize_trials_since(store, self._since)

@@ -26,7 +26,7 @@ from llmproxy.report.run_tree import Run, RunTree, to_plain
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
-    from llmproxy.pytest.shared_proxy import PluginRun
+    from llmproxy.pytest.shared_proxy import PluginRun, SessionOptions
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["ScenarioRunPlugin"]()
@@ -148,6 +148,11 @@ class ScenarioRunPlugin(ImmediateHandler):
         again = any(each == mode and each.policy.plays is ReplayScope.GOOD for each in Mode)
         return Mode.RECORD.value if again and test in self._retried else mode
 
+    def read_options(self, item: pytest.Item) -> SessionOptions:
+        """Return the options of a test, which may be run again. Raises ValueError."""
+        asked = self._run.read_options(item)
+        return replace(asked, mode=self.choose_retry_mode(item.nodeid, asked.mode))
+
     def record_test_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
         if passed:
             self._retried.discard(test)
@@ -164,8 +169,8 @@ class ScenarioRunPlugin(ImmediateHandler):
         self._line = f"{file}:{(line or 0) + 1}"
         HOST.listener, HOST.place = self, self.choose_cassette
         try:
-            asked = self._run.read_options(item)
-            HOST.mode = self.choose_retry_mode(item.nodeid, asked.mode) if self._run.shared is not None else ""
+            asked = self.read_options(item)
+            HOST.mode = asked.mode if self._run.shared is not None else ""
             self._place, HOST.faults = asked.cassette, asked.faults
         except ValueError:  # the fixture says what is wrong with the marker
             HOST.mode, self._place = "", make_cassette_name(item.nodeid)

@@ -158,10 +158,8 @@ class SuiteItem(pytest.Item):
         with bench.restored_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_position(self.case)
-        unfiled, first = (
-            describe_unfiled_recordings(run_context.files, ran),
-            next((each.wire for each in ran if each.wire), None),
-        )
+        unfiled = describe_unfiled_recordings(run_context.files, ran)
+        first = next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled
         events = scenarios.collect_suite_case_result(made, [each.wire for each in ran])

@@ -39,7 +39,8 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
     if kind == "content_block_start":
         block = as_dict(value.get("content_block"))
         if (call := block_call(block)) is not None:
-            hosted = (asks := BLOCKS.get(as_str(block.get("type")))) is not None and asks.hosted
+            asks = BLOCKS.get(as_str(block.get("type")))
+            hosted = asks is not None and asks.hosted
             draft.add_call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
             draft.add_text(block.get("text"))
@@ -60,8 +61,9 @@ def add_message_or_event(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _record_result_or_unknown(draft: Draft, block: dict[str, Any]) -> None:
-    if as_str(block.get("type")) not in BLOCKS:
-        draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
+    kind = as_str(block.get("type"))
+    if kind not in BLOCKS:
+        draft.unknown[kind or "a block without a type"] = None
     content = as_dict(block.get("content"))
     failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
     draft.add_result(block_result(block), failed=failed)

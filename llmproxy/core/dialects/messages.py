@@ -293,8 +293,8 @@ def is_thought_block(block: dict[str, Any]) -> bool:
 
 def _read_thought(block: dict[str, Any]) -> str:
     inner = as_dict(as_dict(block.get("reasoningContent")).get("reasoningText"))
-    named = (block.get(name) for name in ("text", "summary", "content"))
-    parts = block.get("thinking") or inner.get("text") or next(filter(None, named), None)
+    parts = block.get("thinking") or inner.get("text") or block.get("text")
+    parts = parts or block.get("summary") or block.get("content")
     return to_text(parts) if parts else ""
 
 

@@ -76,11 +76,8 @@ def copilot_url_differs_from_upstream(env: Mapping[str, str], ours: str) -> bool
         return False
     provider, _ = read_copilot_provider(env)
     place = read_env_upstreams(env, ours).get(provider.name) or provider.upstream
-    same = (
-        _url_has_host_and_port(place, parts.hostname or "", get_port_or_default(parts.scheme, parts.port))
-        if place
-        else False
-    )
+    port = get_port_or_default(parts.scheme, parts.port)
+    same = bool(place) and _url_has_host_and_port(place, parts.hostname or "", port)
     return not (same or (place == provider.upstream and provider_of_host(parts.hostname or "", None) is provider))
 
 

@@ -202,17 +202,15 @@ def route_by_host(
     """Route a request by host; None for an unknown host. Only `target` is as at the provider's public host."""
     origin = f"{scheme}://{format_host(scheme, host, port)}"
     path, mark, query = target.partition("?")
+    wanted = host.lower(), get_port_or_default(scheme, port)
     for name, url in upstreams.items():
         parts = urlsplit(url)
-        same = (parts.hostname or "", get_port_or_default(parts.scheme, parts.port)) == (
-            host.lower(),
-            get_port_or_default(scheme, port),
-        )
+        same = (parts.hostname or "", get_port_or_default(parts.scheme, parts.port)) == wanted
         below = parts.path.rstrip("/")
         if same and (path.startswith(below + "/") or path == below):
             provider = PROVIDERS.get(name) or build_custom_provider(name, url)
             return _build_route(provider, path[len(below) :] or "/", mark + query, lambda _: (origin, target))
-    known = provider_of_host(host, get_port_or_default(scheme, port))
+    known = provider_of_host(host, wanted[1])
     return _build_route(known, path, mark + query, lambda _: (origin, target)) if known else None
 
 

@@ -154,10 +154,8 @@ def _make_aws_credentials(asked: StubRequest) -> dict[str, str]:
 
 
 def _answer_aws_sts(asked: StubRequest) -> Response:
-    action, told = (
-        asked.said["Action"],
-        "".join(f"<{name}>{text}</{name}>" for name, text in _make_aws_credentials(asked).items()),
-    )
+    action = asked.said["Action"]
+    told = "".join(f"<{name}>{text}</{name}>" for name, text in _make_aws_credentials(asked).items())
     user = f"<Arn>arn:aws:sts::000000000000:assumed-role/{NAME}/{NAME}</Arn>"
     user = f"<AssumedRoleUser><AssumedRoleId>{NAME}:{NAME}</AssumedRoleId>{user}</AssumedRoleUser>"
     made = f"<{action}Result><Credentials>{told}</Credentials>{user * action.startswith('A')}</{action}Result>"

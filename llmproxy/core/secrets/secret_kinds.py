@@ -67,7 +67,7 @@ def format_label(name: str) -> str:
 
 @dataclass(frozen=True)
 class SecretKind:
-    """One form of a service's keys; its derived properties are computed once."""
+    """One form of a service's keys."""
 
     name: str
     template: str
