@@ -180,9 +180,10 @@ def _merge_completed_events(
     times = {name: ms for each in ended for name, ms in each.times.items()}
     code = int(Exit.ENVIRONMENT) if gone else combine_exit_codes([each.exit_code for each in ended], shard["by"])
     own = []
-    lost = {run.started.scenario: None for run in runs if run.finished and run.finished.unrecorded}
-    if advise and lost:
-        some = any(run.started.scenario in lost and not (run.finished and run.finished.unrecorded) for run in runs)
+    missed = [run for run in runs if run.finished and run.finished.unrecorded]
+    if advise and missed:
+        lost = dict.fromkeys(run.started.scenario for run in missed)
+        some = sum(run.started.scenario in lost for run in runs) > len(missed)
         own.append(advise(list(lost), shard, some))
     if code == Exit.NOTHING and runs:
         skipped = sum(run.status is Status.SKIPPED for run in runs)

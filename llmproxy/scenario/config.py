@@ -186,6 +186,8 @@ def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_typos(where: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords for litellm. Raises TypeError for one that is similar to a parameter of this class."""
     found = refuse_unsupported(where.__name__, given)
+    if not found:
+        return found
     parameters = signature(where).parameters.values()
     known = [*(each.name for each in parameters if each.kind is each.KEYWORD_ONLY), "api_base"]
     for name in found:

@@ -252,13 +252,11 @@ def find_media_in_json(value: Any) -> list[Medium]:
 def _walk_media(value: Any, depth: int) -> Iterator[Medium]:
     if depth > _DEPTH:
         return
-    if isinstance(value, dict):
-        if (own := _read_medium(value)) is not None:
-            yield own
-        else:
-            yield from (each for part in value.values() for each in _walk_media(part, depth + 1))
-    elif isinstance(value, list):
-        yield from (each for part in value for each in _walk_media(part, depth + 1))
+    if isinstance(value, dict) and (own := _read_medium(value)) is not None:
+        yield own
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _walk_media(part, depth + 1)
     elif isinstance(value, str) and value[:5].lower() == "data:":
         match = _DATA.fullmatch(value)
         if match is not None and (made := _build_medium(match[1], match[2])):

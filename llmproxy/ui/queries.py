@@ -22,8 +22,8 @@ from llmproxy.protocol import AGENT
 from llmproxy.server_store_path import find_server_of_copy, show_store
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
-from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json as told_call
-from llmproxy.ui.step_summaries import build_step_summaries as steps_of
+from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json
+from llmproxy.ui.step_summaries import build_step_summaries
 
 Json = Any
 """Plain JSON values."""
@@ -139,7 +139,7 @@ def answer_steps(store: Readable, query: Query) -> Json:
     listed = call_list.read_row_window(store, which, 0, call_list.MOST)
     rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges
     read = list(take_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES))
-    return {"steps": steps_of(read), "calls": len(read), "of": call_list.count_calls(store, which)}
+    return {"steps": build_step_summaries(read), "calls": len(read), "of": call_list.count_calls(store, which)}
 
 
 def answer_call(store: Readable, query: Query) -> Json:
@@ -149,7 +149,7 @@ def answer_call(store: Readable, query: Query) -> Json:
     reader = RecordingReader()
     for earlier in reversed(list(_load_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
-    found = {id_: told_call(reader.read(store.load(id_)))}
+    found = {id_: call_to_json(reader.read(store.load(id_)))}
     for later in _load_neighbours(store, row, AFTER, later=True):
         attach_results(found, reader.read(later).results)
     return found[id_]

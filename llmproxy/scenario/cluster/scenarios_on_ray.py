@@ -43,7 +43,6 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunPlan
-from llmproxy.scenario.running.run_lifecycle import PROGRAM
 from llmproxy.server_store_path import find_server_of_copy
 from llmproxy.settings import Loaded, load
 
@@ -117,10 +116,7 @@ class _ClusterRunner:
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             notify_handlers(handlers, event)
-        if HOST.listener is None:
-            PROGRAM.record_end(back.ended.result)
-        else:
-            HOST.listener.on_run_end(executor, back.ended.result)
+        executor.record_end(back.ended.result)
         return back.ended
 
     def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:

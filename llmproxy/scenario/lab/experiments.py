@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, update_wrapper
+from functools import partial
 from typing import Any
 
 from llmproxy.amounts import format_count
@@ -254,13 +254,6 @@ def _split_turns(messages: Sequence[Message]) -> list[_RecordedTurn]:
 
 def _build_script(turns: Sequence[_RecordedTurn], found: list[tuple[int, str, str]]) -> list[Any]:
     """Return the script; the first differing turn is put into `found`, with its recorded and its current answer."""
-
-    def compare_answers(number: int, recorded: str, state: ScenarioState) -> None:
-        said = _split_turns(state.messages)[-1].spoken_answer
-        if not found and said != recorded:
-            found.append((number, recorded, said))
-            state.executor.marks.append(f"open-loop from turn {number}")
-
     steps: list[Any] = []
     number = 0
     for turn in turns:
@@ -270,5 +263,12 @@ def _build_script(turns: Sequence[_RecordedTurn], found: list[tuple[int, str, st
         number += 1
         steps += [message(each) for each in turn.user]
         if turn.agent:
-            steps += [agent(), update_wrapper(partial(compare_answers, number, turn.spoken_answer), compare_answers)]
+
+            def compare_answers(state: ScenarioState, number: int = number, recorded: str = turn.spoken_answer) -> None:
+                said = _split_turns(state.messages)[-1].spoken_answer
+                if not found and said != recorded:
+                    found.append((number, recorded, said))
+                    state.executor.marks.append(f"open-loop from turn {number}")
+
+            steps += [agent(), compare_answers]
     return [*steps, judge()]

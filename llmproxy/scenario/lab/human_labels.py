@@ -57,7 +57,7 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
         ) from error
     found: dict[str, LabelledTranscript] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        if line.strip()[:1] in {"", "#"}:
+        if _is_skipped(line):
             continue
         try:
             labelled = _parse_line(line, f"line-{number}", found)
@@ -184,12 +184,17 @@ def list_judged_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) 
     return usable
 
 
+def _is_skipped(line: str) -> bool:
+    """Return whether a line of a label file is empty or a comment."""
+    return line.strip()[:1] in {"", "#"}
+
+
 def list_labelled_ids(path: Path) -> frozenset[str]:
     """Return a label file's ids, so that nothing is labelled twice. Raises SettingsError: another kind of file."""
     if not path.is_file():
         return frozenset()
     try:
-        lines = (line for line in read_bounded_text(path).splitlines() if line.strip()[:1] not in {"", "#"})
+        lines = (line for line in read_bounded_text(path).splitlines() if not _is_skipped(line))
         return frozenset(str(json.loads(line)["id"]) for line in lines)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
@@ -207,7 +212,7 @@ def add_or_replace_label(path: Path, report: Path, run: str, criterion: str, lab
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
     for line in lines:
-        tree = json.loads(line) if line.strip()[:1] not in {"", "#"} else {}
+        tree = json.loads(line) if not _is_skipped(line) else {}
         if str(tree.get("id")) == labelling.id:
             said |= {str(each["text"]): each.get("label") for each in tree["criteria"] if each.get("text") in said}
         else:

@@ -258,9 +258,10 @@ class Conversation:
         speaker = self.agents[place]
         self.turns.mark_spoken(speaker)
         at_limit = self.state.current_turn + 1 >= self.state.config.turn_limit
-        criteria = AdapterAttributes.of_adapter(speaker).criteria
-        can_decide = speaker.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
-        forced = (self.farewell is not None or (at_limit and would_go_on())) and can_decide
+        forced = self.farewell is not None or (at_limit and would_go_on())
+        if forced:  # unless it is no judge, or one that has nothing to decide
+            criteria = AdapterAttributes.of_adapter(speaker).criteria
+            forced = speaker.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
         self.unscripted = True
         return await self.call(place, JudgmentRequest() if forced else None)
 

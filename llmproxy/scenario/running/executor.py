@@ -400,12 +400,16 @@ class ScenarioExecutor(ScriptActions):
 
     def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (told)
         result = self._add_measures(result)
-        first = self.emitter.emit_result(result)
-        if first and HOST.listener is None:
-            PROGRAM.record_end(result)
-        elif first and HOST.listener is not None:
-            HOST.listener.on_run_end(self, result)
+        if self.emitter.emit_result(result):
+            self.record_end(result)
         return result
+
+    def record_end(self, result: ScenarioResult) -> None:
+        """Report an ended run to the test runner, or to this program's summary."""
+        if HOST.listener is None:
+            PROGRAM.record_end(result)
+        else:
+            HOST.emit_scenario_run_end(self, result)
 
     def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
         lifecycle, traffic = self.lifecycle, self.lifecycle.traffic

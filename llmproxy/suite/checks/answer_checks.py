@@ -49,13 +49,13 @@ class ResponseSnapshots:
     changed: bool = False
 
     @classmethod
-    def load_for_suite(cls, suite: Path, *, update: bool = False, command: str = "llmproxy test") -> ResponseSnapshots:
+    def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
         """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
         path = locate_snapshots(suite)
         try:
             tree = json.loads(read_bounded_text(path))
         except FileNotFoundError:
-            return cls(path, update, command)
+            return cls(path, update)
         except (OSError, ValueError, RecursionError) as error:
             raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
         if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
@@ -63,7 +63,7 @@ class ResponseSnapshots:
                 f"{path} holds no snapshots of version {FORMAT}.",
                 hint="`--update` writes them anew once it is removed.",
             )
-        return cls(path, update, command, tree["scenarios"])
+        return cls(path, update, values=tree["scenarios"])
 
     def store_value(self, scenario: str, step: str, what: str, value: object) -> None:
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})

@@ -159,8 +159,9 @@ def _pair_calls(
     keys, new_keys = ([(call.tool, dump_for_comparison(call.arguments)) for call in side] for side in (old, new))
     blocks = SequenceMatcher(None, keys, new_keys, autojunk=False).get_matching_blocks()
     pairs = [(i + n, j + n) for i, j, size in blocks for n in range(size)]
-    left: dict[int, object] = {i: key for i, key in enumerate(keys) if i not in {i for i, _ in pairs}}
-    right: dict[int, object] = {j: key for j, key in enumerate(new_keys) if j not in {j for _, j in pairs}}
+    left, right = dict[int, object](enumerate(keys)), dict[int, object](enumerate(new_keys))
+    for i, j in pairs:
+        del left[i], right[j]
     pairs += _take_equal(left, right)  # moved
     # The rest by tool and place: equally many paired calls before them.
     gone: dict[int, object] = {i: (old[i].tool, sum(n < i for n, _ in pairs)) for i in left}

@@ -7,7 +7,7 @@ A value that a provider did not report is None, never 0, and a sum with an unkno
 
 Only a request whose first answer was an error, or incomplete, is retried. Equal requests with complete answers count as
 separate calls: an agent in a loop, a card charged three times. Two complete answers count as one only if the client's
-SDK says so in the request (`SentRequest.attempt`): the first was complete here, but came too late for the client.
+SDK says so in the request (`Call.attempt`): the first was complete here, but came too late for the client.
 
 A request repeats the history. Its new results come after the last answer with tool calls, and no model has answered
 them yet; the request itself says which call each is for: the call in that answer with this id (or the next of this
@@ -255,8 +255,8 @@ class WireObserver:
 
     def build_step(self, after: int, until: int | None = None) -> AgentStep:
         """Return the activity in calls after number `after`, up to `until`. Raises as `calls`."""
-        mark_retried_calls(each for each in self.calls if each.is_chat)
-        chosen = [each for each in self.calls if each.call.seq > after and (until is None or each.call.seq <= until)]
+        calls = self._mark_and_list_calls()
+        chosen = [each for each in calls if each.call.seq > after and (until is None or each.call.seq <= until)]
         return AgentStep(
             seen=tuple(chosen),
             tools=tuple(tool for each in chosen for tool in _list_valid_tool_uses(each)),
@@ -273,8 +273,13 @@ class WireObserver:
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
-        mark_retried_calls(each for each in self.calls if each.is_chat)
-        return [tool for each in self.calls for tool in _list_valid_tool_uses(each)]
+        return [tool for each in self._mark_and_list_calls() for tool in _list_valid_tool_uses(each)]
+
+    def _mark_and_list_calls(self) -> Sequence[WireCall]:
+        """Return all calls so far, after marking the retried ones. Raises as `calls`."""
+        calls = self.calls
+        mark_retried_calls(each for each in calls if each.is_chat)
+        return calls
 
     # -- one exchange
 

@@ -291,9 +291,10 @@ def find_parent(
         return _explain_missing_parent(sent, earlier, continues=False)
     written = [remove_whitespace(each.answer.text) for each in writers.values() if each.answer]
     before = join_system_text(parent.messages)
-    change = compare_histories(_build_expected_history(parent), sent, before=before, after=system, written=written)
+    expected = _build_expected_history(parent)
+    change = compare_histories(expected, sent, before=before, after=system, written=written)
     proof = _is_inserted_summary_proven(change, writers.values())
-    anchored = not {item.key for item in _build_expected_history(parent)}.isdisjoint(keys)
+    anchored = not {item.key for item in expected}.isdisjoint(keys)
     asked = any(n in alike and _may_end_with_user_text(each, spoken) for n, each in writers.items())
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
@@ -321,10 +322,10 @@ def _choose_parent(
         items, text = list_dialogue_items(each.messages), join_system_text(each.messages)
         common = sum(count_common_ends(_build_expected_history(each), sent[:-1] or sent))
         known[n] = common, all(_is_answer_quoted(writer, items, text) for writer in writers), text == system
-    best = [n for n, one in known.items() if one == max(known.values())]
+    top = max(known.values(), default=None)
+    best = [n for n, one in known.items() if one == top]
     if len(best) > 1:
-        later = {n: [family[m] for m in family if m > n] for n in best}
-        best = [n for n in best if not is_quoted_later(family[n], later[n])] or best
+        best = [n for n in best if not is_quoted_later(family[n], [family[m] for m in family if m > n])] or best
     told = {n: _count_told_to_summarizer(writers, _build_expected_history(family[n])) for n in best}
     return family[max(best, key=lambda n: (told[n], n))] if best else None
 

@@ -233,10 +233,10 @@ def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> l
 
 def find_altered_results(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
     """List results that a model read differently from its server's; additions, escapes, breaks do not count."""
+    names = {use.name: find_unprefixed_name(use.name, served.names) for use in asked}
 
     def may_be_of(use: ToolUse, each: ToolUse) -> bool:
-        same = each.name == find_unprefixed_name(use.name, served.names)
-        return same and equals_json(each.arguments, use.arguments)
+        return each.name == names[use.name] and equals_json(each.arguments, use.arguments)
 
     left = [each for each in served.tools if each.output is not None]
     read = [use for use in asked if not (use.output is None or use.hosted or use.denied)]
