@@ -105,7 +105,8 @@ def drift(
         with open_given(store) as database:
             plan = _sample_calls(database, loaded, cassettes, calls, runs, limit)
     old = _read_earlier_night_answers(kept, plan)
-    sizes = [(len(old.get(_request_key(each.recorded), ())) or 1, runs) for each in plan.chosen]
+    keys = [_request_key(each.recorded) for each in plan.chosen]
+    sizes = [(len(old.get(key, ())) or 1, runs) for key in keys]
     if not as_json:
         for text in plan.describe(sizes, limit):
             print_line(text)
@@ -128,7 +129,6 @@ def drift(
                 if each.name.startswith(kept.name):
                     each.unlink()
     new = _read_nightly_answers(kept, night)
-    keys = [_request_key(each.recorded) for each in plan.chosen]
     found = [_Comparison(each, old.get(key, ()), new.get(key, ())) for each, key in zip(plan.chosen, keys, strict=True)]
     verdicts = _judge_models(found)
     code = _choose_exit_code(verdicts)

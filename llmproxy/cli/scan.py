@@ -60,9 +60,9 @@ def scan(
         for path in working.iterate(_list_files(given)):
             looked += 1
             try:
-                if path.is_file() and is_store_file(path):
+                if is_store := path.is_file() and is_store_file(path):
                     stores.append(path)
-                secrets, people = _scan_file(path, redactor)
+                secrets, people = _scan_file(path, redactor, is_store=is_store)
                 found += [to_line(f"{path}: {where}: {what}") for where, what in secrets]
                 for where, who in people:
                     named.setdefault(who, []).append(to_line(f"{path}: {where}: git names {who}"))
@@ -114,7 +114,9 @@ def _read_file_or_store_copy(path: Path) -> bytes:
         return copied.read_bytes()
 
 
-def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _scan_file(
+    path: Path, redactor: Redactor, *, is_store: bool
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return secrets, and people named by git in recorded texts (a shared file may name them), each with its place.
 
     Of a store, recordings are read, superseded ones too; its bytes only if these hold no secret. Raises CassetteError,
@@ -122,7 +124,6 @@ def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], l
     """
     people: list[tuple[str, str]] = []
     secrets: list[tuple[str, str]] = []
-    is_store = path.is_file() and is_store_file(path)
     if is_store:
         with open_store(path, writable=False, now=time.time) as database:
             for row in database.list_summaries(superseded=True):
@@ -140,7 +141,9 @@ def _scan_file(path: Path, redactor: Redactor) -> tuple[list[tuple[str, str]], l
         return [("in the file's bytes", name) for name in lines_by_name if name in SHAPED], people
     for name, lines in lines_by_name.items():
         secrets.append((f"line {name_some(map(str, lines), shown=_LINES)}", name))
-    for who, places in {} if is_store else find_git_user_positions(text).items():
+    if is_store:
+        return secrets, people
+    for who, places in find_git_user_positions(text).items():
         lines = list(dict.fromkeys(text.count("\n", 0, place) + 1 for place in places[: _LINES + 1]))
         more = " and more" if len(lines) > _LINES else ""
         people.append((f"line {', '.join(map(str, lines[:_LINES]))}{more}", who))

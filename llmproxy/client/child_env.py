@@ -142,11 +142,11 @@ def plan_env(
         key_names: The only keys that get a placeholder; None for all known ones.
     """
     notes: list[str] = []
-    quiet = {name: value for name, value in QUIET.items() if not env.get(name)}
     urls = _build_base_urls(session_url(url, session), env, notes) if base_urls else {}
     urls |= _copilot_env(url, session_url(url, session), env, notes, replay=replay) if urls else {}
     others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {})}
-    others |= quiet if replay and base_urls and not interception else {}
+    if replay and base_urls and not interception:
+        others |= {name: value for name, value in QUIET.items() if not env.get(name)}
     others |= {} if env.get(HASH_SEED) else {HASH_SEED: "0"}
     if replay and base_urls:
         others |= {name: session_url(url, session) + path for name, path in SIGN_IN_URLS.items()}

@@ -103,7 +103,7 @@ ELSEWHERE = {
     r"llmproxy demo --(tools|ui)": "cli/test_demo.py", r"llmproxy mcp (serve|-- ).*": "cli/test_mcp.py",
     r"llmproxy run (?!--faults |--live ).*--mcp-config .*": "cli/test_mcp.py",
     r"llmproxy (push|pull) .*": "cli/test_push_pull.py",
-    r"llmproxy run --faults sweep(?!.*--mcp-config).*": "client/test_fault_sweep_runner.py",
+    r"llmproxy run --faults sweep(?!.*--mcp-config).*": "cli/parts/test_fault_sweep.py",
     r"llmproxy run .*--runs 10 .*": "cli/test_run_live.py", r"llmproxy doctor --pid 4711": "cli/test_doctor.py",
     r"llmproxy test --on ray.*": "cluster/test_ray.py",
     r"llmproxy test (--live|suite.yaml --live) .*": "cli/parts/test_live_comparison.py",

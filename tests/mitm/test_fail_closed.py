@@ -33,7 +33,7 @@ PARTS: dict[str, type] = {
 }  # fmt: skip
 INSIDE = {field.name for field in fields(Engine.parts)}
 """Parts of the engine."""
-OF_THE_LAYER = {"incoming", "sender", "own_answers", "forwarding"}
+OF_THE_LAYER = {name for name, each in vars(ReplayLayer).items() if isinstance(each, type)}
 PARTS |= {name: getattr(Engine.parts, name) for name in INSIDE}
 PARTS |= {name: getattr(ReplayLayer, name) for name in OF_THE_LAYER}
 

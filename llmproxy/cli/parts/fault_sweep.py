@@ -55,6 +55,11 @@ PATIENCE, TIMES = 20.0, 5.0
 """Timeout of a run: this many seconds, or this many times its undisturbed duration, whichever is more."""
 
 
+def _list_sorted_calls(run: SweepRun) -> list[tuple[str, int]]:
+    """Return key and occurrence of each call, in an order that does not depend on time."""
+    return sorted((call.key or "", call.occurrence or 0) for call in run.calls)
+
+
 class SweepImpossible(MachineError):
     """The undisturbed run cannot serve as a baseline."""
 
@@ -127,7 +132,7 @@ class Sweep:
 
     def _run_undisturbed(self) -> SweepRun:
         """Return a successful undisturbed run. Raises SweepImpossible."""
-        went = self._run_once({})
+        went = self._run_once()
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
             error = SweepImpossible(
@@ -149,7 +154,7 @@ class Sweep:
 
     def _determine_safe_parallelism(self, jobs: int) -> int:
         """Run undisturbed again, in parallel like the trials; return the possible parallelism."""
-        alone = [(call.key, call.occurrence) for call in self.baseline[0].calls]
+        alone = _list_sorted_calls(self.baseline[0])
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 more = list(pool.map(lambda _: self._run_undisturbed(), range(jobs)))
@@ -157,10 +162,7 @@ class Sweep:
                 if jobs == 1:
                     raise
                 more = []
-        if more and all(
-            sorted((c.key or "", c.occurrence or 0) for c in each.calls) == sorted((k or "", o or 0) for k, o in alone)
-            for each in more
-        ):
+        if more and all(_list_sorted_calls(each) == alone for each in more):
             self.baseline += more
             return jobs
         if jobs == 1:
@@ -184,9 +186,9 @@ class Sweep:
                 raise
 
     def _run_trial(self, trial: Trial) -> TrialFinding:
-        return judge_trial(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
+        return judge_trial(trial, self._run_once([trial.rule]), self.baseline)
 
-    def _run_once(self, faults: Mapping[str, Any]) -> SweepRun:
+    def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> SweepRun:
         """Run the command in a session of its own."""
         control, asked = self._proxy.control, self._asked
         opened = control.open_session(
@@ -195,7 +197,7 @@ class Sweep:
             mode="replay",
             upstreams=(self._tools.config.upstreams or None) if self._tools else None,
             run_variables=self._declared,
-            faults=faults or {"faults": []},
+            faults={"faults": list(rules)},
             patience=10.0,
         )
         own = Path(tempfile.mkdtemp(dir=self._folder))

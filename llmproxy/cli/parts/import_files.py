@@ -74,10 +74,12 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportFile, 
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = []
     for file in files:
-        known = form is not None or file.suffix in _YAML
-        found = form if known else find_matching_format(read_source_file(file))
-        if known or found is not None:  # else it is another file (package.json)
-            pieces.append(ImportFile(file, found))
+        found = form
+        if form is None and file.suffix not in _YAML:
+            found = find_matching_format(read_source_file(file))
+            if found is None:  # another file (package.json)
+                continue
+        pieces.append(ImportFile(file, found))
     if not pieces:
         raise CassetteNotFound(f"The folder {path} holds no file of recordings.")
     for piece in pieces:

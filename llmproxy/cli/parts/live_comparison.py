@@ -144,9 +144,9 @@ def compare_live_runs(
     with_model = [each for each in runs if "llm" in each.live["channels"]]
     if not with_model:
         return None
-    rules = Rules.from_settings(loaded.settings.normalize)
     parent, sample = str(with_model[0].live["parent"]), int(with_model[0].live["parent_sample"])
     try:
+        rules = Rules.from_settings(loaded.settings.normalize)
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.iter_interactions(parent, sample))
             volatile = (*read_volatile_fields(store, parent), *list_builtin())
