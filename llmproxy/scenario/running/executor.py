@@ -6,6 +6,15 @@ scenario's name; different scenarios of one name (another description, other fie
 those of a loop over data, have recordings of their own: the second is `NAME.2`. A repeated run of the same scenario
 uses its recording again. Numbers follow the order of first runs in a process, which is the same in each execution of
 the program.
+
+A run may start with history:
+
+    [{"role": ..., "content": ...}, ...]      messages, unchanged
+    "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
+    "store.db::cassette", "...::cassette~2"   a recorded session of a store: the texts of user and agent
+
+Of a recording, the main conversation is taken (sub-agents have their own) without the agent's instructions and tool
+calls.
 """
 
 from __future__ import annotations
@@ -20,10 +29,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from llmproxy.advice import format_command, quote_word
 from llmproxy.client.pytest_scenario_hooks import HOST, ScenarioRunHooks
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
+from llmproxy.files import read_bounded_text, unique_members
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Handler, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
@@ -35,11 +47,11 @@ from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_run_variables
 from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
-from llmproxy.scenario.running.starting_history import add_history_to_conversation
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
-from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
+from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, prepend_checkpoints, refuse_pass_despite_failure
+from llmproxy.scenario.values.messages import copy_messages, to_text
 from llmproxy.scenario.values.run_ids_and_options import (
     DEFAULT_SET,
     RunOptions,
@@ -52,7 +64,9 @@ from llmproxy.scenario.values.run_ids_and_options import (
     name_cassette,
     traceparent,
 )
+from llmproxy.trace import Cassette
 from llmproxy.trace.observing.agent_activity import find_first_recorded_time
+from llmproxy.trace.spans import Span, SpanKind
 
 _NAMESAKES: dict[str, dict[str, int]] = {}
 """Names used in this process, with the number of each scenario of the name; guarded by the lock."""
@@ -331,8 +345,13 @@ class ScenarioExecutor(ScriptActions):
         return self.conversation.fill_result(prepend_checkpoints(self.checkpoints, result))
 
     async def begin(self) -> None:
-        if self.options.history:
-            add_history_to_conversation(self.conversation, self.options.history)
+        """Add the starting history; after a user's last message it is the agent's turn."""
+        conversation, history = self.conversation, self.options.history
+        if history:
+            found = read_history(history) if isinstance(history, str) else history
+            conversation.add_messages(copy_messages(found))
+            if conversation.messages and conversation.messages[-1]["role"] == "user":
+                conversation.turns.skip_to(AgentRole.AGENT)
 
     async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):
@@ -451,3 +470,79 @@ def _check_script(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
                 f"script[{place}] is {step!r}, which is no step; write scenario.user({step!r}) to let the user say it."
             )
     return list(script or [proceed()])
+
+
+_ONE_EXCHANGE = 2
+"""Messages of an exchange: a user's and the answer."""
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+def read_history(source: str) -> list[Message]:
+    """Return the messages of a source. Raises SettingsError: it is empty; CassetteError."""
+    if "::" in source:
+        path, _, name = source.rpartition("::")
+        cassette, sample = _split_sample_suffix(name)
+        spans = Cassette.from_store(path, cassette=cassette, sample=sample).spans
+        found = _longest_conversation(spans)
+        if not found:
+            raise SettingsError(
+                f"nobody says anything in cassette {cassette!r}, sample {sample}, of {path}: there is nothing to go on "
+                f"from.",
+                hint=format_command(f"show {quote_word(cassette)}", path),
+            )
+        return found
+    return _check_messages(_read_messages_file(Path(source)), source)
+
+
+def _longest_conversation(spans: Sequence[Span]) -> list[Message]:
+    """Return the longest conversation that no other started; of an agent without memory, all of them."""
+    roots = [
+        span.metadata.get("gen_ai.conversation.id")
+        for span in spans
+        if span.kind is SpanKind.AGENT_STEP and span.name == "conversation" and not span.parent_id
+    ]
+    said: dict[Any, list[Message]] = {root: [] for root in roots}
+    for span in spans:
+        found = said.get(span.metadata.get("gen_ai.conversation.id"))
+        if found is None:
+            continue
+        if span.kind is SpanKind.USER_INPUT:
+            found.append({"role": "user", "content": to_text(span.input)})
+        elif span.kind is SpanKind.AGENT_OUTPUT:
+            found.append({"role": "assistant", "content": to_text(span.output)})
+    longest = max(said.values(), key=len, default=[])
+    return longest if len(longest) > _ONE_EXCHANGE else [message for messages in said.values() for message in messages]
+
+
+def _split_sample_suffix(name: str) -> tuple[str, int]:
+    cassette, tilde, sample = name.rpartition("~")
+    return (cassette, int(sample)) if tilde and sample.isdigit() and int(sample) else (name, 1)
+
+
+def _read_messages_file(path: Path) -> list[Any]:
+    try:
+        text = read_bounded_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"the history {str(path)!r} cannot be read: {error}",
+            hint="It is a list of messages, a .json or .jsonl file of them, or a recording: store.db::cassette.",
+        ) from error
+    try:
+        value = (
+            [json.loads(line, object_pairs_hook=unique_members) for line in text.splitlines() if line.strip()]
+            if path.suffix == ".jsonl"
+            else json.loads(text, object_pairs_hook=unique_members)
+        )
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"the history {str(path)!r} is no JSON: {error}") from error
+    value = value.get("messages") if isinstance(value, dict) else value
+    return value if isinstance(value, list) else [value]
+
+
+def _check_messages(messages: list[Any], where: str) -> list[Message]:
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
+            raise SettingsError(
+                f"{where}: message {place + 1} is {message!r}; a message has a role of {', '.join(sorted(_ROLES))}."
+            )
+    return [dict(message) for message in messages]

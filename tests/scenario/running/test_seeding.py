@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.scenario.running.starting_history import read_history
+from llmproxy.scenario.running.executor import read_history
 from tests.scenario.people import Agent, User, play, said
 from tests.support.chats import NOW, chat
 
