@@ -33,7 +33,7 @@ from llmproxy.scenario.red_team_agent import (
 from llmproxy.scenario.running.participants import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
-from llmproxy.scenario.scenario_state import ScenarioState
+from llmproxy.scenario.scenario_state import ScenarioState, ToolCall, ToolCalls
 from llmproxy.scenario.script import agent, fail, judge, message, proceed, succeed, user
 from llmproxy.scenario.types import (
     AgentInput,
@@ -45,7 +45,6 @@ from llmproxy.scenario.types import (
     ScriptStep,
 )
 from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 from llmproxy.scenario.values.data_files import Case, cases
 
 __all__ = [

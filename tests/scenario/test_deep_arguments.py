@@ -14,7 +14,7 @@ from llmproxy.report.merge_reports import read_shard_report
 from llmproxy.report.sharding import read_test_times
 from llmproxy.scenario.models.errors import find_proxy_text
 from llmproxy.scenario.prompts import _normalize_arguments as in_a_transcript
-from llmproxy.scenario.values.calls import _parse_arguments
+from llmproxy.scenario.scenario_state import _parse_arguments
 from llmproxy.scenario.values.data_files import RowError, read_rows
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.shared_parts import find_scenario_files
