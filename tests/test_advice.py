@@ -47,7 +47,7 @@ MADE = re.compile(rf"\bllmproxy ({'|'.join(sorted(set(COMMANDS) - NOTHING_TO_KEE
 DESCRIBES = frozenset({"help", "description", "epilog", "metavar"})
 """Arguments that describe an option or a command: nothing has happened yet that advice could keep."""
 BY_HAND = {
-    "cli/demo.py": "how one begins, in a folder of one's own",
+    "cli/demo.py": "how one begins, in a folder of one's own, and goes on with an agent of one's own",
     "cli/faults.py": "how kinds and presets are written, with KIND in their places",
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/control.py": "whoever asks a proxy that is not there has named no store",
@@ -79,7 +79,6 @@ BY_HAND = {
     "scenario/cluster/remote_runner.py": "what the commands that a miss names look at: there is nothing to type",
     "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
-    "cli/parts/tools_demo.py": "how one goes on, with an agent of one's own",
     "core/cassettes/merging.py": "several stores, of which the text names the one that is meant, or the user chooses",
     "core/store/postgres/schema.py": "the store stands in the text, without its password",
     "core/store/postgres/store.py": "where the server is was said with its password, which no text repeats",

@@ -2,29 +2,37 @@
 
 It uses the real proxy (as a process, in replay mode), the real OpenAI client if installed, and a recording that ships
 with the package. It replays once in recorded time, to show the stream; once at full speed, to show what a test gains;
-once with a changed prompt, to show a miss.
+once with a changed prompt, to show a miss. Its agent, three turns with an OpenAI client, does not know llmproxy:
+`scripts/make-demo` records it against a scripted provider. Its prompts are part of the recording's keys: after changing
+one, record again.
+
+``--tools`` records an agent with an MCP server, then runs it again without model and server. The model is scripted and
+local; agent and server are programs of the package that do not know llmproxy either.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from importlib.resources import files
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import as_file, files
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import typer
 
 from llmproxy.amounts import dollars, format_seconds, sum_if_all_known
-from llmproxy.cli.parts.demo_agent import DemoClient, run_narrated_conversation
-from llmproxy.cli.parts.tools_demo import run_tools_demo
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.core.cassettes.formats import Source, vcr
@@ -34,11 +42,11 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
-from llmproxy.errors import SettingsError
+from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 
-CASSETTE = "demo"
-CHANGED = "What is the capital of Sweden? One word."
+_CASSETTE = "demo"
+_CHANGED = "What is the capital of Sweden? One word."
 
 
 def demo(
@@ -51,9 +59,9 @@ def demo(
     if tools:
         if ui:
             raise SettingsError("--tools and --ui are two demos: one at a time.")
-        run_tools_demo(_make_demo_folder(), typer.echo)
+        _run_tools_demo(_make_demo_folder())
         return
-    found, asker = find_proxy_command(os.environ), DemoClient.find_installed()
+    found, asker = find_proxy_command(os.environ), _DemoClient.find_installed()
     folder = _make_demo_folder()
     store = folder / "demo.db"
     recorded = _import_demo_recording(store)
@@ -75,9 +83,9 @@ def demo(
             f"{'an unknown sum' if recorded.cost is None else dollars(recorded.cost)} and {recorded.tokens} tokens, "
             "every time."
         )
-        typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
+        typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{_CHANGED}"):\n')
         try:
-            run_narrated_conversation(asked_quickly, lambda _text: None, plain=CHANGED)
+            run_narrated_conversation(asked_quickly, lambda _text: None, plain=_CHANGED)
         except asker.refused as error:
             typer.echo("\n".join(f"  {line}" for line in asker.describe_error(error).splitlines()))
         if ui:
@@ -116,7 +124,7 @@ class _RecordedTotals(NamedTuple):
 
 def _import_demo_recording(store: Path) -> _RecordedTotals:
     source = Source((files("llmproxy") / "data" / "demo.yaml").read_bytes(), "demo.yaml")
-    adopted = convert_exchanges(vcr.read(source), CASSETTE, rules=Rules(), redactor=Redactor())
+    adopted = convert_exchanges(vcr.read(source), _CASSETTE, rules=Rules(), redactor=Redactor())
     found = [each.interaction for each in adopted if each.interaction is not None]
     with open_store(store, writable=True, now=time.time) as database:
         for interaction in found:
@@ -130,7 +138,7 @@ def _import_demo_recording(store: Path) -> _RecordedTotals:
 def _start_replay_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Iterator[list[str]]:
     """Run a real proxy in replay mode for each speed; yields their base URLs."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
-    options = ["--mode", "replay", "--store", store.name, "--cassette", CASSETTE]
+    options = ["--mode", "replay", "--store", store.name, "--cassette", _CASSETTE]
     with ExitStack() as stack:
         started = []
         for speed in speeds:
@@ -142,3 +150,235 @@ def _start_replay_proxies(found: ProxyCommand, store: Path, *speeds: str) -> Ite
             started.append(process)
             found = replace(found, notice="")
         yield [process.wait_ready() for process in started]
+
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+
+
+MODEL = "gpt-4o-mini"
+PLAIN = "What is the capital of Norway? One word."
+WEATHER = "Do I need an umbrella there today?"
+STREAMED = "Why should the tests of an agent replay recorded answers? Two sentences."
+TOOLS: list[ChatCompletionToolParam] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city, now.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+Say = Callable[[str], None]
+Create = Callable[..., Any]
+
+
+def get_weather(city: str) -> str:
+    return json.dumps({"city": city, "sky": "rain", "celsius": 7})
+
+
+def run_narrated_conversation(create: Create, say: Say, *, plain: str = PLAIN) -> None:
+    """Run the whole conversation; `create` is `client.chat.completions.create`, `say` gets text as it arrives."""
+    history: list[ChatCompletionMessageParam] = [{"role": "user", "content": plain}]
+    say(f"\nuser       {plain}\n")
+    answer = create(model=MODEL, messages=history).choices[0].message.content or ""
+    say(f"assistant  {answer}\n")
+    history += [{"role": "assistant", "content": answer}, {"role": "user", "content": WEATHER}]
+    say(f"\nuser       {WEATHER}\n")
+    _append_tool_turn(create, history, say)
+    history.append({"role": "user", "content": STREAMED})
+    say(f"\nuser       {STREAMED}\nassistant  ")
+    for chunk in create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True}):
+        if chunk.choices and chunk.choices[0].delta.content:
+            say(chunk.choices[0].delta.content)
+    say("\n")
+
+
+def _append_tool_turn(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
+    for call in create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.tool_calls or ():
+        if call.type != "function":
+            continue
+        result = get_weather(**json.loads(call.function.arguments))
+        say(f"assistant  calls {call.function.name}({call.function.arguments})\ntool       {result}\n")
+        function: Any = {"name": call.function.name, "arguments": call.function.arguments}
+        history += [
+            {"role": "assistant", "tool_calls": [{"id": call.id, "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": call.id, "content": result},
+        ]
+    answer = create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.content or ""
+    say(f"assistant  {answer}\n")
+    history.append({"role": "assistant", "content": answer})
+
+
+_KEY = "no-key-needed"
+
+
+@dataclass(frozen=True, slots=True)
+class _DemoClient:
+    """A client for a base URL; `refused` is the exception that it raises for an error."""
+
+    name: str
+    made_for: Callable[[str], Create]
+    refused: type[Exception]
+
+    @classmethod
+    def find_installed(cls) -> Self:
+        """Return the real OpenAI client if installed, else the plain one."""
+        try:
+            import openai
+        except ModuleNotFoundError:
+            return cls("a plain HTTP client (openai is not installed here)", _make_completion_function, _DemoRefused)
+        return cls(
+            "the real openai client",
+            lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key=_KEY, max_retries=0).chat.completions.create,
+            openai.APIStatusError,
+        )
+
+    def describe_error(self, error: Any) -> str:
+        """Return the error as a developer sees it, starting with the exception's class."""
+        message = error.body.get("message", "") if isinstance(error.body, dict) else str(error)
+        kind = f"{type(error).__module__.partition('.')[0]}.{type(error).__name__}: "
+        name = "" if self.refused is _DemoRefused else kind
+        return f"{name}HTTP {error.status_code}\n{message}"
+
+
+class _DemoRefused(Exception):
+    """An error that the plain client received."""
+
+    def __init__(self, status_code: int, body: object) -> None:
+        super().__init__(str(body))
+        self.status_code = status_code
+        self.body = body
+
+
+class _AttributeDict(SimpleNamespace):
+    """JSON with attribute access; missing members are None."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def _parse_attribute_json(text: str) -> Any:
+    return json.loads(text, object_hook=lambda found: _AttributeDict(**found))
+
+
+def _make_completion_function(url: str) -> Create:
+    """Return a replacement of `client.chat.completions.create` that needs only httpx."""
+    import httpx
+
+    client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {_KEY}"}, timeout=60, trust_env=False)
+
+    def create(**body: Any) -> Any:
+        answer = client.post("/v1/chat/completions", json=body) if not body.get("stream") else None
+        if answer is None:
+            return _iter_stream_chunks(client, body)
+        if answer.is_error:
+            raise _DemoRefused(answer.status_code, answer.json().get("error"))
+        return _parse_attribute_json(answer.text)
+
+    return create
+
+
+def _iter_stream_chunks(client: Any, body: dict[str, Any]) -> Iterator[Any]:
+    with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        for line in answer.iter_lines():
+            data = line.removeprefix("data: ")
+            if data not in ("", "[DONE]"):
+                yield _parse_attribute_json(data)
+
+
+_AGENT, _SERVER = "demo_tools_agent.py", "demo_ticket_server.py"
+_TITLE = "Printer on floor 3 is broken"
+
+
+class _DemoModelHandler(BaseHTTPRequestHandler):
+    """Implements the part of OpenAI's chat completions that the agent uses."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        last, why = asked["messages"][-1], "tool_calls"
+        call = {"name": "create_ticket", "arguments": json.dumps({"title": _TITLE})}
+        calls = [{"id": "call_1", "type": "function", "function": call}]
+        said = {"role": "assistant", "content": None, "tool_calls": calls}
+        if last["role"] == "tool":
+            said, why = {"role": "assistant", "content": f"Done: {last['content']}."}, "stop"
+        used = {"prompt_tokens": 60, "completion_tokens": 20, "total_tokens": 80}
+        choice = {"index": 0, "message": said, "finish_reason": why}
+        told = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": asked["model"]}
+        body = json.dumps({**told, "choices": [choice], "usage": used}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@contextmanager
+def _serve_model() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _DemoModelHandler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _run_tools_demo(folder: Path) -> None:
+    """Run the demo in an empty folder and explain each step. Raises MachineError."""
+    for name in (_AGENT, _SERVER):
+        with as_file(files("llmproxy") / "data" / name) as path:
+            shutil.copyfile(path, folder / name)
+    tickets = folder / "tickets.txt"
+    config = {"mcpServers": {"tickets": {"command": sys.executable, "args": [_SERVER, tickets.name]}}}
+    (folder / "tools.json").write_text(json.dumps(config), encoding="utf-8")
+    typer.echo(
+        f"An agent with an MCP server, {_SERVER}, which writes each ticket into {tickets.name}. It is recorded now, "
+        f"with a\nscripted model on this machine:\n"
+    )
+    with _serve_model() as url:
+        _run_and_print_output(folder, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
+    (folder / _SERVER).unlink()
+    typer.echo(
+        f"\n{tickets.name} has {_count_created(tickets)} line. Now the model is gone, and {_SERVER} is deleted. "
+        "The same agent again:\n"
+    )
+    _run_and_print_output(folder)
+    typer.echo(
+        f"\n{tickets.name} has {_count_created(tickets)} line still: the recorded call was answered, not made again.\n"
+        f"The second command replays again:  cd {folder}\n\n"
+        "Now with your own agent and its MCP configuration:\n\n"
+        "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
+        "  llmproxy run --mcp-config .mcp.json -- <your agent> .mcp.json                   # no server runs, nobody is "
+        "asked\n"
+        "  llmproxy run -- claude -p '...'                                                 # Claude Code's and Codex's "
+        "are found"
+    )
+
+
+def _count_created(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+
+
+def _run_and_print_output(folder: Path, *options: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY_", "OPENAI_"))}
+    words = ["run", *options, "--mcp-config", "tools.json", "--", "python", _AGENT, "tools.json"]
+    typer.echo(f"  $ llmproxy {' '.join(words)}")
+    typed = [sys.executable if word == "python" else word for word in words]
+    done = subprocess.run(  # noqa: S603 - ourselves
+        [sys.executable, "-m", "llmproxy", *typed],
+        cwd=folder,
+        env={**env, "OPENAI_API_KEY": "sk-demo"},
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode:
+        raise MachineError(f"the demo's agent ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
+    said = [*done.stdout.splitlines(), *(line for line in done.stderr.splitlines() if line.startswith("llmproxy:"))]
+    typer.echo("\n".join(f"  {line}" for line in said))
