@@ -6,55 +6,177 @@
 A failed step ends the run, because later ones depend on its captures; those are reported as skipped
 (`Options.keep_going` continues). The status of a run is that of its worst step; the kind of exception decides whether
 the agent is to blame.
+
+Of each step all assertions are evaluated; none of them skips another:
+
+    snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows -> capture
+
+An assertion that cannot be evaluated has the status ENVIRONMENT_ERROR; a step that could not be executed raises (an
+agent that crashed, a name without a value).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from llmproxy.client.session_reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.proxy_calls import Call
-from llmproxy.report.events import Started, Status, Step
+from llmproxy.report.events import Assertion, Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
-from llmproxy.scenario.run_session import RunSession
+from llmproxy.scenario.run_session import RunSession, finish_in_thread
 from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run_ids_and_options import classify_run_error, describe_error, make_run_id
-from llmproxy.suite.checks.traffic import check_usage, explain_unseen_traffic
+from llmproxy.suite.checks.answer_checks import check_response
+from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
+from llmproxy.suite.checks.entities.verify import check_verify, check_wait
+from llmproxy.suite.checks.misspelt_tools import find_never_offered_tools
+from llmproxy.suite.checks.traffic import (
+    TrafficWindowStart,
+    check_usage,
+    evaluate_traffic,
+    explain_unseen_traffic,
+    find_uncounted_hosted_tools,
+)
 from llmproxy.suite.matchers.apply import all_hold, build_unclear, worst_status
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.case_resources import CaseResources
+from llmproxy.suite.run.rejudge import build_unjudged_assertion
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.step_context import StepContext, StepResult
-from llmproxy.suite.run.steps import execute_step, insert_setup_rows
-from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, StepBase, Talk
+from llmproxy.suite.run.simulate_and_judge import replay_simulation, run_judge, simulate_user
+from llmproxy.suite.run.step_context import StepContext, StepResult, SuiteConversation, inject_step_faults
+from llmproxy.suite.schema.steps import (
+    ChatStep,
+    JudgeStep,
+    SetupStep,
+    SimulateStep,
+    StepBase,
+    Talk,
+    VerifyStep,
+    WaitStep,
+)
+from llmproxy.suite.schema.values import PauseFor, SetupItem, WaitFor
 from llmproxy.suite.selection import RunNotRecorded, build_run_not_recorded_error, cassette_name, list_steps_until
-from llmproxy.trace.observing.agent_activity import find_first_recorded_time, sum_recorded_latency
+from llmproxy.trace.observing.agent_activity import AgentStep, find_first_recorded_time, sum_recorded_latency
+from llmproxy.trace.observing.tool_calls import find_altered_results, find_call_mismatches
 from llmproxy.yaml_reader import YamlPlace
 
-
-def needs_traffic(context: StepContext) -> bool:
-    """Return whether a scenario asserts anything about the agent's traffic, or shows it to a judge."""
-    scenario = context.case.scenario
-    if scenario.usage is not None:
-        return True
-    for step in scenario.steps:
-        if isinstance(step, JudgeStep) or (isinstance(step, SimulateStep) and step.simulate.criteria):
-            return True
-        if isinstance(step, Talk) and (step.wire_keys or (step.response and step.response.judge)):
-            return True
-    return False
-
-
-LATE_HINT = (
-    "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario "
-    "waits until the traffic has been quiet for 2 s after each answer."
+_DONE = re.compile(
+    r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
+    re.IGNORECASE,
 )
+"""Words of agents that claim to have done something."""
+_ANSWER_TIMEOUT = 120_000.0
+"""Default time limit of an agent's answer in milliseconds."""
+_FAST = 20.0
+"""Milliseconds between two checks of a fast wait."""
+
+
+async def _execute_step(context: StepContext, step: StepBase) -> StepResult:
+    """Execute a step, and evaluate all its assertions; if a recorded run is judged again, without agent and store."""
+    judges_again, rows = context.recorded is not None, context.rows
+    match step:
+        case ChatStep():
+            text = context.scope.interpolate_text(step.chat)
+
+            async def send(conversation: SuiteConversation) -> tuple[str, list[Assertion]]:
+                return await conversation.send_user_message(text), []
+
+            return await _run_talk_step(context, step, send)
+        case SimulateStep() as simulated:
+            talk = replay_simulation if judges_again else simulate_user
+            return await _run_talk_step(context, step, lambda conversation: talk(context, conversation, simulated))
+        case JudgeStep():
+            conversation = context.conversations.find_conversation(step.conversation)
+            return StepResult(rest=await run_judge(context, conversation, step.judge, "judge"))
+        case WaitStep(wait=PauseFor() as pause):
+            if not judges_again:
+                await asyncio.sleep(pause.milliseconds / 1000)
+        case VerifyStep() | WaitStep() if judges_again:
+            return StepResult(rest=[build_unjudged_assertion(step.kind)])
+        case VerifyStep():
+            return StepResult(rest=await asyncio.to_thread(check_verify, rows, "verify", step.verify))
+        case WaitStep(wait=WaitFor() as wanted):
+            if context.run_context.options.fast_waits:
+                wanted = wanted.model_copy(update={"poll_interval": _FAST})
+            return StepResult(rest=await asyncio.to_thread(check_wait, rows, "wait", wanted))
+        case SetupStep():
+            if not judges_again:
+                await _insert_setup_rows(context, step.setup)
+        case _:
+            raise AssertionError(f"nothing executes a step of the kind {step.kind}")
+    return StepResult()
+
+
+async def _run_talk_step(
+    context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[tuple[str, list[Assertion]]]]
+) -> StepResult:
+    """Talk with the agent and check all; `send` gives its answer, and what a simulation asserts of the talk."""
+    if context.recorded is not None:
+        context.recorded.begin_step(context.index, step.kind)
+    entities = [item.entity for item in step.created or ()] if context.recorded is None else []
+    before = await asyncio.to_thread(take_baseline, context.rows, entities) if entities else None
+    conversation = context.conversations.choose_conversation(step.conversation, goes_on=step.continue_conversation)
+    window = TrafficWindowStart(context.traffic.seen, continues=conversation.has_begun, index=context.index)
+    done = StepResult()
+    context.asking.limit = (_ANSWER_TIMEOUT if step.timeout is None else step.timeout) / 1000
+    async with inject_step_faults(context, step.faults if context.recorded is None else None, done):
+        answer, judged = await send(conversation)
+    context.scope.record_answer(answer)
+    if conversation.name:
+        context.scope.record_conversation_id(conversation.name, conversation.thread_id)
+    measured, strays = context.wire.build_step(window.after), 0
+    if step.wire_keys and not measured.request_count and context.session is not None:
+        strays = await context.session.count_unattributed()  # calls of this process outside any turn
+    done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*judged, *done.rest]
+    done.recheck_traffic()
+    labels = _describe_traffic(context, step, window, measured)
+    if _DONE.search(answer) and any(
+        each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
+    ):
+        labels.insert(0, "the answer says that something was done, and an expected tool was not called")
+    context.labels += [f"step {context.index + 1}: {label}" for label in labels]
+    if step.response is not None:
+        done.rest += check_response(context, step, step.response, answer)
+        if step.response.judge is not None:
+            done.rest += await run_judge(context, conversation, step.response.judge, "response.judge")
+    if context.recorded is not None:
+        done.rest += [build_unjudged_assertion(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+    if before is not None:
+        done.rest += await asyncio.to_thread(check_created, context.rows, before, step.created or ())
+    return done
+
+
+_TOLD = 3
+"""Maximum differences listed in a label."""
+
+
+def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentStep) -> list[str]:
+    """Describe what is remarkable about a step's tools, whatever it asserts."""
+    unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
+    made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
+    if uncounted := ", ".join(find_uncounted_hosted_tools(step, measured)):
+        made.append(f"not counted, since the provider runs it: {uncounted} (`includeHosted: true` counts it)")
+    if step.observe != "none" and not measured.unreadable:
+        served, asked = context.wire.read_served_calls(window.after), measured.tools
+        if not served.unknown_reason:  # models' calls and servers' received ones, results read and returned
+            differing = [*find_call_mismatches(asked, served)[:_TOLD], *find_altered_results(asked, served)[:_TOLD]]
+            made += ["; ".join(differing)] if differing else []
+    return made
+
+
+async def _insert_setup_rows(context: StepContext, items: Iterable[SetupItem]) -> None:
+    """Insert rows in order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
+    for item in items:
+        await finish_in_thread(
+            context.rows.insert_row, item.insert, item.data, item.as_ or "", overwrite=item.overwrite
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +202,7 @@ async def run_case_once(
 ) -> CaseResult:
     """Run a case once; `alone`: no other run uses the store meanwhile. Raises only on cancellation."""
     rerun = run_context.options.build_rerun_command(case.id)
-    emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=format_place(case.scenario.place))
+    emitter = build_emitter(run_context, case, sample, runs, rerun=rerun, place=_format_place(case.scenario.place))
     emitter.emit_start(mode=run_context.options.mode or "")
     return await _CaseRun(run_context, case, emitter, alone=alone).lifecycle.run()
 
@@ -96,14 +218,17 @@ def build_emitter(
     return EventEmitter(about, run_context.handlers, run_context.now)
 
 
-def format_place(place: YamlPlace | None) -> str:
+def _format_place(place: YamlPlace | None) -> str:
     """Return file and line for events."""
     return f"{place.file}:{place.line}" if place else ""
 
 
 class _CaseRun:
     describe_actor = "something in the run"
-    late_hint = LATE_HINT
+    late_hint = (
+        "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario "
+        "waits until the traffic has been quiet for 2 s after each answer."
+    )
 
     def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         self.run_context, self.case, self.emitter = run_context, case, emitter
@@ -147,8 +272,15 @@ class _CaseRun:
 
     @property
     def forbids_late_calls(self) -> bool:
-        """Return whether anything is asserted about the agent's traffic."""
-        return self.context is not None and needs_traffic(self.context)
+        """Return whether the scenario asserts anything about the agent's traffic, or shows it to a judge."""
+        if self.context is None:
+            return False
+        return self.case.scenario.usage is not None or any(
+            isinstance(step, JudgeStep)
+            or (isinstance(step, SimulateStep) and bool(step.simulate.criteria))
+            or (isinstance(step, Talk) and bool(step.wire_keys or (step.response and step.response.judge)))
+            for step in self.case.scenario.steps
+        )
 
     def _require_recording(self, report: Report | None) -> None:
         """Check that there is something to replay. Raises RunNotRecorded."""
@@ -170,7 +302,7 @@ class _CaseRun:
         """Insert the scenario's setup rows."""
         context = self.opening.require_context()
         if context.recorded is None:
-            await insert_setup_rows(context, self.case.scenario.setup)
+            await _insert_setup_rows(context, self.case.scenario.setup)
 
     async def take_step(self, number: int, step: StepBase) -> CaseResult | None:
         """Execute a step; a failed one is the last."""
@@ -199,7 +331,7 @@ class _CaseRun:
             return replace(self._build_step_event(index, step), ms=(self.run_context.clock() - since) * 1000)
 
         try:
-            done = await execute_step(context, step)
+            done = await _execute_step(context, step)
         except LLMProxyError as error:
             failed = StepResult(message=describe_error(error), status=classify_run_error(error, None))
             self._pending.append((describe_step(), failed))
@@ -213,7 +345,7 @@ class _CaseRun:
         return all_hold(done.assertions)
 
     def _build_step_event(self, index: int, step: StepBase) -> Step:
-        about, place = self.emitter.about, format_place(step.place)
+        about, place = self.emitter.about, _format_place(step.place)
         return Step(run_id=about.run_id, index=index, kind=step.kind, label=step.label or "", place=place)
 
     async def _recheck_late_calls(self, context: StepContext) -> None:
