@@ -80,7 +80,7 @@ BY_HAND = {
     "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "core/cassettes/merging.py": "several stores, of which the text names the one that is meant, or the user chooses",
-    "core/store/postgres/schema.py": "the store stands in the text, without its password",
+    "core/store/postgres/statements.py": "the store stands in the text, without its password",
     "core/store/postgres/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
     "settings.py": "what options do",

@@ -28,7 +28,7 @@ from llmproxy.core.store.file.connect import (
     translate as translate_local,
 )
 from llmproxy.core.store.file.statements import check_new_name
-from llmproxy.core.store.postgres import local_copy, schema, statements
+from llmproxy.core.store.postgres import local_copy, statements
 from llmproxy.core.store.postgres.connection import SOON, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
@@ -165,8 +165,8 @@ class ServerStore(Store):
             on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
                 if writable:
-                    schema.upgrade_schema(conn)
-                schema.check_version(conn, server)
+                    statements.upgrade_schema(conn)
+                statements.check_version(conn, server)
                 if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
                     raise StoreReadOnly(
                         f"The store {server.shown} cannot be written to: this role may only read it.",
