@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.answer_receipt_times import (
-    MOST_BYTES,
-    RecordedCall,
-    build_citation_finder,
-    infer_receipt_times,
-)
 from llmproxy.core.engine.completion_order import (
     LEAST_PAUSE,
     LONGEST_PAUSE,
+    MOST_BYTES_READ,
     EndOrder,
+    RecordedCall,
+    build_citation_finder,
     find_ambiguous_duplicates,
     group_concurrent,
+    infer_receipt_times,
 )
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Addition
@@ -213,7 +211,7 @@ def test_an_answer_is_cited_by_its_words_and_not_by_longer_ones(tmp_path: Path, 
 def test_nothing_is_corrected_where_the_requests_are_too_long(tmp_path: Path) -> None:
     """What a run begins with does not wait for megabytes of histories."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: 0) as store:
-        long = b"x" * (MOST_BYTES // 2)
+        long = b"x" * (MOST_BYTES_READ // 2)
         made = [
             dataclasses.replace(interaction(request=Request("POST", "/v1/chat/completions", (), long)), occurrence=n)
             for n in (1, 2, 3, 4)
