@@ -51,7 +51,7 @@ BY_HAND = {
     "cli/faults.py": "how kinds and presets are written, with KIND in their places",
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/control.py": "whoever asks a proxy that is not there has named no store",
-    "client/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
+    "cli/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
     "client/known_clients.py": "what `run` can do for a language",
     "client/tools/agent_mcp_servers.py": "the name of the command that starts the agent already",
     "client/tools/rewrite_mcp_config.py": "how an agent is given its configuration of tools",
