@@ -1,14 +1,30 @@
-"""``llmproxy suite``: looks at suites without running them."""
+"""``llmproxy suite``: looks at suites without running them, and makes first ones."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmproxy.cli import main
+from llmproxy.cli.suite import (
+    format_starter_suite,
+    read_suite_turns,
+    rebase_agent_paths,
+    scaffold_suite,
+    write_flow_value,
+)
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.errors import CassetteNotFound, SuiteError
+from llmproxy.suite.project_settings import parse_agent_or_store_flag
+from llmproxy.trace.reading.span_builder import build_spans
+from tests.suite import rig
 from tests.support.chats import chat, fill
+from tests.support.messages import asks, call, result, said, user
+from tests.trace.observing.chats import NOW, Chats
 
 SUITE = """
 name: My suite
@@ -75,3 +91,113 @@ def test_from_session(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--force" in capsys.readouterr().err
     assert main(["suite", "from-session", "talk", "--force", "-o", "tests/talk.suite.yaml"]) == 0
     assert main(["suite", "from-session", "other"]) == 3
+
+
+CREATE = call("createTask", {"title": "Buy $5 milk", "tags": ["a"]})
+
+
+def talk() -> Chats:
+    """Two turns, a tool call, and a summary that the agent asks for on the way."""
+    chats = Chats()
+    first = [user("buy milk for $5"), asks(CREATE), result("ok"), said("Bought.\nReally.")]
+    chats.chat(first[:1], first[1])
+    chats.chat(first[:3], first[3])
+    chats.chat([user("Summarize: buy milk")], said("milk was bought"), tools=())
+    story = "You are welcome, and here is a long story about milk that nobody wants to read."
+    chats.chat([*first, user("thanks")], said(story))
+    return chats
+
+
+def made(chats: Chats) -> list[Interaction]:
+    return [each for _, each in chats.calls if each is not None]
+
+
+def test_turns_are_what_the_user_said() -> None:
+    """With tools, answer and number of calls; calls that are no conversation with the user are told apart."""
+    turns, notes = read_suite_turns(build_spans(made(talk())))
+    assert [(turn.text, [name for name, _ in turn.tools], turn.calls) for turn in turns] == [
+        ("buy milk for $5", ["createTask"], 2), ("thanks", [], 1),
+    ]  # fmt: skip
+    assert turns[0].answer == "Bought.\nReally."
+    assert notes == ["1 more conversations (sub-agents, summaries) are recorded, in which no user speaks"]
+
+
+def test_the_suite_loads_and_says_what_happened(tmp_path: Path) -> None:
+    """Dollar signs stay dollar signs; answers are asserted by their beginning."""
+    store = tmp_path / "x.db"
+    with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
+        for each in made(talk()):
+            opened.add_interaction(each, supersede=False)
+    found = scaffold_suite(store, "default", agent={"http": "http://127.0.0.1:8000/v1"})
+    (case,) = rig.cases_of(tmp_path, found.text)
+    first, second = case.scenario.steps
+    scope = case.scope()
+    assert first.kind == second.kind == "chat"
+    assert scope.interpolate_text(getattr(first, "chat")) == "buy milk for $5"  # noqa: B009
+    tools: Any = getattr(first, "tools")  # noqa: B009
+    assert (tools["createTask"].count, scope.resolve_value(tools["createTask"].input)) == (1, {"title": "Buy $5 milk"})
+    assert 'contains: "You are welcome, and here is a long story about milk that"' in found.text
+    assert found.turns == 2
+    with pytest.raises(CassetteNotFound):
+        scaffold_suite(store, "other")
+
+
+def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
+    chats = Chats()
+    chats.add("openai", "embeddings", "/v1/embeddings", {"input": "x", "model": "m"}, {"usage": {"prompt_tokens": 1}})
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as opened:
+        opened.add_interaction(made(chats)[0], supersede=False)
+    with pytest.raises(SuiteError, match="nobody speaks"):
+        scaffold_suite(tmp_path / "x.db", "default")
+
+
+def test_values_are_written_as_yaml(tmp_path: Path) -> None:
+    """Whatever they hold, they come back as they were."""
+    from llmproxy.yaml_reader import Problems, read_documents
+
+    value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
+    problems = Problems()
+    ((back, _),) = read_documents(write_flow_value(value), "t", problems)
+    assert (back, list(problems)) == (value, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "agent"),
+    [
+        ("http://127.0.0.1:8000/v1", {"http": "http://127.0.0.1:8000/v1"}),
+        ("python agent.py --lines", {"command": ["python", "agent.py", "--lines"]}),
+        ("agents.tasks:answer", {"python": "agents.tasks:answer"}),
+        ("{url: http://x/v1, session: s}", {"url": "http://x/v1", "session": "s"}),
+    ],
+)
+def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
+    """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
+    assert parse_agent_or_store_flag(text, "--agent") == agent
+    (case,) = rig.cases_of(tmp_path, format_starter_suite(agent))
+    assert json.loads(json.dumps(case.suite.agent)) == agent
+    assert case.id == "hello"
+
+
+@pytest.mark.parametrize(("text", "said"), [("  ", "somehow"), ("it's", "no command")])
+def test_a_description_that_is_none_is_refused(text: str, said: str) -> None:
+    """An empty answer to the question, or no command: before a file is written."""
+    with pytest.raises(SuiteError, match=said):
+        parse_agent_or_store_flag(text, "--agent")
+
+
+@pytest.mark.parametrize(
+    ("agent", "found"),
+    [
+        ({"command": ["python", "agent.py"]}, {"command": {"run": ["python", "agent.py"], "cwd": ".."}}),
+        ({"command": {"run": "x", "cwd": "bin"}}, {"command": {"run": "x", "cwd": "../bin"}}),
+        ({"python": "agent.py:answer"}, {"python": "../agent.py:answer"}),
+        ({"python": "agent:answer"}, {"python": "agent:answer"}),
+        ({"http": "http://127.0.0.1:1/v1"}, {"http": "http://127.0.0.1:1/v1"}),
+    ],
+)
+def test_an_agent_is_found_from_the_suites_folder(
+    agent: dict[str, object], found: dict[str, object], tmp_path: Path
+) -> None:
+    """What was typed here goes on meaning the same, although paths in a suite begin at the suite."""
+    assert rebase_agent_paths(agent, tmp_path, tmp_path / "tests") == found
+    assert rebase_agent_paths(agent, tmp_path, tmp_path) == agent
