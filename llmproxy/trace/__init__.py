@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         ReplayEngine as ReplayEngine,
         replay as replay,
     )
-    from llmproxy.trace.run_fingerprint import behavior_fingerprint as behavior_fingerprint
     from llmproxy.trace.spans import (
         AssertionResult as AssertionResult,
         EvalResult as EvalResult,
@@ -53,14 +52,17 @@ if TYPE_CHECKING:
         SpanKind as SpanKind,
         TokenUsage as TokenUsage,
     )
-    from llmproxy.trace.trace_file import AgentRun as AgentRun, Cassette as Cassette
+    from llmproxy.trace.trace_file import (
+        AgentRun as AgentRun,
+        Cassette as Cassette,
+        behavior_fingerprint as behavior_fingerprint,
+    )
 
 _HOMES = {
     "assertions": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
                    "output_json_schema", "output_matches", "token_count_under", "no_tool_called", "same_tool_calls",
                    "tool_called", "tool_order", "tool_trajectory"),
-    "run_fingerprint": ("behavior_fingerprint",),
-    "trace_file": ("AgentRun", "Cassette"),
+    "trace_file": ("AgentRun", "Cassette", "behavior_fingerprint"),
     "comparing.diff": ("ReplayDiff", "ToolFieldChange"),
     "comparing.render": ("render",),
     "export": ("otlp", "write_otlp", "write_trace"),

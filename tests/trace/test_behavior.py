@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Chunk, Key, Usage
 from llmproxy.trace import Cassette, Span, SpanKind, TokenUsage, behavior_fingerprint
 from llmproxy.trace.reading.span_builder import build_spans
-from llmproxy.trace.run_fingerprint import count_missing_measures, normalize_value
+from llmproxy.trace.trace_file import normalize_value
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.runs import SYSTEM, Json, chat, loop, span, store, tools, weather
 
@@ -113,4 +113,4 @@ REQUEST, RESPONSE = SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE
 ])  # fmt: skip
 def test_what_lacks(spans: list[Span], expected: dict[str, int]) -> None:
     """Answers without cost or tokens, anything without its time; what a request says counts for its answer."""
-    assert count_missing_measures(spans) == expected
+    assert Cassette(spans=spans).unknown == expected
