@@ -1,4 +1,4 @@
-"""The viewer at a proxy's own port: who may read, what is told, and that it is what openapi.json says."""
+"""The viewer at a proxy's own port: who may read, what is told, and that openapi.json names each question."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from llmproxy.core.control.answering import ControlRequest, answer_control_request, find_refusal
 from llmproxy.core.control.endpoints import ControlledProxy
@@ -49,13 +48,12 @@ class Asker:
         return found.status, found.body.decode()
 
     def get(self, question: str, **query: object) -> Any:
-        """Ask a question, whose answer must be as the document says."""
+        """Ask a question; its answer is an object."""
         text = "&".join(f"{name}={value}" for name, value in query.items())
         status, body = self.ask(f"{DATA}{question}?{text}")
         assert status == 200, body
         value = json.loads(body)
-        schema = DOCUMENT["paths"][DATA + question]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-        Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(value)
+        assert isinstance(value, dict)
         return value
 
     def call(self, text: str, session: str = "default") -> int:
@@ -100,11 +98,14 @@ def asker(make: Make, tmp_path: Path) -> Asker:
 
 
 def test_every_question_is_documented(asker: Asker) -> None:
-    """Each answers as the document says, and none is described that nobody answers."""
-    described = {path.removeprefix(DATA) for path in DOCUMENT["paths"] if path.startswith(DATA)}
-    assert described == {*QUESTIONS, "live", "miss", "report"}
+    """With its parameters, and none is described that nobody answers."""
+    described = {
+        path.removeprefix(DATA): item["get"] for path, item in DOCUMENT["paths"].items() if path.startswith(DATA)
+    }
+    assert set(described) == {*QUESTIONS, "live", "miss", "report"}
     for question in QUESTIONS:
         assert asker.get(question, **ASKED[question])
+        assert set(ASKED[question]) <= {each["name"] for each in described[question].get("parameters", ())}
 
 
 def test_the_last_test_of_the_folder_is_told(asker: Asker, tmp_path: Path) -> None:
