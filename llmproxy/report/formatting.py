@@ -1,13 +1,12 @@
-"""Texts shared by several reports: messages, assertions, usage."""
+"""Texts shared by several reports: messages, assertions, run facts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from typing import Any
 
-from llmproxy.amounts import dollars, format_count, name_some, sum_if_all_known
+from llmproxy.amounts import name_some, sum_if_all_known
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Completed, Finished, Message, PartyUse
 from llmproxy.report.run_tree import Run
@@ -103,16 +102,3 @@ def format_run_facts(finished: Finished) -> list[str]:
     tokens = sum_if_all_known((agent.input_tokens, agent.output_tokens))
     facts = "" if tokens is None else f"{tokens:,} tokens", describe_replayed_answers(finished)
     return [*filter(None, facts), *finished.labels]
-
-
-def describe_usage(finished: Finished) -> list[str]:
-    rows = []
-    for party, use in finished.usage.items():
-        tokens = f"{_format_number(use.input_tokens)} tokens in, {_format_number(use.output_tokens)} out"
-        cost = "price unknown" if use.cost_usd is None else dollars(Decimal(use.cost_usd))
-        rows.append(f"{party}: {format_count(use.calls, 'call')}, {tokens}, {cost}")
-    return rows
-
-
-def _format_number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"

@@ -1,8 +1,7 @@
 """The report as one self-contained HTML page: the viewer with embedded data (`ui/static/report.js` shows it).
 
 It sends no requests, and can be mailed, attached to a build, and opened in ten years. Texts of agents and models are
-data: they are embedded as JSON and become text nodes, and the page's own policy runs and loads nothing else. Without
-scripts, the same content is there as plain text.
+data: they are embedded as JSON and become text nodes, and the page's own policy runs and loads nothing else.
 
 It includes the recordings of its runs and past tests. Failed runs come first, up to a size limit; omitted ones are
 counted, with the command that shows them. If the store is missing or unreadable, the report says why: a report is never
@@ -17,20 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import format_command, format_store_option, quote_word
-from llmproxy.amounts import format_count, format_seconds
+from llmproxy.amounts import format_count
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import LLMProxyError
-from llmproxy.report.events import Message, Status, Verdict
-from llmproxy.report.formatting import (
-    describe_assertion,
-    describe_replayed_answers,
-    describe_usage,
-    format_content,
-    format_tool_calls,
-)
+from llmproxy.report.events import Status
 from llmproxy.report.json_report import to_document as plain_values
-from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
+from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import read_recent_tests, tests_to_page_columns
 from llmproxy.settings import shown_path
 from llmproxy.ui.html_file import page_data
@@ -82,74 +74,10 @@ def _list_omitted_recordings(cassettes: Sequence[Mapping[str, Any]], store: str)
 MARK = "llmproxy report"
 """Kind of the page's data."""
 
-NAMES = {status: status.value.replace("_", " ") for status in Status}
-
 
 def render_report(run_tree: RunTree, store: Path | None = None) -> str:
     """Return a run tree as an HTML document, with the recordings in `store`."""
     found = {"cassettes": []} | collect_recordings_and_trend(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
-    return render_page(
-        data | {"recordings": bool(found["cassettes"])},
-        title=run_tree.title,
-        plain="\n".join(render_plain_text(run_tree)),
-    )
-
-
-def render_plain_text(run_tree: RunTree) -> Iterator[str]:
-    """Yield a run tree as lines of text: each scenario's runs with conversation, checks, criteria and cost."""
-    yield run_tree.title
-    scenarios = run_tree.scenarios()
-    ended = run_tree.completed
-    about = [f"{format_count(len(scenarios), 'scenario')}, {format_count(len(run_tree.runs), 'run')}"]
-    about += [f"mode {run_tree.selected.mode}"] if run_tree.selected and run_tree.selected.mode else []
-    about += [format_seconds(ended.seconds), f"exit code {ended.exit_code}"] if ended else ["the test did not end"]
-    yield ", ".join(about)
-    yield from ended.notes if ended else ()
-    rates = {str(row.get("scenario")): row for row in (ended.scenarios if ended else ())}
-    for each in scenarios:
-        yield from _format_scenario_text(each, rates.get(each.id))
-
-
-def _format_scenario_text(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
-    yield ""
-    yield f"== {scenario.name}: {NAMES[scenario.status]}{_format_interval_text(row) if len(scenario.runs) > 1 else ''}"
-    first = scenario.runs[0].started
-    yield from filter(None, (first.description, " · ".join(filter(None, [scenario.suite, *first.tags]))))
-    for run in scenario.runs:
-        yield f"-- run {run.started.sample} of {run.started.runs}: {NAMES[run.status]}"
-        yield from _format_run_text(run)
-
-
-def _format_interval_text(row: Mapping[str, Any] | None) -> str:
-    found = row.get("interval") if row else None
-    return f", 95 %: {found[0]:.0%} to {found[1]:.0%}" if isinstance(found, list | tuple) and len(found) == 2 else ""
-
-
-def _format_run_text(run: Run) -> Iterator[str]:
-    done = run.finished
-    yield from filter(None, [run.reason])
-    if done is not None:
-        yield " · ".join(
-            filter(None, [format_seconds(done.total_seconds), describe_replayed_answers(done), *done.labels])
-        )
-    for criterion in run.criteria:
-        yield f"[{criterion.status}] {criterion.text}"
-        yield from filter(None, [criterion.reason, criterion.evidence and f'"{criterion.evidence}"'])
-        if len(criterion.votes) > 1:
-            yield f"votes: {', '.join(criterion.votes)}"
-    for part in run.parts:
-        if isinstance(part, Message):
-            yield from format_tool_calls(part)
-            yield f"{part.message.get('role', '?')}: {format_content(part.message)}"
-        elif isinstance(part, Verdict):
-            yield f"{part.judge or 'judge'}: {part.reasoning}"
-        else:
-            calls = f", interactions {', '.join(map(str, part.interactions))}" if part.interactions else ""
-            yield f"{part.label or f'{part.kind} {part.index + 1}'}: {NAMES[part.status]}{calls}"
-            yield from filter(None, [part.message])
-            yield from (f"  [{NAMES[each.status]}] {describe_assertion(each)}" for each in part.assertions)
-    yield from done.misses if done else ()
-    yield from describe_usage(done) if done else ()
-    yield from filter(None, [run.started.rerun])
+    return render_page(data | {"recordings": bool(found["cassettes"])}, title=run_tree.title)

@@ -22,11 +22,11 @@ UNSEEN = re.compile(
 )
 """Controls, bidirectional marks and lone surrogates, which a page does not need."""
 
-_NO_SCRIPT = "This page is put together by its own script, which asks nobody. Here scripts are switched off."
+_NO_SCRIPT = "This page needs JavaScript, which is switched off here."
 
 
-def render_page(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
-    """Return the page with its data; `plain` is shown without scripts, `served` allows requests to its server."""
+def render_page(data: dict[str, Any], title: str = "llmproxy", *, served: bool = False) -> str:
+    """Return the page with its data; `served` allows requests to its server."""
     style, code = read_static("style.css"), list_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -34,7 +34,7 @@ def render_page(data: dict[str, Any], title: str = "llmproxy", plain: str = "", 
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" '
         'content="no-referrer"><meta name="generator" content="llmproxy">'
         f"<title>{escape(to_visible(title))}</title>\n<style>{style}</style></head>\n"
-        f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p><pre>{escape(to_visible(plain))}</pre></noscript>\n'
+        f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p></noscript>\n'
         f'<script type="application/json" id="data">{to_script_safe_json(data)}</script>\n'
     )
     return text + "".join(f"<script>{each}</script>\n" for each in code) + "</body></html>\n"

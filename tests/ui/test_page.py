@@ -48,7 +48,11 @@ def test_data_cannot_become_markup() -> None:
     held = to_script_safe_json({"x": EVIL})
     assert not re.search(r"[<>&\x00-\x08\x1b\u202e\ud800-\udfff]", held)
     assert json.loads(held) == {"x": EVIL}
-    assert "<script>document.title" not in render_page({"x": EVIL}, EVIL, EVIL)
+    assert "<script>document.title" not in render_page({"x": EVIL}, EVIL)
+
+
+def test_without_scripts_the_page_says_what_it_needs() -> None:
+    assert "<noscript><p>This page needs JavaScript, which is switched off here.</p></noscript>" in render_page({})
 
 
 def test_nothing_of_ours_makes_markup_of_text() -> None:
