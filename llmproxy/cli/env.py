@@ -6,25 +6,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import typer
 
-from llmproxy.client.child_env import (
-    BASE_URLS,
-    NODE_OPTIONS,
-    NODE_PRELOAD,
-    URL_VARIABLE,
-    is_proxy_url,
-    list_preset_bundles,
-    make_ca_files,
-    plan_env,
-)
+from llmproxy.client.child_env import list_preset_bundles, make_ca_files, plan_env
 from llmproxy.client.control import Control
 from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
 from llmproxy.errors import SettingsError
-from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, OFFLINE, PLACEHOLDER_KEY, PROXIES
+from llmproxy.protocol import OFFLINE
 from llmproxy.settings import find_reachable_host, load
 
 _BUNDLE = "llmproxy-bundle.pem"
@@ -38,7 +29,6 @@ def env(
         "", "--session", metavar="NAME", help="Session in the base URLs; default: the proxy's own cassette."
     ),
     form: str = typer.Option("sh", "--format", metavar="sh|fish|powershell|dotenv|json", help="Output format."),
-    unset: bool = typer.Option(False, "--unset", help="Print commands that unset the variables."),
     intercept: bool = typer.Option(
         False, "--intercept", help="Also print proxy and certificate variables, for a proxy with --forward."
     ),
@@ -46,11 +36,6 @@ def env(
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
-    if unset:
-        if form == "dotenv":
-            raise SettingsError("--unset: a dotenv file cannot take a variable away; remove the lines.")
-        typer.echo(render_unset_commands(find_set_proxy_variables(os.environ), form))
-        return
     control = open_control(url)
     url, health = control.url, control.health()
     interception = None
@@ -88,25 +73,6 @@ def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
     return f"http://{find_reachable_host(settings.host)}:{settings.port}"
 
 
-def find_set_proxy_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that point to a proxy of ours, and placeholder keys."""
-    try:
-        url = find_configured_proxy_url(environ)
-    except SettingsError:  # our address is not known any more: what is marked as ours is taken back all the same
-        url = ""
-    names = [
-        name
-        for name in (*(each.name for each in BASE_URLS), *PROXIES)
-        if url and environ.get(name) and is_proxy_url(environ[name], url)
-    ]
-    names += [name for name, value in environ.items() if value == PLACEHOLDER_KEY and name not in names]
-    names += [name for name in BUNDLES if environ.get(name, "").endswith(_BUNDLE)]
-    if any(name in names for name in (*BUNDLES, *PROXIES)):
-        names += [name for name in (NODE_CA, NODE_PROXY) if name in environ]
-    names += [NODE_OPTIONS] if environ.get(NODE_OPTIONS) == NODE_PRELOAD else []
-    return [*names, *([URL_VARIABLE] if URL_VARIABLE in environ else [])]
-
-
 def _quote_dotenv(value: str) -> str:
     """Quote for the dotenv readers of Python, Node and Docker: single quotes are literal to all of them."""
     if "'" not in value:
@@ -120,11 +86,6 @@ _SET: Mapping[str, Callable[[str, str], str]] = {
     "powershell": lambda name, value: f"$env:{name} = '{value.replace("'", "''")}'",
     "dotenv": lambda name, value: f"{name}={_quote_dotenv(value)}",
 }
-_UNSET: Mapping[str, Callable[[str], str]] = {
-    "sh": lambda name: f"unset {name}",
-    "fish": lambda name: f"set -e {name};",
-    "powershell": lambda name: f"Remove-Item Env:{name} -ErrorAction SilentlyContinue",
-}
 FORMATS = (*_SET, "json")
 """Output formats of :func:`render_assignments`."""
 
@@ -134,10 +95,3 @@ def render_assignments(values: Mapping[str, str], form: str) -> str:
     if form == "json":
         return json.dumps(dict(values), indent=2)
     return "\n".join(_SET[form](name, value) for name, value in values.items())
-
-
-def render_unset_commands(names: Iterable[str], form: str) -> str:
-    """Return commands that unset variables, in one of FORMATS except dotenv."""
-    if form == "json":
-        return json.dumps(dict.fromkeys(names), indent=2)
-    return "\n".join(map(_UNSET[form], names))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.env import render_assignments, render_unset_commands
+from llmproxy.cli.env import render_assignments
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port, llmproxy
 from tests.support.proxy import Proxy, proxy
@@ -35,21 +35,10 @@ def test_it_finds_the_proxy_where_start_would_listen(px: Proxy) -> None:
         assert json.loads(run("--format", "json", env=env).stdout)["ANTHROPIC_BASE_URL"] == f"{px.url}/anthropic"
 
 
-def test_what_was_set_is_taken_away_again_and_nothing_else(px: Proxy) -> None:
-    """A key of the user's own stays."""
-    env = json.loads(run("--url", px.url, "--format", "json").stdout) | {"GROQ_API_KEY": "mine", "LLMPROXY_URL": px.url}
-    env["XAI_API_BASE"] = "https://gw"
-    names = set(json.loads(run("--unset", "--format", "json", env=env).stdout))
-    assert {"OPENAI_BASE_URL", "OPENAI_API_KEY", "LLMPROXY_URL", "AWS_ACCESS_KEY_ID"} <= names
-    assert not {"GROQ_API_KEY", "XAI_API_BASE", "NO_PROXY"} & names
-    assert run("--unset", env=env).stdout.startswith("unset ")
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["--format", "cmd"], 2, "sh, fish, powershell, dotenv, json"),
-        (["--unset", "--format", "dotenv"], 2, "remove the lines"),
         (["--url", "http://127.0.0.1:9"], 3, "no llmproxy answers"),
     ],
 )
@@ -86,12 +75,6 @@ def test_a_shell_reads_back_what_was_written() -> None:
     assert done.stdout == f"{ODD['A']}|{ODD['B']}"
 
 
-def test_a_shell_forgets_what_was_unset() -> None:
-    """`eval "$(llmproxy env --unset)"` takes them away."""
-    script = render_assignments(ODD, "sh") + "\n" + render_unset_commands(ODD, "sh") + '\necho "[${A-none}]"'
-    assert subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout == "[none]\n"
-
-
 @pytest.mark.parametrize(
     ("form", "value", "text"),
     [
@@ -108,4 +91,3 @@ def test_each_form_quotes_in_its_own_way(form: str, value: str, text: str) -> No
 
 def test_json_is_an_object() -> None:
     assert json.loads(render_assignments(ODD, "json")) == ODD
-    assert json.loads(render_unset_commands(ODD, "json")) == {"A": None, "B": None}
