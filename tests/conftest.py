@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import itertools
 import os
 import re
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,12 +48,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # A busy machine is no fault of an example; in CI hypothesis says the same.
     settings.register_profile("patient", settings(), deadline=None)
     settings.load_profile("patient")
-
-
-def pytest_unconfigure() -> None:
-    """Leave nothing of this process in the trend of the folder that it ran in."""
-    if (program := sys.modules.get("llmproxy.scenario.running.run_lifecycle")) is not None:
-        atexit.unregister(program.PROGRAM.write_trend_at_exit)
 
 
 def pytest_collection_finish() -> None:

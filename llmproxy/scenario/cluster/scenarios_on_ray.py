@@ -116,7 +116,7 @@ class _ClusterRunner:
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             notify_handlers(handlers, event)
-        executor.record_end(back.ended.result)
+        HOST.emit_scenario_run_end(executor, back.ended.result)
         return back.ended
 
     def _get_sent_parcel(self, plan: RunPlan) -> tuple[_PlanParcel, list[Any]]:

@@ -46,7 +46,7 @@ from llmproxy.scenario.run_session import RunSession, choose_proxy
 from llmproxy.scenario.running.agent_caller import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, ScriptActions, await_value
 from llmproxy.scenario.running.participants import Participants, build_adapters, gather_agent_run_variables
-from llmproxy.scenario.running.run_lifecycle import PROGRAM, EventEmitter, RunLifecycle, SessionRequest
+from llmproxy.scenario.running.run_lifecycle import EventEmitter, RunLifecycle, SessionRequest
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, Message, ScenarioResult, ScriptStep
@@ -420,15 +420,8 @@ class ScenarioExecutor(ScriptActions):
     def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (told)
         result = self._add_measures(result)
         if self.emitter.emit_result(result):
-            self.record_end(result)
-        return result
-
-    def record_end(self, result: ScenarioResult) -> None:
-        """Report an ended run to the test runner, or to this program's summary."""
-        if HOST.listener is None:
-            PROGRAM.record_end(result)
-        else:
             HOST.emit_scenario_run_end(self, result)
+        return result
 
     def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
         lifecycle, traffic = self.lifecycle, self.lifecycle.traffic

@@ -9,54 +9,42 @@ emitted exactly once, also when the run's thread is blocked and another one has 
 all calls of the agent are known (it continued after the end), or if its injected faults did not occur.
 
 Events of a run go to handlers, which parallel runs may share: they are called one at a time, and an exception of one is
-logged and never disturbs the run. A program that runs scenarios without a test runner is a test as well
-(`ProgramRuns`): its results are stored at its end, for `llmproxy test --trend`, if a proxy recorded or replayed them.
+logged and never disturbs the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import importlib
-import os
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from llmproxy.amounts import name_some
 from llmproxy.client.session_reports import Report
 from llmproxy.core.forks.mock_parsing import build_unused_mocks_error
-from llmproxy.errors import Exit, LLMProxyError, MachineError
-from llmproxy.files import make_ignored
-from llmproxy.protocol import AGENT, TESTS_STORE
+from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.proxy_calls import Call
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import (
-    Completed,
     Event,
     Finished,
     Handler,
     Message as MessageEvent,
     PartyUse,
-    Selected,
     Started,
     Status,
     Step,
     Verdict,
 )
-from llmproxy.report.scenario_rows import build_row
-from llmproxy.report.trend import TrendRecorder
 from llmproxy.scenario.run_session import RunSession, wait_despite_cancel
 from llmproxy.scenario.running.agent_caller import AgentTraffic, Caller
 from llmproxy.scenario.turn_taking import FairLock, get_session_lock
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copy_value
 from llmproxy.scenario.values.run_ids_and_options import describe_error, describe_sys_exit
-from llmproxy.settings import load
 from llmproxy.trace.observing.agent_activity import WireObserver
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -129,62 +117,6 @@ class EventEmitter:
     def _is_run_going_on(self) -> bool:
         """Return whether the run has begun and not ended: an executor without `run` emits nothing."""
         return self._begun and not self._over
-
-
-class ProgramRuns:
-    """Collects the results of a process's runs; thread-safe."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._runs: dict[str, list[Mapping[str, Any]]] = {}
-        self._process = 0
-        self._since = 0.0
-        self._folder = Path()
-
-    def record_end(self, result: ScenarioResult) -> None:
-        if not result.cassette:
-            return
-        cost = result.usage.get(AGENT, PartyUse()).cost_usd
-        run = {"status": str(result.status or Status.FAILED), "cost_usd": cost}
-        with self._guard:
-            if self._process != os.getpid():  # the first run; or a fork, which has none of its parent's
-                self._runs, self._process, self._folder = {}, os.getpid(), Path.cwd()
-                self._since = time.time() - (result.total_time or 0.0)
-                atexit.register(self.write_trend_at_exit)
-            self._runs.setdefault(result.cassette, []).append(run)
-
-    def write_trend_at_exit(self) -> None:
-        """Store this program's runs as a test."""
-        interrupted = isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt)
-        if self._process != os.getpid() or not self._runs or interrupted:
-            return
-        runs, self._runs = self._runs, {}
-        try:
-            self._write_trend(runs)
-        except (LLMProxyError, OSError) as error:
-            _print_line(f"this test is not in the trend: {error}")
-
-    def _write_trend(self, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        known = load({}, os.environ, self._folder)
-        store = known.settings.store
-        if known.is_default("store"):
-            store = self._folder / TESTS_STORE
-            make_ignored(store.parent)
-        rows = [build_row(name, each) for name, each in runs.items()]
-        bad = any(row["status"] not in ("passed", "skipped") for row in rows)
-        kept = TrendRecorder(store.with_name(f"{store.name}.state.db"), _print_line)
-        count = sum(map(len, runs.values()))
-        kept.handle(Selected(title=Path(sys.argv[0]).name, scenarios=len(rows), runs=count, at=self._since))
-        code = Exit.FAILED if bad else Exit.OK
-        kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
-
-
-def _print_line(text: str) -> None:
-    sys.stderr.write(f"llmproxy: {text}\n")
-
-
-PROGRAM = ProgramRuns()
-"""Runs of this process."""
 
 
 _SHOWN = 3

@@ -1,29 +1,19 @@
-"""The events of a run: which, in which order, and exactly one Finished.
-
-A program that runs scenarios without a test runner: its runs are a test of the trend, when it ends.
-"""
+"""The events of a run: which, in which order, and exactly one Finished."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmproxy import scenario
-from llmproxy.cli import main
-from llmproxy.report.events import Event, Message, PartyUse, Started, Status, Step, Verdict
-from llmproxy.report.trend import read_recent_tests
-from llmproxy.scenario.running.run_lifecycle import EventEmitter, ProgramRuns
+from llmproxy.report.events import Event, Message, Started, Status, Step, Verdict
+from llmproxy.scenario.running.run_lifecycle import EventEmitter
 from llmproxy.scenario.types import ScenarioResult
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
-from tests.support import near
-from tests.support.process import ROOT, clean_env
 
 
 def heard[E: Event](kind: type[E], *people: Any, **given: Any) -> list[E]:
@@ -164,84 +154,3 @@ def test_what_handlers_get_is_a_copy() -> None:
     script = [line, lambda state: state.messages[0]["content"].clear(), scenario.succeed()]
     (told,) = heard(Message, script=script)
     assert told.message["content"] == ["x"]
-
-
-PROGRAM = """
-import sys
-from llmproxy import scenario
-
-
-class Agent(scenario.AgentAdapter):
-    async def call(self, input):
-        return sys.argv[1]
-
-
-def look(state):
-    return "Rome" in state.last_agent_message()
-
-
-for city in ("Rome", "Paris"):
-    said = [scenario.user(city), scenario.agent(), look, scenario.succeed()]
-    scenario.run_sync(name="weather", description=city, agents=[Agent()], script=said, verbose=False)
-if sys.argv[2:]:
-    raise KeyboardInterrupt
-"""
-
-
-def ended(cassette: str = "a", status: Status = Status.PASSED, cost: str | None = "0.002") -> ScenarioResult:
-    use = {"agent": PartyUse(calls=1, cost_usd=cost)}
-    return ScenarioResult(
-        success=status is Status.PASSED, messages=[], cassette=cassette, status=status, usage=use, total_time=1.0
-    )
-
-
-def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several runs of a scenario all count; what no proxy recorded is not there, and a second end keeps nothing twice."""
-    monkeypatch.chdir(tmp_path)
-    program = ProgramRuns()
-    for result in (ended(), ended(status=Status.FAILED), ended("b"), ended("")):
-        program.record_end(result)
-    program.write_trend_at_exit()
-    program.write_trend_at_exit()
-    (test,) = read_recent_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db")
-    assert {name: (row["status"], row["runs"], row["passed"], row["rate"], row["cost_usd"]) for name, row in test.rows.items()} == {
-        "a": ("failed", 2, 1, 0.5, "0.002"),
-        "b": ("passed", 1, 1, 1.0, "0.002"),
-    }  # fmt: skip
-    assert test.exit_code == 1
-    assert (tmp_path / ".llmproxy" / ".gitignore").read_text("utf-8") == "*\n"
-
-
-def test_without_a_proxy_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing behind the user's back; where it cannot be written it is said, and the program ends as it would."""
-    monkeypatch.chdir(tmp_path)
-    program = ProgramRuns()
-    program.record_end(ended(""))
-    program.write_trend_at_exit()
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / ".llmproxy").write_text("", encoding="utf-8")
-    program = ProgramRuns()
-    program.record_end(ended())
-    program.write_trend_at_exit()
-    assert "llmproxy: this test is not in the trend: " in capsys.readouterr().err
-
-
-def test_the_trend_of_a_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What got worse stands first; a program that Ctrl-C ended is not kept."""
-    (tmp_path / "weather.py").write_text(PROGRAM, encoding="utf-8")
-    with near("auto", tmp_path / "x.db") as px:
-        env = clean_env({"PYTHONPATH": str(ROOT), "LLMPROXY_URL": px.url})
-        for words, code in ((["Rome is sunny"], 0), (["It rains"], 1), (["Rome", "stop"], 130)):
-            line = [sys.executable, "weather.py", *words]
-            ran = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
-            assert ran.returncode in (code, -2), ran.stderr
-    monkeypatch.chdir(tmp_path)
-    assert main(["test", "--trend"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.startswith("the last 2 tests")
-    assert head.endswith("1 worse")
-    assert [line.split()[:3] for line in lines[:2]] == [[".F", "weather", "passed"], [".", "weather.2", "passed"]]
