@@ -8,7 +8,7 @@ A call both in messages and on the wire is one call; if the messages lack its re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, overload
 
@@ -20,7 +20,7 @@ from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.run_ids_and_options import ExecutorProtocol
-from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_altered_results, find_call_mismatches
+from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_call_mismatches
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -243,19 +243,11 @@ class ScenarioState(BaseModel):
 
     def server_differences(self) -> list[str]:
         """Return differences between received and requested calls. Raises MachineError: unknown."""
-        return self._find_differences(find_call_mismatches, "whether servers got what models asked for")
-
-    def misread_results(self) -> list[str]:
-        """Return results that models read differently, except agents' additions. Raises MachineError."""
-        return self._find_differences(find_altered_results, "whether models read what servers returned")
-
-    def _find_differences(
-        self, find: Callable[[Sequence[ToolUse], ServedToolCalls], list[str]], what: str
-    ) -> list[str]:
+        what = "whether servers got what models asked for"
         found = self._require_complete_served(what)
         executor = self.executor
         self._require_seen(executor, what)
-        return find(executor.wire_calls or (), found)
+        return find_call_mismatches(executor.wire_calls or (), found)
 
     def _require_complete_served(self, what: str) -> ServedToolCalls:
         found = None if self._executor is None else self._executor.wire_served

@@ -107,19 +107,6 @@ def test_what_servers_of_tools_got() -> None:
     assert found.server_differences() == [
         'a model asked for mcp__shop__look({"n": 8}), and its server got look({"n": 9})'
     ]
-    assert found.misread_results() == []
-
-
-def test_what_a_model_read_of_what_a_server_returned() -> None:
-    """The agent may put something around it; what it leaves out is told."""
-    got = ToolUse("look", '{"n": 9}', None, 2, 2, executed=True, output="found 3")
-    there = ServedToolCalls([got], frozenset({"look"}), frozenset({"look"}), seen=True)
-    read = ToolUse("mcp__shop__look", '{"n": 9}', "w1", 1, 1, executed=True, output="Output: found 3")
-    assert state(wire=[read], served=there).misread_results() == []
-    read.output = "found"
-    assert state(wire=[read], served=there).misread_results() == [
-        'a model read "found" as the result of mcp__shop__look({"n": 9}), and its server had returned "found 3"'
-    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +121,7 @@ def test_what_a_model_read_of_what_a_server_returned() -> None:
 )
 def test_what_servers_got_is_an_error_where_nobody_knows(given: dict[str, Any], said: str) -> None:
     """Never an empty list that looks as if nothing had been called."""
-    for look in (ScenarioState.server_calls, ScenarioState.server_differences, ScenarioState.misread_results):
+    for look in (ScenarioState.server_calls, ScenarioState.server_differences):
         with pytest.raises(MachineError, match=said):
             look(state(**given))
 

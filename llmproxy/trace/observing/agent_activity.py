@@ -41,7 +41,6 @@ from llmproxy.trace.observing.tool_calls import (
     ToolUse,
     UsageSum,
     WireCall,
-    find_altered_results,
     find_call_mismatches,
     read_served_tool_calls,
     sum_usage,
@@ -367,7 +366,7 @@ _MS = 1000
 
 
 def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
-    """List differences between models' tool calls and servers' received ones, and between results read and returned.
+    """List differences between models' tool calls and servers' received ones.
 
     `made`: a cassette's interactions, in order. Also empty without servers or models, and if an answer of a model
     cannot be read.
@@ -377,7 +376,7 @@ def find_tool_mismatches(made: Iterable[Interaction]) -> list[str]:
     served = wire.read_served_calls()
     if served.unknown_reason or not any(each.is_chat for each in wire.calls) or wire.build_step(0).unreadable:
         return []
-    return [*find_call_mismatches(wire.list_tool_uses(), served), *find_altered_results(wire.list_tool_uses(), served)]
+    return find_call_mismatches(wire.list_tool_uses(), served)
 
 
 def _interaction_to_call(number: int, made: Interaction) -> Call:

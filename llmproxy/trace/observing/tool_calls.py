@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Self
@@ -153,10 +153,7 @@ NO_SERVER = (
 )
 _LIST = "mcp:tools/list"
 _SHOWN = 200
-"""Maximum characters shown of arguments, and of a result."""
-_NO_TEXT = re.compile(r"\[(?:image|audio|resource|resource_link)\]")
-"""Placeholder for non-text content of a result."""
-_ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
+"""Maximum characters shown of arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,73 +228,19 @@ def find_call_mismatches(asked: Sequence[ToolUse], served: ServedToolCalls) -> l
     return [text for models, servers in sides.values() for text in _describe_call_mismatches(models, servers)]
 
 
-def find_altered_results(asked: Sequence[ToolUse], served: ServedToolCalls) -> list[str]:
-    """List results that a model read differently from its server's; additions, escapes, breaks do not count."""
-    names = {use.name: find_unprefixed_name(use.name, served.names) for use in asked}
-
-    def may_be_of(use: ToolUse, each: ToolUse) -> bool:
-        return each.name == names[use.name] and equals_json(each.arguments, use.arguments)
-
-    left = [each for each in served.tools if each.output is not None]
-    read = [use for use in asked if not (use.output is None or use.hosted or use.denied)]
-    paired = list(_take_twins(read, left, lambda use, each: may_be_of(use, each) and _contains_result(use, each)))
-    unsure = [use for use, twin in paired if twin is None]
-    return [
-        f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had "
-        f"returned {_clip_text(twin.output)}"
-        for use, twin in _take_twins(unsure, left, may_be_of)
-        if twin is not None
-    ]
-
-
-def _take_twins(
-    uses: Iterable[ToolUse], left: list[ToolUse], fits: Callable[[ToolUse, ToolUse], bool]
-) -> Iterator[tuple[ToolUse, ToolUse | None]]:
-    """Yield each call with the first fitting one of `left`, which is taken out; None: there is none."""
-    for use in uses:
-        twin = next((each for each in left if fits(use, each)), None)
-        if twin is not None:
-            left.remove(twin)
-        yield use, twin
-
-
-def _contains_result(use: ToolUse, served: ToolUse) -> bool:
-    """Return whether a model's text contains a server's result: line by line, or as the same JSON."""
-    read, returned = use.output or "", served.output or ""
-    there = _remove_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
-    if all(_remove_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
-        return True
-    return any(
-        equals_json(value, wanted)
-        for wanted in _iterate_json_in_text(returned)
-        for value in _iterate_json_in_text(read)
-    )
-
-
-def _remove_white_space(text: str) -> str:
-    """Return a text without white space and escape characters."""
-    return re.sub(r"[\s\\]", "", text)
-
-
-def _iterate_json_in_text(text: str) -> Iterator[Any]:
-    """Yield JSON objects and lists at the beginning of lines."""
-    decoder = json.JSONDecoder()
-    for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):
-        try:
-            yield decoder.raw_decode(text, match.end())[0]
-        except (ValueError, RecursionError):
-            continue
-
-
 def find_unprefixed_name(name: str, known: frozenset[str]) -> str:
     """Return a server's name of the tool that a model calls `name`; empty for an unknown tool."""
     return next((each for each in list_possible_unprefixed_names(name) if each in known), "")
 
 
 def _describe_call_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
-    left = list(servers)
-    paired = list(_take_twins(models, left, lambda use, each: equals_json(each.arguments, use.arguments)))
-    lonely = [use for use, twin in paired if twin is None]
+    left, lonely = list(servers), list[ToolUse]()
+    for use in models:
+        twin = next((each for each in left if equals_json(each.arguments, use.arguments)), None)
+        if twin is None:
+            lonely.append(use)
+        else:
+            left.remove(twin)
     pairs = min(len(lonely), len(left))
     told = [
         f"a model asked for {_format_use(one)}, and its server got {_format_use(other)}"
@@ -310,11 +253,6 @@ def _describe_call_mismatches(models: Sequence[ToolUse], servers: Sequence[ToolU
 def _format_use(use: ToolUse) -> str:
     raw = json.dumps(use.arguments, ensure_ascii=False) if use.has_json_arguments else " ".join(use.raw.split())
     return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
-
-
-def _clip_text(text: str | None) -> str:
-    said = json.dumps(text or "", ensure_ascii=False)
-    return said if len(said) <= _SHOWN else said[:_SHOWN] + '..."'
 
 
 _CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
