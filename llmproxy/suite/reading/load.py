@@ -217,9 +217,6 @@ def find_scenario_doubts(scenario: Map, doubts: Problems) -> None:
             if name in _NOT_TOOLS:
                 at = place_of(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
-        for created in only_mappings(step.get("created")):
-            if "as" in created and created.get("count", 1) != 1:
-                doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node in _walk_maps(scenario):
         _warn_of_empty_range(node, doubts)
     sets = scenario.get("parametrize")

@@ -255,7 +255,6 @@ def doubts(text: str) -> list[str]:
         ("steps: [{chat: hi, tools: {count: 0}}]", "f:1:28: `count` is taken for the name of a tool here"),
         ("steps: [{chat: hi, tools: {gte: 1}}]", "`totalToolCalls` counts all calls"),
         ("steps: [{chat: hi, created: [{entity: t, as: $x}]}]", "$x is captured and never used"),
-        ("steps: [{chat: hi, created: [{entity: t, as: $x, count: 2}]}, {chat: $x.id}]", "`as` names one row"),
         ("steps: [{chat: hi, totalToolCalls: {gt: 5, lt: 3}}]", "no number is gt 5 and lt 3"),
         ("steps: [{chat: hi, totalToolCalls: {gt: 5, lte: 5}}]", "no number is gt 5 and lte 5"),
         ("parametrize: [{a: 1}, {b: 1, id: x}]\nsteps: [{chat: hi, totalToolCalls: 1}]", "do not have the same names"),
