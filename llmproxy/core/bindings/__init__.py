@@ -7,7 +7,7 @@ nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of
     build_bound_key(canonical)                              key of everything that no binding can change (``b1:``)
     bindings = Bindings(recorded run variables, present ones, volatile fields, BindScope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
-    create_expectations(bindings)                           -> ExpectedMessages, a cache for the next comparisons
+    fit_request(..., FittedMessages())                      the same, and remembers messages that fit for the next time
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rewrite_exact_hit_answer(bindings, tree, response, known)
                                                             -> Response | Mismatch  for an exact hit (rule 4.1)
@@ -22,11 +22,10 @@ a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
 from llmproxy.core.bindings.bound_lookup_key import build_bound_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
-from llmproxy.core.bindings.expected_messages import ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
-from llmproxy.core.bindings.leaf_pairs import list_volatile_values_of_request
+from llmproxy.core.bindings.leaf_pairs import FittedMessages, list_volatile_values_of_request
 from llmproxy.core.bindings.leaf_places import find_volatile_matches
-from llmproxy.core.bindings.request_comparison import create_expectations, fit_request, rewrite_recorded
+from llmproxy.core.bindings.request_comparison import fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.run_variables import (
     BadRunVariable,
@@ -58,8 +57,8 @@ __all__ = [
     "BadVolatileField",
     "BindScope",
     "Bindings",
-    "ExpectedMessages",
     "Fit",
+    "FittedMessages",
     "IdPair",
     "IdPairs",
     "Mismatch",
@@ -68,7 +67,6 @@ __all__ = [
     "ValueKind",
     "VolatileField",
     "build_bound_key",
-    "create_expectations",
     "dump_run_variables",
     "find_fields_of_variable",
     "find_volatile_matches",

@@ -3,22 +3,26 @@
 The volatile field reader and the comparison both iterate over these leaves. Equal leaves that can contain no value of a
 run are left out, so that a long conversation costs little more than its texts.
 
+An agent sends its whole conversation with every request. Two messages that fitted once fit again: they are remembered
+with their values, and compared as a whole from then on.
+
 The reader reads each request separately, with its own values of the bound names, and pairs the values of one place in
 order; they give the id pairs of the two requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from llmproxy.core.bindings.comparison_outcome import Mismatch, build_conflict_mismatch, build_mismatch
-from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
+    Node,
     PlaceReader,
+    ToolInvocation,
     Zone,
     applies_to_call,
     are_plain_names,
@@ -28,66 +32,143 @@ from llmproxy.core.bindings.leaf_places import (
 )
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.shell_listings import remove_llmproxy_files_from_both
+from llmproxy.core.bindings.text_alignment import FilledGap
 from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind, matches_path
-from llmproxy.core.traffic.canonical_json import pair_json_parts, parse_json_container
+from llmproxy.core.traffic.canonical_json import dump, pair_json_parts, parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
 """Recorded value, present value, and place."""
 _LABELS = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "toolUseId", "object"})
 """Members whose texts contain no value of a run outside of tools' JSON: roles, kinds, ids that the key renamed."""
+MOST_KEPT = 16 << 20
+"""Maximum characters of the messages that are remembered for one recorded run."""
+
+
+@dataclass(slots=True, eq=False)
+class MessagePair:
+    """A message of the recorded request and the present one at its place; another member of the body likewise."""
+
+    recorded: object
+    present: object
+    leaves: list[Leaf] = field(default_factory=list)
+    calls: list[tuple[str | None, ToolInvocation]] = field(default_factory=list)
+    results: list[tuple[Node, str | None]] = field(default_factory=list)
+    """Results in it, with the tools that returned them."""
+    filled: list[tuple[FilledGap, str, LeafPlace]] = field(default_factory=list)
+    """The value at each gap, the recorded text that contains the gap, and its place."""
+    texts: str = ""
+    """Both texts of all leaves; empty unless it is remembered: then its leaves need no comparison."""
+    _written: bytes = b""
+    """The present message as canonical JSON if it contains numbers: in Python 1 equals True."""
+    _free_of: set[str] = field(default_factory=set)
+    """Values that it does not contain."""
+
+    def equals_present(self, message: object) -> bool:
+        return self.present == message and (not self._written or dump(message) == self._written)
+
+    def contains_any(self, values: Iterable[str]) -> bool:
+        """Return whether it contains one of some values; absent values are cached."""
+        for value in values:
+            if value not in self._free_of:
+                if value in self.texts:
+                    return True
+                self._free_of.add(value)
+        return False
+
+    def join_texts(self) -> str:
+        """Return both texts of all leaves."""
+        return "\0".join(text for leaf in self.leaves for text in leaf[:2] if isinstance(text, str))
+
+    def remember(self, texts: str, filled: list[tuple[FilledGap, str, LeafPlace]]) -> None:
+        self.texts, self.filled = texts, filled
+        self._written = dump(self.present) if _has_numbers(self.present) else b""
+
+
+def _has_numbers(node: object) -> bool:
+    if isinstance(node, (dict, list)):
+        return any(map(_has_numbers, node.values() if isinstance(node, dict) else node))
+    return node is not None and not isinstance(node, str)
+
+
+class FittedMessages:
+    """The messages of one recorded run that fitted, by `id()` of the recorded ones, which it keeps in memory."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, MessagePair] = {}
+        self._size = 0
+
+    def find_pair(self, recorded: object, present: object, reader: PlaceReader) -> MessagePair | None:
+        """Return a pair that fits; `reader` knows the calls before this message, and then those in it."""
+        pair = self._pairs.get(id(recorded))
+        if pair is None or pair.recorded is not recorded or not pair.equals_present(present):
+            return None
+        if not reader.has_same_result_tools(pair.results):
+            return None
+        reader.add_known_calls(pair.calls)
+        return pair
+
+    def add_pair(self, pair: MessagePair) -> None:
+        self._size += len(pair.texts)
+        if self._size > MOST_KEPT:
+            self._pairs.clear()
+            self._size = len(pair.texts)
+        self._pairs[id(pair.recorded)] = pair
 
 
 class PairedBodies(NamedTuple):
-    leaves: list[Leaf]
-    settled: list[ExpectedMessage]
-    """Messages equal to the expected ones; their leaves are left out."""
+    messages: list[MessagePair]
     parted: Mismatch | None
     """The first place where the shapes differ; the leaves are those before it."""
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """The leaves of both requests, without those of remembered messages."""
+        return [leaf for pair in self.messages if not pair.texts for leaf in pair.leaves]
 
     def is_in_recorded_request(self, value: str) -> bool:
         """Return whether a value occurs anywhere in the recorded request."""
         texts = (str(recorded) for recorded, _, _ in self.leaves)
-        return any(value in text for text in texts) or any(value in each.texts for each in self.settled)
+        return any(value in text for text in texts) or any(value in pair.texts for pair in self.messages)
 
 
-def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> PairedBodies:
+def pair_bodies(recorded: object, present: object, fitted: FittedMessages | None = None) -> PairedBodies:
     """Return the paired leaves of two whole trees."""
     mine = list(iterate_request_members(recorded))
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
-        return PairedBodies([], [], build_mismatch("$", sorted(names), sorted(theirs)))
-    reader, paired = PlaceReader(), PairedBodies([], [], None)
+        return PairedBodies([], build_mismatch("$", sorted(names), sorted(theirs)))
+    reader, pairs = PlaceReader(), list[MessagePair]()
     for name, value, place in mine:
-        other = theirs[name]
-        if expectations is not None and isinstance(value, list) and isinstance(other, list):
-            wrong = _pair_messages(reader, value, other, place, paired, expectations)
+        other, wrong = theirs[name], None
+        if not isinstance(value, list) or not isinstance(other, list):
+            wrong = _pair_message(reader, value, other, place, pairs, None)
         else:
-            wrong = collect_leaf_pairs(reader, value, other, place, paired.leaves)
+            for n, (one, two) in enumerate(zip(value, other, strict=False)):
+                if (wrong := _pair_message(reader, one, two, place.enter_child(n), pairs, fitted)) is not None:
+                    break
+            wrong = wrong or _compare_list_lengths(value, other, place)
         if wrong is not None:
-            return paired._replace(parted=wrong)
-    return paired
+            return PairedBodies(pairs, wrong)
+    return PairedBodies(pairs, None)
 
 
-def _pair_messages(
+def _pair_message(
     reader: PlaceReader,
-    mine: list[object],
-    theirs: list[object],
+    mine: object,
+    theirs: object,
     place: LeafPlace,
-    paired: PairedBodies,
-    expectations: ExpectedMessages,
+    into: list[MessagePair],
+    fitted: FittedMessages | None,
 ) -> Mismatch | None:
-    for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
-        at, known = place.enter_child(n), len(reader.noted)
-        expected = expectations.get_expected(one, at, reader)
-        if expected is not None and expected.equals_message(other):
-            paired.settled.append(expected)
-            continue
-        if expected is not None and expected.calls:
-            reader.truncate_calls(known)
-        if (wrong := collect_leaf_pairs(reader, one, other, at, paired.leaves)) is not None:
-            return wrong
-    return compare_list_lengths(mine, theirs, place)
+    known = fitted.find_pair(mine, theirs, reader) if fitted is not None else None
+    into.append(pair := known or MessagePair(mine, theirs))
+    if known is not None:
+        return None
+    calls, results = len(reader.noted), len(reader.asked)
+    wrong = collect_leaf_pairs(reader, mine, theirs, place, pair.leaves)
+    pair.calls, pair.results = reader.noted[calls:], reader.asked[results:]
+    return wrong
 
 
 def collect_leaf_pairs(
@@ -103,14 +184,14 @@ def collect_leaf_pairs(
         for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
             if (wrong := collect_leaf_pairs(reader, one, other, place.enter_child(n), into)) is not None:
                 return wrong
-        return compare_list_lengths(mine, theirs, place)
+        return _compare_list_lengths(mine, theirs, place)
     elif mine == theirs and not place.json and not isinstance(mine, str):
         return None
     into.append((mine, theirs, place))
     return None
 
 
-def compare_list_lengths(mine: list[object], theirs: list[object], place: LeafPlace) -> Mismatch | None:
+def _compare_list_lengths(mine: list[object], theirs: list[object], place: LeafPlace) -> Mismatch | None:
     if len(mine) == len(theirs):
         return None
     return build_mismatch(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")
@@ -165,8 +246,6 @@ class LeafPairVisitor:
         if not isinstance(recorded, str) or not isinstance(present, str):
             return self.visit_value(recorded, present, place)
         if place.zone is Zone.ARGUMENTS and place.opened:
-            if self.skips_parsing(recorded, present, place):
-                return None
             trees = parse_json_container(recorded), parse_json_container(present)
             if trees[0] is not None and trees[1] is not None:
                 return self.descend(*trees, place)
@@ -190,10 +269,6 @@ class LeafPairVisitor:
         """Return the present name for each recorded member, in objects whose names may contain values of a run."""
         raise NotImplementedError
 
-    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Return whether JSON text of arguments need not be parsed; true only if parsing cannot change the result."""
-        return not list_fields_at(self.bindings, place)
-
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are not texts."""
         raise NotImplementedError
@@ -203,12 +278,15 @@ class LeafPairVisitor:
 
     def find_volatile_field_at(self, place: LeafPlace) -> VolatileField | None:
         """Return the volatile field at a place in the JSON of a result."""
-        call, bindings = place.call, self.bindings
-        if not place.json or call is None or place.zone is not Zone.RESULT or call.tool not in bindings.json_tools:
+        if not place.json or not self.is_json_tool_result(place):
             return None
-        mask = self.write_arguments_with_placeholders
-        named = (field for field in bindings.fields if field.at.startswith("$") and applies_to_call(field, call, mask))
+        fields, mask = self.bindings.fields, self.write_arguments_with_placeholders
+        named = (each for each in fields if each.at.startswith("$") and applies_to_call(each, place.call, mask))
         return next((field for field in named if matches_path(field.at, place.subpath)), None)
+
+    def is_json_tool_result(self, place: LeafPlace) -> bool:
+        """Return whether a result is of a tool with volatile fields in its JSON."""
+        return place.zone is Zone.RESULT and place.call is not None and place.call.tool in self.bindings.json_tools
 
     def write_arguments_with_placeholders(self, arguments: object) -> str:
         """Return a recorded call's arguments in canonical JSON, with names in place of bound values."""
@@ -241,7 +319,8 @@ class VolatileFieldReader(LeafPairVisitor):
 
     def collect_field_values(self, leaves: list[Leaf]) -> Mismatch | None:
         """Fill `found`; return a mismatch if the values of a volatile field do not map one to one."""
-        return self.visit(leaves) if self.bindings.fields else None
+        bindings = self.bindings
+        return self.visit([x for x in leaves if list_fields_at(bindings, x[2]) or self.is_json_tool_result(x[2])])
 
     def pair_member_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
@@ -259,21 +338,17 @@ class VolatileFieldReader(LeafPairVisitor):
         return None
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        fields = list_fields_at(self.bindings, place)
-        if not (fields or (place.call is not None and place.call.tool in self.bindings.json_tools)):
-            return None
         if (field := self.find_volatile_field_at(place)) is not None:
             return self._read_pair(field, recorded, present, place)
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = remove_llmproxy_files_from_both(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
-        if call is not None and not place.json and (recorded[:1] == "{" or call.tool in self.bindings.json_tools):
+        if call is not None and not place.json and (recorded[:1] == "{" or self.is_json_tool_result(place)):
             for mine, theirs in pair_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
-        if not fields:
-            return None
+        fields = list_fields_at(self.bindings, place)
         mine, theirs = (find_volatile_matches(fields, call, text, names, self.write_arguments_with_placeholders)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):

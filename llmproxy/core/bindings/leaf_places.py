@@ -154,12 +154,6 @@ class PlaceReader:
         for id_, call in calls:
             self._add_call(id_, call)
 
-    def truncate_calls(self, known: int) -> None:
-        """Keep only the first `known` calls."""
-        kept = self.noted[:known]
-        self._calls, self._last, self.noted = {}, {}, []
-        self.add_known_calls(kept)
-
     def _add_call(self, id_: str | None, call: ToolInvocation) -> None:
         if id_ is not None:
             self._calls[id_] = call

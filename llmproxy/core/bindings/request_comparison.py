@@ -26,7 +26,6 @@ from llmproxy.core.bindings.comparison_outcome import (
     build_mismatch,
     excerpt_line,
 )
-from llmproxy.core.bindings.expected_messages import ExpectedMessage, ExpectedMessages, gap_survives_parsing
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
     IdPairs,
@@ -37,7 +36,15 @@ from llmproxy.core.bindings.id_pairs import (
     index_changed_id_pairs,
     short_values_at,
 )
-from llmproxy.core.bindings.leaf_pairs import Leaf, LeafPairVisitor, PairedBodies, VolatileFieldReader, pair_bodies
+from llmproxy.core.bindings.leaf_pairs import (
+    FittedMessages,
+    Leaf,
+    LeafPairVisitor,
+    MessagePair,
+    PairedBodies,
+    VolatileFieldReader,
+    pair_bodies,
+)
 from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
     PlaceReader,
@@ -67,7 +74,7 @@ from llmproxy.core.bindings.text_alignment import (
 )
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
-from llmproxy.core.bindings.volatile_fields import IN_TEXT, Names, VolatileMatch, fits_kind
+from llmproxy.core.bindings.volatile_fields import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
 from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
@@ -82,29 +89,27 @@ def fit_request(
     recorded: object,
     present: object,
     known: IdPairs | None = None,
-    expectations: ExpectedMessages | None = None,
+    fitted: FittedMessages | None = None,
 ) -> Fit | Mismatch:
     """Compare the canonical trees of two requests.
 
-    `known` are the id pairs of the session's earlier requests. `expectations` caches recorded messages, whose trees
+    `known` are the id pairs of the session's earlier requests. `fitted` remembers the messages that fit: their trees
     must then not change.
     """
-    paired = pair_bodies(recorded, present, expectations)
-    fields = VolatileFieldReader(bindings)
-    if (wrong := fields.collect_field_values(paired.leaves)) is not None:
+    paired = pair_bodies(recorded, present, fitted)
+    leaves, fields = paired.leaves, VolatileFieldReader(bindings)
+    if (wrong := fields.collect_field_values(leaves)) is not None:
         return wrong
     if known is not None and (wrong := _check_known_ids(fields.found, known, paired)) is not None:
         return wrong
     comparing = RequestComparison(bindings, fields.found, known)
-    if not comparing.record_equal_message_gaps(paired.settled):
+    if any(pair.texts and comparing.depends_on_ids(pair) for pair in paired.messages):
         return fit_request(bindings, recorded, present, known)
-    wrong = comparing.visit(paired.leaves) or paired.parted or comparing.find_unequal(paired.leaves)
-    return wrong or comparing.build_fit()
-
-
-def create_expectations(bindings: Bindings) -> ExpectedMessages:
-    """Return a cache of expected messages for one recorded run under these bindings."""
-    return ExpectedMessages(bindings, RequestComparison(bindings, IdPairs(), None).list_gaps)
+    whole = fitted if paired.parted is None else None  # the leaves before a difference of shapes are not all
+    for pair in paired.messages:
+        if (wrong := comparing.compare_messages(pair, whole)) is not None:
+            return wrong
+    return paired.parted or comparing.find_unequal(leaves) or comparing.build_fit()
 
 
 def _check_known_ids(found: IdPairs, known: IdPairs, paired: PairedBodies) -> Mismatch | None:
@@ -133,25 +138,58 @@ class RequestComparison(LeafPairVisitor):
         self._chosen: dict[str, set[str]] = {}
         self._unchanged: set[str] = set()
         self._found = found
+        self._filled: list[tuple[FilledGap, str, LeafPlace]] = []
         self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
 
-    def record_equal_message_gaps(self, settled: list[ExpectedMessage]) -> bool:
-        """Record the gaps of messages compared as a whole; False if one may contain tools' ids: compare its leaves."""
-        if self._shorts and settled:
-            return False
-        for each in settled:
-            if self._heads and each.contains_any(self._heads):
-                return False
-            for chosen, recorded, place in each.chosen:
-                self._record_filled_gap(chosen, recorded, place)
-        return True
+    def depends_on_ids(self, pair: MessagePair) -> bool:
+        """Return whether ids of tools may be in a pair of messages: its leaves must be compared."""
+        return bool(self._shorts) or pair.contains_any(self._heads)
+
+    def compare_messages(self, pair: MessagePair, fitted: FittedMessages | None) -> Mismatch | None:
+        """Compare two messages; `fitted` remembers them if nothing but their run variables counted."""
+        if pair.texts:
+            self._filled += pair.filled
+            return None
+        begun = len(self._filled)
+        if (wrong := self.visit(pair.leaves)) is not None or fitted is None or not isinstance(pair.recorded, dict):
+            return wrong
+        if (texts := pair.join_texts()) and not self._may_hold_other_values(pair.leaves, texts):
+            pair.remember(texts, self._filled[begun:])
+            fitted.add_pair(pair)
+        return None
+
+    def _may_hold_other_values(self, leaves: list[Leaf], texts: str) -> bool:
+        """Return whether leaves that fit may contain ids, short values, volatile fields or misplaced present values."""
+        if self._shorts or "llmproxy.db" in texts or any(head in texts for head in self._heads):
+            return True
+        for recorded, present, place in leaves:
+            if isinstance(recorded, dict) or self.is_json_tool_result(place):
+                return True
+            for text in (recorded, present):
+                if isinstance(text, str) and any(
+                    may_occur(each, text) for each in list_fields_at(self.bindings, place)
+                ):
+                    return True
+        changed = self.bindings.changed
+        return next(self.equalities.find_newly_equal_values(leaves, self.list_gaps, changed), None) is not None
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
         """Return values that are no longer equal, or became equal, although each leaf by itself fits."""
+        for each in self._filled:
+            self.equalities.record_gap(*each)
         return find_merged_ids(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
 
     def build_fit(self) -> Fit:
         """Return the fit, if nothing differed."""
+        for chosen, recorded, _ in self._filled:
+            before = recorded[chosen.gap.start : chosen.gap.end]
+            if chosen.option is None:
+                self._record_changed_binding(chosen.gap.name, before, chosen.text)
+            elif not chosen.option.unchanged:
+                self._used.add(chosen.option.name)
+                self._chosen.setdefault(before, set()).add(chosen.text)
+            elif chosen.option.name in self.bindings.changed:
+                self._unchanged.add(before)
         below = frozenset(self.equalities.below)
         return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
 
@@ -183,8 +221,7 @@ class RequestComparison(LeafPairVisitor):
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
             aligned = align_text(name, gaps, other)
             if not isinstance(aligned, TextDivergence):
-                for each in aligned:
-                    self._record_filled_gap(each, name, place)
+                self._filled += ((each, name, place) for each in aligned)
                 return other
         return None
 
@@ -272,27 +309,11 @@ class RequestComparison(LeafPairVisitor):
             return self._compare_json_texts(recorded, present, place)
         return self._compare_plain_text(recorded, present, place)
 
-    def skips_parsing(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Return whether two texts of arguments fit as they are written."""
-        if self._shorts or any(text in present for text in self._forbidden):
-            return False
-        gaps = self.list_gaps(recorded, place)
-        if not all(gap_survives_parsing(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
-            return False
-        aligned = align_text(recorded, gaps, present) if gaps else []
-        if isinstance(aligned, TextDivergence) or (not gaps and recorded != present):
-            return False
-        if any("\\" in each.text for each in aligned):  # written with an escape that is not part of the value
-            return False
-        for each in aligned:
-            self._record_filled_gap(each, recorded, place)
-        return True
-
     def _may_hold_bound_value(self, text: str, place: LeafPlace) -> bool:
         """Return whether a text equal in both may contain a leaked value, or one that stayed unchanged."""
         if (self._shorts and (place.json or place.zone is Zone.RESULT)) or list_fields_at(self.bindings, place):
             return True
-        if place.call is not None and place.call.tool in self.bindings.json_tools:
+        if self.is_json_tool_result(place):
             return True
         forms = (
             self.bindings.forms_in_system_text
@@ -303,7 +324,7 @@ class RequestComparison(LeafPairVisitor):
 
     def _compare_json_texts(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         """Compare JSON inside a result as values; texts without any as they are."""
-        must = place.call is not None and (place.call.tool in self.bindings.json_tools or self._shorts)
+        must = self.is_json_tool_result(place) or (place.call is not None and self._shorts)
         if (recorded == present and not must) or ("{" not in recorded and "[" not in recorded):
             return self._compare_plain_text(recorded, present, place)
         mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
@@ -335,23 +356,8 @@ class RequestComparison(LeafPairVisitor):
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
                 return Mismatch(MismatchKind.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.describe_text_difference(place, recorded, present, aligned.recorded, aligned.present)
-        for each in aligned:
-            self._record_filled_gap(each, recorded, place)
+        self._filled += ((each, recorded, place) for each in aligned)
         return None
-
-    def _record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
-        before = recorded[chosen.gap.start : chosen.gap.end]
-        self.equalities.record_gap(chosen, recorded, place)
-        if chosen.option is None:
-            if chosen.text != before:
-                self._used.add(chosen.gap.name)
-            return
-        name = chosen.option.name
-        if name in self.bindings.changed and chosen.option.unchanged:
-            self._unchanged.add(before)
-        elif not chosen.option.unchanged:
-            self._used.add(name)
-            self._chosen.setdefault(before, set()).add(chosen.text)
 
     def describe_text_difference(self, place: LeafPlace, recorded: str, present: str, at: int, there: int) -> Mismatch:
         """Describe the first difference of two texts; name a short value at that position."""

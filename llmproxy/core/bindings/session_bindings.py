@@ -9,14 +9,13 @@ from typing import NamedTuple
 from llmproxy.core.bindings import (
     Bindings,
     BindScope,
-    ExpectedMessages,
     Fit,
+    FittedMessages,
     IdPair,
     IdPairs,
     Mismatch,
     RunVariable,
     VolatileField,
-    create_expectations,
     dump_run_variables,
     load_run_variables,
     rewrite_answer,
@@ -65,7 +64,7 @@ class SessionBindings:
     typed: dict[tuple[int, int], UserTextEnds | None] = field(default_factory=dict)
     """Last user texts of recorded requests, as `read_last_user_text` caches them."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
-    _expected: dict[Bindings, ExpectedMessages] = field(default_factory=dict)
+    _fitted: dict[Bindings, FittedMessages] = field(default_factory=dict)
 
     def declare_variables(self, run_variables: Iterable[RunVariable]) -> None:
         """Add run variables; one with an existing name replaces the old one."""
@@ -87,9 +86,9 @@ class SessionBindings:
             self._tables[recorded] = known
         return known
 
-    def expected_messages(self, table: Bindings) -> ExpectedMessages:
-        if (known := self._expected.get(table)) is None:
-            known = self._expected[table] = create_expectations(table)
+    def get_fitted_messages(self, table: Bindings) -> FittedMessages:
+        if (known := self._fitted.get(table)) is None:
+            known = self._fitted[table] = FittedMessages()
         return known
 
     def build_answer(self, table: Bindings, fit: Fit, recorded: Response) -> BoundAnswer | Mismatch:
@@ -99,7 +98,7 @@ class SessionBindings:
 
     def _forget_bindings(self) -> None:
         self._tables.clear()
-        self._expected.clear()
+        self._fitted.clear()
         self.typed.clear()
 
     def add_id_pairs(self, identities: Iterable[IdPair], below: frozenset[str] = frozenset()) -> None:

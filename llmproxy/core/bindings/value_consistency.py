@@ -14,22 +14,21 @@ ends on 25 November." Three rules follow, none of which can be checked at a sing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from llmproxy.core.bindings.comparison_outcome import Mismatch, MismatchKind, excerpt_line
-from llmproxy.core.bindings.expected_messages import FindGaps
 from llmproxy.core.bindings.id_pairs import IdPairs, IdPairSearch, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Leaf
 from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_any_span
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import ValueKind
 from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
-from llmproxy.core.bindings.value_forms import FormSearch
 from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Zones in which a path that stays as recorded counts as unchanged."""
+FindGaps = Callable[[str, LeafPlace], list[TextGap]]
 
 
 class ValueConsistency:
@@ -105,21 +104,23 @@ class ValueConsistency:
                 return Mismatch(MismatchKind.MERGED, place.path, text, text, name)
         if not self.moved and not self.id_prefilter_texts:
             return None
-        return next(self._find_newly_equal_values(leaves, find_gaps), None)
+        return next(self.find_newly_equal_values(leaves, find_gaps, self.moved), None)
 
-    def _find_newly_equal_values(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
-        present = self._bindings.present_forms
+    def find_newly_equal_values(
+        self, leaves: Iterable[Leaf], find_gaps: FindGaps, moved: Collection[str]
+    ) -> Iterator[Mismatch]:
+        """Yield the present values of some names (`moved`), and those of ids, that recorded leaves contain as texts."""
         for recorded, _, place in leaves:
             text = format_leaf_text(recorded)
-            found = list(self._find_present_in_recorded(text, present)) if text else ()
+            found = list(self._find_present_in_recorded(text, moved)) if text else ()
             gaps = find_gaps(text, place) if found else ()
             for start, end, name in found:
                 if not any(gap.start < end and start < gap.end for gap in gaps):
                     yield Mismatch(MismatchKind.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
 
-    def _find_present_in_recorded(self, text: str, present: FormSearch) -> Iterator[tuple[int, int, str]]:
-        for spot in present.find_matches(text) if self.moved else ():
-            form = next((each for each in spot.forms if each.name in self.moved), None)
+    def _find_present_in_recorded(self, text: str, moved: Collection[str]) -> Iterator[tuple[int, int, str]]:
+        for spot in self._bindings.present_forms.find_matches(text) if moved else ():
+            form = next((each for each in spot.forms if each.name in moved), None)
             if form is not None and text[spot.start : spot.end] not in form.present:
                 yield spot.start, spot.end, form.name
         for token in self._tokens.find_matches(text):

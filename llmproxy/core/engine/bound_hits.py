@@ -358,7 +358,7 @@ class BindingInterceptor(Interceptor[Exchange]):
                 continue
             if compared.why and typed is not None and not typed.may_equal_recorded(ids[0], recorded, table):
                 continue
-            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expected_messages(table))
+            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table))
             if isinstance(result, Mismatch):
                 if not compared.why:
                     compared.why = f"recording #{ids[0]}, bound: {result}"

@@ -19,13 +19,12 @@ from llmproxy.core.bindings import (
     OUTSIDE,
     SYSTEM,
     Bindings,
-    ExpectedMessages,
     Fit,
+    FittedMessages,
     IdPairs,
     Mismatch,
     VolatileField,
     build_bound_key,
-    create_expectations,
     fit_request,
     load_run_variables,
     rewrite_answer,
@@ -94,7 +93,7 @@ def find_interchangeable_recordings(
     """Return the recordings that volatile fields would merge: `slots`, the cassette's own, and the built-in ones."""
     slots = tuple(dict.fromkeys((*slots, *read_volatile_fields(store, cassette), *list_builtin())))
     names = {slot.name for slot in slots}
-    tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
+    tables: dict[tuple[str, str], tuple[Bindings, FittedMessages]] = {}
     found = []
     for group in _group_comparable_recordings(store, cassette, rules, upstreams).values():
         held = [each for each in group if _may_hold_fields(slots, each.canonical.body)]
@@ -105,9 +104,9 @@ def find_interchangeable_recordings(
                 which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
                     table = _build_bindings(recorded.row, present.row, slots)
-                    tables[which] = table, create_expectations(table)
-                table, expectations = tables[which]
-                fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
+                    tables[which] = table, FittedMessages()
+                table, fitted = tables[which]
+                fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, fitted)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
                     one, other = recorded.row, present.row
                     answer = rewrite_answer(table, fit, one.response)

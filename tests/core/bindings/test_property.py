@@ -13,11 +13,11 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
+    FittedMessages,
     Mismatch,
     MismatchKind,
     RunVariable,
     build_bound_key,
-    create_expectations,
     fit_request,
     rewrite_answer,
 )
@@ -152,12 +152,12 @@ def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
             assert not isinstance(lessons, Mismatch), str(lessons)
             learned += len(lessons)
             for bindings in (bind(recorded, present), bind(recorded, present, [each.field for each in lessons])):
-                expectations = create_expectations(bindings)
+                fitted = FittedMessages()
                 for _ in range(3):
-                    fit = fit_request(bindings, before, now, None, expectations)
+                    fit = fit_request(bindings, before, now, None, fitted)
                     assert isinstance(fit, Fit), (seed, str(fit))
                 for each in list_duplicates(rng, operation, part, recorded, present):
-                    result = fit_request(bindings, before, each.tree, None, expectations)
+                    result = fit_request(bindings, before, each.tree, None, fitted)
                     assert isinstance(result, Mismatch), (seed, each.why)
                     places = list(differing(now, each.tree))
                     assert any(result.path.startswith(place) for place in places), (each.why, str(result), places)
@@ -247,9 +247,9 @@ def test_what_is_renamed_as_a_whole_fits() -> None:
     for n in range(CASES // 10):
         places, bindings, recorded, present = _make(rng)
         before, now = (_write(places, [world[place] for place in places]) for world in (recorded, present))
-        expectations = create_expectations(bindings)
+        fitted = FittedMessages()
         for _ in range(3):
-            result = fit_request(bindings, before, now, None, expectations)
+            result = fit_request(bindings, before, now, None, fitted)
             assert isinstance(result, Fit), (n, str(result))
 
 
@@ -261,9 +261,9 @@ def test_no_coincidence_is_served() -> None:
         places, bindings, recorded, present = _make(rng)
         for why, was, now in _break(rng, places, recorded, present):
             before, asked = _write(places, was), _write(places, now)
-            expectations = create_expectations(bindings)
+            fitted = FittedMessages()
             for again in range(3):
-                result = fit_request(bindings, before, asked, None, expectations)
+                result = fit_request(bindings, before, asked, None, fitted)
                 assert isinstance(result, Mismatch), (n, again, why, before, asked)
             seen[why] = seen.get(why, 0) + 1
     assert min(seen.values()) > CASES // 4

@@ -12,12 +12,12 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
+    FittedMessages,
     IdPair,
     IdPairs,
     Mismatch,
     MismatchKind,
     RunVariable,
-    create_expectations,
     fit_request,
     rewrite_recorded,
 )
@@ -44,13 +44,13 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         presents = [now, before, _changed(now, rng), _changed(before, rng)]
         if made:
             presents.append(REQUESTS[operation](run, World({**present.values, made[0]: recorded.values[made[0]]})))
-        expectations = create_expectations(bindings)
+        fitted = FittedMessages()
         for known in (None, _some_ids(rng, before)):
             for _ in range(3):
                 for each in presents:
                     wanted = fit_request(bindings, before, each, known)
-                    assert fit_request(bindings, before, each, known, expectations) == wanted, seed
-        settled += any(pair_bodies(before, each, expectations).settled for each in presents)
+                    assert fit_request(bindings, before, each, known, fitted) == wanted, seed
+        settled += any(pair.texts for each in presents for pair in pair_bodies(before, each, fitted).messages)
     assert settled > len(SEEDS) // 4
 
 
@@ -72,13 +72,12 @@ def _some_ids(rng: random.Random, tree: Json) -> IdPairs:
 
 @pytest.mark.parametrize("name", near.DUPLICATES)
 def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
-    """What was expected once does not let pass what differs."""
-    recorded, bindings = near._recorded(), Bindings(near.RECORDED, near.PRESENT, near.SLOTS)
-    expectations = create_expectations(bindings)
+    """What fitted once does not let pass what differs."""
+    recorded, bindings, fitted = near._recorded(), Bindings(near.RECORDED, near.PRESENT, near.SLOTS), FittedMessages()
     for _ in range(3):
-        assert isinstance(fit_request(bindings, recorded, near._present(), None, expectations), Fit)
+        assert isinstance(fit_request(bindings, recorded, near._present(), None, fitted), Fit)
     present = near.plant(name)
-    result = narrow(Mismatch, fit_request(bindings, recorded, present, None, expectations))
+    result = narrow(Mismatch, fit_request(bindings, recorded, present, None, fitted))
     assert result == fit_request(bindings, recorded, present)
 
 
@@ -93,6 +92,7 @@ A, B = [RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")]
     ([user([{"n": 1}])], [user([{"n": True}])]),
     ([user([{"n": 1}])], [user([{"n": 1.0}])]),
     ([user("/tmp/aé")], [user("/srv/bé")]),
+    ([user([{"text": "in /tmp/a"}])], [user([{"text": "in /srv/b"}, {"text": "and"}])]),
     # Another folder, whose name goes on with a letter; likewise with a space that a shell escapes, and as a member.
     (used("run", '{"path": "/tmp/a\\u00e9"}'), used("run", '{"path": "/srv/b\\u00e9"}')),
     (used("run", '{"path": "/tmp/a\\\\ b"}'), used("run", '{"path": "/srv/b\\\\ b"}')),
@@ -101,22 +101,21 @@ A, B = [RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")]
 def test_equal_in_python_or_as_written_is_not_equal_in_json(recorded: list[Json], present: list[Json]) -> None:
     """1, 1.0 and true are three values, and arguments are read as JSON, however often they are compared."""
     bindings, before, now = Bindings(A, B), _chat(*recorded), _chat(*present)
-    for fits in ((True, False), (False, True)):
-        expectations = create_expectations(bindings)
-        for expected in fits * 3:
+    for fits in ((True, False, False), (False, False, True)):
+        fitted = FittedMessages()
+        for expected in fits * 2:
             asked = copy.deepcopy(before) if expected else now
-            assert isinstance(fit_request(bindings, before, asked, None, expectations), Fit) is expected
+            assert isinstance(fit_request(bindings, before, asked, None, fitted), Fit) is expected
 
 
-def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> None:
+def test_an_id_that_a_tool_makes_later_counts_in_what_fitted_before() -> None:
     """A message that was equal all the time is a leak once its word is known for a recorded id."""
-    bindings = Bindings(A, B)
+    bindings, fitted = Bindings(A, B), FittedMessages()
     before, now = (_chat(user("in " + cwd), *used("run", "{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b"))
-    expectations = create_expectations(bindings)
     for _ in range(3):
-        assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
+        assert isinstance(fit_request(bindings, before, now, None, fitted), Fit)
     known = IdPairs([IdPair("made", "hex", "c0ffee12", "beefbeef")])
-    assert narrow(Mismatch, fit_request(bindings, before, now, known, expectations)).why is MismatchKind.LEAKED
+    assert narrow(Mismatch, fit_request(bindings, before, now, known, fitted)).why is MismatchKind.LEAKED
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:
@@ -126,19 +125,19 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
     read = copy.deepcopy(first)
     read["tool_calls"][0]["function"]["name"] = "read"
     now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
-    expectations = create_expectations(bindings)
+    fitted = FittedMessages()
     for _ in range(3):
-        assert isinstance(fit_request(bindings, _chat(read, second), _chat(read, now), None, expectations), Mismatch)
-        assert isinstance(fit_request(bindings, _chat(first, second), _chat(first, now), None, expectations), Fit)
+        assert isinstance(fit_request(bindings, _chat(read, second), _chat(read, now), None, fitted), Mismatch)
+        assert isinstance(fit_request(bindings, _chat(first, second), _chat(first, now), None, fitted), Fit)
 
 
 def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
     bindings = Bindings(A, [RunVariable("cwd", "/srv/\u00fcb")])
     before, now = (_chat(*used("run", json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
-    expectations = create_expectations(bindings)
+    fitted = FittedMessages()
     for _ in range(3):
-        fit = narrow(Fit, fit_request(bindings, before, now, None, expectations))
+        fit = narrow(Fit, fit_request(bindings, before, now, None, fitted))
         assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}
 
 
