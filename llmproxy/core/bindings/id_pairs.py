@@ -224,6 +224,11 @@ class ShortValue(NamedTuple):
         """Its label in a comparison: another name may have the same value."""
         return f"{self.name}={self.recorded}"
 
+    def equals_present(self, recorded: object, present: object) -> bool:
+        """Return whether a leaf has the present value, in the type of the recorded leaf."""
+        expected = cast_to_type_of(recorded, self.present)
+        return present == expected and type(present) is type(expected)
+
 
 def collect_changed_short_values(pairs: Iterable[RunVariablePair], identities: Iterable[IdPair]) -> list[ShortValue]:
     made = [

@@ -226,7 +226,7 @@ class LeafPairVisitor:
     def visit(self, leaves: list[Leaf]) -> Mismatch | None:
         """Visit leaves in order; return the first mismatch."""
         for recorded, present, place in leaves:
-            if (wrong := self._visit_leaf(recorded, present, place)) is not None:
+            if (wrong := self.visit_leaf(recorded, present, place)) is not None:
                 return wrong
         return None
 
@@ -236,7 +236,7 @@ class LeafPairVisitor:
         wrong = collect_leaf_pairs(PlaceReader(), recorded, present, place, leaves)
         return self.visit(leaves) or wrong
 
-    def _visit_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+    def visit_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         if type(recorded) is not type(present):
             if self.visit_value(recorded, present, place) is None:
                 return None

@@ -31,7 +31,6 @@ from llmproxy.core.bindings.id_pairs import (
     IdPairs,
     IdPairSearch,
     ShortValue,
-    cast_to_type_of,
     collect_changed_short_values,
     index_changed_id_pairs,
     short_values_at,
@@ -182,9 +181,11 @@ class RequestComparison(LeafPairVisitor):
     def build_fit(self) -> Fit:
         """Return the fit, if nothing differed."""
         for chosen, recorded, _ in self._filled:
-            before = recorded[chosen.gap.start : chosen.gap.end]
-            if chosen.option is None:
-                self._record_changed_binding(chosen.gap.name, before, chosen.text)
+            before = chosen.gap.label or recorded[chosen.gap.start : chosen.gap.end]
+            if chosen.option is None and chosen.text != before:
+                self._used.add(chosen.gap.name)
+            elif chosen.option is None:
+                continue
             elif not chosen.option.unchanged:
                 self._used.add(chosen.option.name)
                 self._chosen.setdefault(before, set()).add(chosen.text)
@@ -227,26 +228,34 @@ class RequestComparison(LeafPairVisitor):
 
     def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are not texts."""
-        if type(recorded) is type(present) and recorded == present and not self._find_short_value(recorded, place):
+        told = self._compare_member(recorded, present, place)
+        if told is False and not (type(recorded) is type(present) and recorded == present):
+            return build_mismatch(place.path, recorded, present)
+        return told if isinstance(told, Mismatch) else None
+
+    def _compare_member(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | bool:
+        """Compare leaves that are a short value or a volatile field as a whole; return whether they are one."""
+        mine, theirs, option = str(recorded), str(present), None
+        same = type(recorded) is type(present) and recorded == present
+        short, field = self._find_short_value(recorded, place, present), self.find_volatile_field_at(place)
+        if short is None and same and place.json:
             self.equalities.record_unchanged_member(recorded, place)
-            return None
-        if (field := self.find_volatile_field_at(place)) is not None:
-            if not field.is_id and _are_values_of_kind(field.kind, recorded, present):
-                self._used.add(field.name)
-                return None
-            mine, theirs = str(recorded), str(present)
-            if field.is_id and self._identities.find_present(field.name, mine) == theirs:
-                self._record_changed_binding(field.name, mine, theirs)
-                return None
-        short = self._find_short_value(recorded, place, present)
-        if short is not None:
-            expected = cast_to_type_of(recorded, short.present)
-            if present == expected and type(present) is type(expected):
-                self._record_short_value(short, place)
-                return None
-            if type(recorded) is type(present) and recorded == present:
-                return self._record_unchanged_value(short, place)
-        return build_mismatch(place.path, recorded, present)
+        if short is not None and same:
+            if short.identity:
+                return Mismatch(MismatchKind.LEAKED, place.path, mine, short.present, short.name)
+            option = GapOption(mine, is_isolated, short.name, unchanged=True)
+        elif short is not None and short.equals_present(recorded, present):
+            option = GapOption(theirs, is_isolated, short.name)
+        elif (
+            field is None
+            or not _are_values_of_kind(field.kind, recorded, present)
+            or (field.is_id and self._identities.find_present(field.name, mine) != theirs)
+        ):
+            return False if short is None else build_mismatch(place.path, recorded, present)
+        label = short.comparison_label if short is not None and option is not None else ""
+        gap = TextGap(0, len(mine), name=field.name if field is not None else "", label=label)
+        self._filled.append((FilledGap(gap, option, theirs), mine, place))
+        return True
 
     def _find_short_value(self, value: object, place: LeafPlace, present: object = None) -> ShortValue | None:
         """Return the short value at a leaf; of several the one with this run's present value."""
@@ -254,24 +263,6 @@ class RequestComparison(LeafPairVisitor):
             return None
         found = short_values_at(self._shorts, place.call.tool if place.call else "", place.subpath, place.member, value)
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
-
-    def _record_short_value(self, short: ShortValue, place: LeafPlace) -> None:
-        if not short.identity:
-            self.equalities.record_short_value(short, place, moved=True)
-        self._record_changed_binding(short.name, short.recorded, short.present)
-        self._chosen.setdefault(short.comparison_label, set()).add(short.present)
-
-    def _record_unchanged_value(self, short: ShortValue, place: LeafPlace) -> Mismatch | None:
-        """Record a short value that is unchanged; a mismatch if a tool created it."""
-        if short.identity:
-            return Mismatch(MismatchKind.LEAKED, place.path, short.recorded, short.present, short.name)
-        self._unchanged.add(short.comparison_label)
-        self.equalities.record_short_value(short, place, moved=False)
-        return None
-
-    def _record_changed_binding(self, name: str, recorded: str, present: str) -> None:
-        if recorded != present:
-            self._used.add(name)
 
     def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if recorded == present and not self._may_hold_bound_value(recorded, place):
@@ -284,27 +275,8 @@ class RequestComparison(LeafPairVisitor):
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs
-        short = self._find_short_value(recorded, place, present)
-        if short is not None and recorded == present:
-            if (leaked := self._record_unchanged_value(short, place)) is not None:
-                return leaked
-        elif short is not None:
-            if present == short.present:
-                self._record_short_value(short, place)
-                return None
-            return build_mismatch(place.path, recorded, present)
-        elif place.json and recorded == present:
-            self.equalities.record_unchanged_member(recorded, place)
-        if (field := self.find_volatile_field_at(place)) is not None:
-            if not _are_values_of_kind(field.kind, recorded, present):
-                return self._compare_plain_text(recorded, present, place)
-            if not field.is_id:
-                self._used.add(field.name)
-                return None
-            if self._identities.find_present(field.name, recorded) != present:
-                return Mismatch(MismatchKind.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
-            self._record_changed_binding(field.name, recorded, present)
-            return None
+        if (told := self._compare_member(recorded, present, place)) is not False:
+            return told if isinstance(told, Mismatch) else None
         if place.zone is Zone.RESULT and (not place.json or "\n" in recorded):
             return self._compare_json_texts(recorded, present, place)
         return self._compare_plain_text(recorded, present, place)

@@ -44,6 +44,8 @@ class TextGap(NamedTuple):
     name: str = ""
     in_answers: bool = True
     """Whether answers get this run's value."""
+    label: str = ""
+    """Label of a short value in the comparison, since another name may have the same value."""
 
 
 class FilledGap(NamedTuple):

@@ -72,17 +72,11 @@ class ValueConsistency:
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():
                 self.below.add(name)
             other = self._names.setdefault(chosen.text, name)
-            if other != name and self._values.get(other) != self._values.get(name):
+            if other != name and not gap.label and self._values.get(other) != self._values.get(name):
                 values = f"{self._values.get(other)} and {self._values.get(name)}"
                 self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
         elif self._counts_as_unchanged(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
-
-    def record_short_value(self, short: ShortValue, place: LeafPlace, *, moved: bool) -> None:
-        if moved:
-            self.moved.setdefault(short.name, short.present)
-        else:
-            self._stayed.setdefault(short.name, (place, short.recorded))
 
     def record_unchanged_member(self, value: object, place: LeafPlace) -> None:
         """Record a member of JSON that is no variable and is equal in both requests."""

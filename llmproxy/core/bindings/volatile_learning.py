@@ -220,20 +220,15 @@ class _FieldLearner(RequestComparison):
         names = super().pair_member_names(recorded, present, place)
         return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
-    def visit_value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Learn from two leaves of JSON that are not texts."""
-        wrong = super().visit_value(recorded, present, place)
-        if wrong is None or not self._may_learn_at(place) or not place.json:
+    def visit_leaf(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+        """Learn from two leaves of JSON."""
+        wrong = super().visit_leaf(recorded, present, place)
+        if wrong is None or not place.json or not self._may_learn_at(place) or type(recorded) is not type(present):
             return wrong
-        if type(recorded) is not type(present) or isinstance(recorded, bool) or not isinstance(recorded, (int, float)):
+        if isinstance(recorded, bool) or not isinstance(recorded, (str, int, float)):
             return wrong
-        return None if self._learn_leaf(str(recorded), str(present), place, number=True) else wrong
-
-    def visit_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        wrong = super().visit_text(recorded, present, place)
-        if wrong is None or not place.json or not self._may_learn_at(place):
-            return wrong
-        return None if self._learn_leaf(recorded, present, place) else wrong
+        number = not isinstance(recorded, str)
+        return None if self._learn_leaf(str(recorded), str(present), place, number=number) else wrong
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         wrong = super()._compare_plain_text(recorded, present, place)
