@@ -6,7 +6,7 @@ It covers the route, the model, significant headers, the order of roles and bloc
 text before anything that can contain a bound value (a path, a long id: ``What do my 7 notes say?``). It depends on
 neither run variables nor volatile fields, so it is never recomputed. It finds candidates; `request_comparison` decides.
 
-    present request -> `LastUserText`: whether a recorded one may have the same last user text; None if that is unclear
+    recorded request -> the literal ends of its last user text, which a present one that fits has too
 
 In a suite of a thousand questions that begin with a path, each question has a thousand candidates. If no tool has
 answered yet, only a path or a declared id can differ in the last user text, and the bindings give its position.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_request_members
 from llmproxy.core.bindings.run_bindings import Bindings
@@ -121,53 +120,19 @@ def _list_turn_parts(node: dict[str, object]) -> Iterator[str]:
 
 _RESULTS = re.compile(rb'tool_result|_output"|"role":"(?:tool|function|TOOL)"|unction_?[rR]esponse|toolResult')
 _LISTS = ("messages", "input", "contents")
-_MOST = 100_000
 
 
-class UserTextEnds(NamedTuple):
-    """The literal start and end of a recorded text; `tail` is None if all of it is literal."""
-
-    head: str
-    tail: str | None
-
-
-class LastUserText(NamedTuple):
-    """The last user text of one request."""
-
-    text: str
-    known: dict[tuple[int, int], UserTextEnds | None]
-    """Ends of recorded texts by recording and `id()` of the bindings: a cache."""
-
-    def may_equal_recorded(self, id_: int, recorded: Canonical, table: Bindings) -> bool:
-        """Return whether a recording may have the same text under these bindings; true if that is unclear."""
-        which = id_, id(table)
-        if which not in self.known:
-            if len(self.known) >= _MOST:
-                self.known.clear()
-            self.known[which] = _read_literal_ends(recorded, table)
-        ends = self.known[which]
-        if ends is None:
-            return True
-        if ends.tail is None:
-            return self.text == ends.head
-        return self.text.startswith(ends.head) and self.text.endswith(ends.tail)
-
-
-def read_last_user_text(present: Canonical, known: dict[tuple[int, int], UserTextEnds | None]) -> LastUserText | None:
-    """Return the last user text; None if a tool has answered or the author is unclear."""
-    text = _last_message_text(present)
-    return None if text is None else LastUserText(text, known)
-
-
-def _read_literal_ends(recorded: Canonical, table: Bindings) -> UserTextEnds | None:
-    text = _last_message_text(recorded)
+def read_literal_ends(recorded: Canonical, table: Bindings) -> tuple[str, str]:
+    """Return the literal start and end of a recording's last user text under these bindings; empty if unclear."""
+    text = read_last_user_text(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
-        return None
+        return "", ""
     spots = table.forms_in_user_text.find_matches(text)
-    return UserTextEnds(text[: spots[0].start], text[spots[-1].end :]) if spots else UserTextEnds(text, None)
+    return (text[: spots[0].start], text[spots[-1].end :]) if spots else (text, text)
 
 
-def _last_message_text(canonical: Canonical) -> str | None:
+def read_last_user_text(canonical: Canonical) -> str | None:
+    """Return the last user text; None if a tool has answered or the author is unclear."""
     tree = canonical.tree
     if not isinstance(tree, dict) or _RESULTS.search(canonical.body):
         return None

@@ -7,7 +7,7 @@ a committed file names another home). Volatile fields contain values of their ki
 question is never bound. Volatile fields are read first, in both requests. Their ids must map one to one without
 contradicting the session's known pairs; then they are searched for everywhere.
 
-A `RequestRewriter` rewrites a recorded request with this run's values: it replaces all that a comparison may accept as
+`rewrite_recorded` writes a recorded request with this run's values: it replaces all that a comparison may accept as
 different, except volatile fields.
 """
 
@@ -360,20 +360,8 @@ class RequestComparison(LeafPairVisitor):
     def _list_form_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
         return [
             TextGap(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, spot.in_answers)
-            for spot in self.find_forms(recorded, place)
+            for spot in find_forms(self.bindings, recorded, place)
         ]
-
-    def find_forms(self, recorded: str, place: LeafPlace) -> list[FormMatch]:
-        """Return the run variables in a text that count in its zone."""
-        if place.zone is Zone.SYSTEM:
-            return self.bindings.forms_in_system_text.find_matches(recorded)
-        if place.zone is not Zone.USER:
-            return self.bindings.forms_outside_system_text.find_matches(recorded)
-        if not (spans := find_agent_written_spans(recorded)):
-            return self.bindings.forms_in_user_text.find_matches(recorded)
-        return self.bindings.forms_in_system_text.find_matches(
-            recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
-        )
 
     def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
         field = found.field
@@ -424,43 +412,51 @@ def _are_values_of_kind(kind: str, *values: object) -> bool:
     )
 
 
+def find_forms(bindings: Bindings, recorded: str, place: LeafPlace) -> list[FormMatch]:
+    """Return the run variables in a text that count in its zone."""
+    if place.zone is Zone.SYSTEM:
+        return bindings.forms_in_system_text.find_matches(recorded)
+    if place.zone is not Zone.USER:
+        return bindings.forms_outside_system_text.find_matches(recorded)
+    if not (spans := find_agent_written_spans(recorded)):
+        return bindings.forms_in_user_text.find_matches(recorded)
+    return bindings.forms_in_system_text.find_matches(
+        recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
+    )
+
+
 def rewrite_recorded(bindings: Bindings, tree: object) -> object:
     """Return a request's tree (as sent, or canonical) with present values in place of recorded ones."""
-    return RequestRewriter(bindings).rewrite_tree(tree)
+    if not isinstance(tree, dict):
+        return tree
+    reader, wrapped = PlaceReader(), tree.get("request")
+    made: dict[Any, Any] = {**tree, "request": {**wrapped}} if isinstance(wrapped, dict) else {**tree}
+    for _, value, place in iterate_request_members(tree):
+        into = made["request"] if place.parent is not None and place.parent.step else made
+        into[place.step] = _rewrite_node(bindings, reader, value, place)
+    return made
 
 
-class RequestRewriter:
-    """Rewrites recorded requests with the values of another run, whole or message by message."""
+def rewrite_recorded_message(bindings: Bindings, member: str, message: object) -> object:
+    """Return one element of a body's member, rewritten alone: it contains its own role and form."""
+    return _rewrite_node(bindings, PlaceReader(), message, build_request_member_place({}, member).enter_child(0))
 
-    def __init__(self, bindings: Bindings) -> None:
-        self._comparing = RequestComparison(bindings, IdPairs(), None)
-        self._users = bindings.values["user"] if "user" in bindings.changed else None
 
-    def rewrite_tree(self, tree: object) -> object:
-        if not isinstance(tree, dict):
-            return tree
-        reader, wrapped = PlaceReader(), tree.get("request")
-        made: dict[Any, Any] = {**tree, "request": {**wrapped}} if isinstance(wrapped, dict) else {**tree}
-        for _, value, place in iterate_request_members(tree):
-            into = made["request"] if place.parent is not None and place.parent.step else made
-            into[place.step] = reader.map_leaves(value, place, self._rewrite_leaf, self._rewrite_text)
-        return made
+def _rewrite_node(bindings: Bindings, reader: PlaceReader, node: object, place: LeafPlace) -> object:
+    user = bindings.values["user"] if "user" in bindings.changed else None
 
-    def rewrite_message(self, member: str, message: object) -> object:
-        """Return one element of a body's member, rewritten alone: it contains its own role and form."""
-        place = build_request_member_place({}, member).enter_child(0)
-        return PlaceReader().map_leaves(message, place, self._rewrite_leaf, self._rewrite_text)
-
-    def _rewrite_leaf(self, value: object, place: LeafPlace) -> object:
-        return self._rewrite_text(value, place) if isinstance(value, str) else value
-
-    def _rewrite_text(self, text: str, place: LeafPlace) -> str:
-        changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in self._comparing.find_forms(text, place)]
-        if self._users is not None and place.zone is Zone.RESULT:
-            rows = find_listing_parts(text, elsewhere=False, users=self._users)
-            changes += [(part.start, part.end, self._users[1]) for part in rows if part.name == "user"]
+    def rewrite_text(text: str, place: LeafPlace) -> str:
+        changes = [(spot.start, spot.end, spot.forms[0].present[0]) for spot in find_forms(bindings, text, place)]
+        if user is not None and place.zone is Zone.RESULT:
+            rows = find_listing_parts(text, elsewhere=False, users=user)
+            changes += [(part.start, part.end, user[1]) for part in rows if part.name == "user"]
         disjoint = list[tuple[int, int, str]]()
         for change in sorted(changes):
             if not disjoint or change[0] >= disjoint[-1][1]:
                 disjoint.append(change)
         return splice(text, disjoint)
+
+    def rewrite_leaf(value: object, place: LeafPlace) -> object:
+        return rewrite_text(value, place) if isinstance(value, str) else value
+
+    return reader.map_leaves(node, place, rewrite_leaf, rewrite_text)

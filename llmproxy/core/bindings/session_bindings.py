@@ -20,12 +20,14 @@ from llmproxy.core.bindings import (
     load_run_variables,
     rewrite_answer,
 )
-from llmproxy.core.bindings.bound_lookup_key import UserTextEnds
+from llmproxy.core.bindings.bound_lookup_key import read_literal_ends
 from llmproxy.core.bindings.volatile_learning import LearnedField
+from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64
 """Maximum number of cached bindings: runs that recorded into one cassette."""
+_MOST_TYPED = 100_000
 
 
 class BoundAnswer(NamedTuple):
@@ -61,8 +63,8 @@ class SessionBindings:
     """Path variables below which an earlier request named something with this run's value."""
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit serves unchanged."""
-    typed: dict[tuple[int, int], UserTextEnds | None] = field(default_factory=dict)
-    """Last user texts of recorded requests, as `read_last_user_text` caches them."""
+    _typed: dict[tuple[int, int], tuple[str, str]] = field(default_factory=dict)
+    """Literal ends of the last user texts of recorded requests, by recording and `id()` of the bindings."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
     _fitted: dict[Bindings, FittedMessages] = field(default_factory=dict)
 
@@ -91,6 +93,15 @@ class SessionBindings:
             known = self._fitted[table] = FittedMessages()
         return known
 
+    def may_have_user_text(self, id_: int, recorded: Canonical, table: Bindings, text: str) -> bool:
+        """Return whether a recording may have this last user text under these bindings; true if that is unclear."""
+        if (which := (id_, id(table))) not in self._typed:
+            if len(self._typed) >= _MOST_TYPED:
+                self._typed.clear()
+            self._typed[which] = read_literal_ends(recorded, table)
+        head, tail = self._typed[which]
+        return text.startswith(head) and text.endswith(tail)
+
     def build_answer(self, table: Bindings, fit: Fit, recorded: Response) -> BoundAnswer | Mismatch:
         """Return a recording's answer with this run's values."""
         response = rewrite_answer(table, fit, recorded, self.known)
@@ -99,7 +110,7 @@ class SessionBindings:
     def _forget_bindings(self) -> None:
         self._tables.clear()
         self._fitted.clear()
-        self.typed.clear()
+        self._typed.clear()
 
     def add_id_pairs(self, identities: Iterable[IdPair], below: frozenset[str] = frozenset()) -> None:
         """Record the id pairs of a served answer's requests; they were checked already."""

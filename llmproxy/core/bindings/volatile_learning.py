@@ -443,28 +443,28 @@ def restate_recording(
 def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
     paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
-    restating, tree = _PresentValueWriter(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
+    restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
-        fits = restating.visit([(mine, theirs, place)]) is None
-        _put_at_path(
-            tree, place.list_steps(), theirs if fits else restating.restate_fitting_beginning(mine, theirs, place)
-        )
+        fits = restating.visit_leaf(mine, theirs, place) is None
+        restated = theirs if fits else _restate_fitting_beginning(restating, mine, theirs, place)
+        _put_at_path(tree, place.list_steps(), restated)
     return RestatedRecording(tree, restating.build_fit().names)
 
 
-class _PresentValueWriter(RequestComparison):
-    def restate_fitting_beginning(self, recorded: object, present: object, place: LeafPlace) -> object:
-        """Return a leaf that does not fit, with its fitting beginning in the present form."""
-        if not isinstance(recorded, str) or not isinstance(present, str):
-            return recorded
-        gaps = self.list_gaps(recorded, place)
-        parted = align_text(recorded, gaps, present)
-        if not isinstance(parted, TextDivergence):
-            return recorded
-        # After a leaked value the texts diverge behind it: its expected text is the difference.
-        at = parted.recorded
-        behind = (gap for gap in gaps if gap.options and gap.start >= at)
-        return present[: parted.present] + fill_gaps(recorded, behind)[at:]
+def _restate_fitting_beginning(
+    comparing: RequestComparison, recorded: object, present: object, place: LeafPlace
+) -> object:
+    """Return a leaf that does not fit, with its fitting beginning in the present form."""
+    if not isinstance(recorded, str) or not isinstance(present, str):
+        return recorded
+    gaps = comparing.list_gaps(recorded, place)
+    parted = align_text(recorded, gaps, present)
+    if not isinstance(parted, TextDivergence):
+        return recorded
+    # After a leaked value the texts diverge behind it: its expected text is the difference.
+    at = parted.recorded
+    behind = (gap for gap in gaps if gap.options and gap.start >= at)
+    return present[: parted.present] + fill_gaps(recorded, behind)[at:]
 
 
 def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:

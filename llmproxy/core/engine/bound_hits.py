@@ -31,7 +31,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
 from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
-from llmproxy.core.bindings.request_comparison import RequestRewriter
+from llmproxy.core.bindings.request_comparison import rewrite_recorded, rewrite_recorded_message
 from llmproxy.core.bindings.session_bindings import BoundAnswer, FieldLearningResults, SessionBindings
 from llmproxy.core.bindings.volatile_fields import list_builtin
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
@@ -187,8 +187,6 @@ class _RecordingRestater(RecordingRewriter):
 
     def __init__(self, bound: SessionBindings, requests: RecordedRequestCache, store: Store, wanted: Canonical) -> None:
         self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
-        self._renamers: dict[int, RequestRewriter] = {}
-        """Rewriters by id of the bindings, which recordings of one run share."""
         self._messages: dict[tuple[int, int], tuple[object, object]] = {}
         """Messages by ids of bindings and message (shared within a conversation): the message, kept alive, and its
         rewritten form."""
@@ -203,7 +201,7 @@ class _RecordingRestater(RecordingRewriter):
             return said[n]
         which = id(table), id(said[n])
         if which not in self._messages:
-            self._messages[which] = said[n], self._get_rewriter(table).rewrite_message(member, said[n])
+            self._messages[which] = said[n], rewrite_recorded_message(table, member, said[n])
         return self._messages[which][1]
 
     def restate_whole_recording(self, id_: int, recorded: Canonical) -> Canonical:
@@ -218,8 +216,8 @@ class _RecordingRestater(RecordingRewriter):
         """Return the whole rewritten recording; rewritten messages are reused."""
         member, said = find_messages_member(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
-            return self._get_rewriter(table).rewrite_tree(recorded.tree)
-        rest = self._get_rewriter(table).rewrite_tree({**recorded.tree, member: []})
+            return rewrite_recorded(table, recorded.tree)
+        rest = rewrite_recorded(table, {**recorded.tree, member: []})
         messages = [self.restate_message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
@@ -239,9 +237,6 @@ class _RecordingRestater(RecordingRewriter):
     def _build_recording_bindings(self, id_: int) -> Bindings:
         """Return the bindings of a recording in this session."""
         return self._bound.build_bindings(self._requests.declared_of(self._store, id_))
-
-    def _get_rewriter(self, table: Bindings) -> RequestRewriter:
-        return self._renamers.setdefault(id(table), RequestRewriter(table))
 
 
 @dataclass(slots=True)
@@ -351,12 +346,12 @@ class BindingInterceptor(Interceptor[Exchange]):
         call.state.put(compared)
         wanted = canonical()
         fitting: list[BoundRecording] = []
-        typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
+        typed = None if len(bound.known) else read_last_user_text(wanted)
         for key, ids in self._list_candidates(call, store, wanted):
             table = bound.build_bindings(self._requests.declared_of(store, ids[0]))
             if not table or (recorded := self._requests.load_canonical(store, ids[0])) is None:
                 continue
-            if compared.why and typed is not None and not typed.may_equal_recorded(ids[0], recorded, table):
+            if compared.why and typed is not None and not bound.may_have_user_text(ids[0], recorded, table, typed):
                 continue
             result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.get_fitted_messages(table))
             if isinstance(result, Mismatch):
@@ -398,11 +393,11 @@ class BindingInterceptor(Interceptor[Exchange]):
         """Learn which values vary, if exactly one unused recording would fit with these as volatile fields."""
         session, bound = call.session, self.bound
         teaching = []
-        typed = None if len(bound.known) else read_last_user_text(wanted, bound.typed)
+        typed = None if len(bound.known) else read_last_user_text(wanted)
         outside: list[tuple[int, Mismatch]] = []
         for key, id_, recorded in self._iter_unserved(call, store, wanted):
             table = bound.build_bindings(self._requests.declared_of(store, id_))
-            if outside and typed is not None and not typed.may_equal_recorded(id_, recorded, table):
+            if outside and typed is not None and not bound.may_have_user_text(id_, recorded, table, typed):
                 continue
             lessons = learn_volatile_fields(table, recorded.tree, wanted.tree, bound.known)
             if isinstance(lessons, Mismatch):

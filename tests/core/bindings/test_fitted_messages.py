@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     rewrite_recorded,
 )
 from llmproxy.core.bindings.leaf_pairs import pair_bodies
-from llmproxy.core.bindings.request_comparison import RequestRewriter
+from llmproxy.core.bindings.request_comparison import rewrite_recorded_message
 from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
 from tests.core.bindings.test_property import make_worlds
@@ -154,7 +154,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         member, messages = find_messages_member(tree)
         whole = rewrite_recorded(bindings, tree)
         assert isinstance(whole, dict)
-        assert [RequestRewriter(bindings).rewrite_message(member, each) for each in messages] == whole[member]
+        assert [rewrite_recorded_message(bindings, member, each) for each in messages] == whole[member]
         told += whole[member] != messages
     assert told > 3
 

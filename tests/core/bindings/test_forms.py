@@ -24,6 +24,7 @@ from llmproxy.core.bindings import (
 )
 from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
 from llmproxy.core.bindings.id_pairs import IdPairSearch
+from llmproxy.core.bindings.session_bindings import SessionBindings
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
@@ -269,8 +270,8 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
                     if isinstance(fit_request(bindings, _asked(one), _asked(other)), Fit):
                         fitted += 1
                         assert _key(one) == _key(other), (one, other)
-                        typed = known(read_last_user_text(_canonical(other), {}))
-                        assert typed.may_equal_recorded(1, _canonical(one), bindings), (one, other)
+                        typed = known(read_last_user_text(_canonical(other)))
+                        assert SessionBindings().may_have_user_text(1, _canonical(one), bindings, typed), (one, other)
     assert fitted > 50
 
 
@@ -279,8 +280,8 @@ def test_what_was_typed_is_looked_at_first() -> None:
     bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")])
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
-        typed = known(read_last_user_text(_canonical(question), {}))
-        assert [n for n, one in enumerate(recorded) if typed.may_equal_recorded(n, one, bindings)] == wanted
+        typed, session = known(read_last_user_text(_canonical(question))), SessionBindings()
+        assert [n for n, one in enumerate(recorded) if session.may_have_user_text(n, one, bindings, typed)] == wanted
 
 
 @pytest.mark.parametrize("last", [
@@ -292,7 +293,7 @@ def test_what_was_typed_is_looked_at_first() -> None:
 ])  # fmt: skip
 def test_where_it_is_not_clear_who_wrote_nothing_is_told(last: dict[str, object]) -> None:
     """A tool's answer may hold what stands in a question later, and an agent's block a day."""
-    assert read_last_user_text(_canonical("hi", last), {}) is None
+    assert read_last_user_text(_canonical("hi", last)) is None
 
 
 def exchanged(text: str, *identities: IdPair) -> str:
