@@ -384,6 +384,10 @@ class AnswerRewriter:
             changes = self._list_json_changes(text, place, tool)
         else:
             changes = list(self._list_text_changes(text, place, piece))
+        self._refuse_left_ids(text, changes, place)
+        return changes
+
+    def _refuse_left_ids(self, text: str, changes: Iterable[TextEdit], place: str) -> None:
         if self._changed:  # in this run's values four equal digits are a coincidence
             stays = splice(text, (each._replace(new=_GAP) for each in changes))
             for value, identity in self._changed.items():
@@ -391,7 +395,6 @@ class AnswerRewriter:
                     raise _Refused(Mismatch(MismatchKind.LEAKED, place, value, "", identity.name))
             if (begun := find_partial_id(self._changed.values(), stays)) is not None:
                 raise _Refused(Mismatch(MismatchKind.LEAKED, place, begun[1], "", begun[0].name))
-        return changes
 
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
         """Return the changes to JSON text that keep it valid: each string in it is rewritten separately."""
@@ -407,7 +410,9 @@ class AnswerRewriter:
             if piece is not None and (short := self._find_short_value(tool, piece, value, place)):
                 self.names.add(short.name)
                 changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
-            elif isinstance(value, str) and (inner := list(self._list_text_changes(value, place, piece))):
+            elif isinstance(value, str):
+                inner = list(self._list_text_changes(value, place, piece))
+                self._refuse_left_ids(value, inner, place)  # in the JSON text an escape before an id ends in a letter
                 changes += build_json_string_edits(text, start, end, inner)
         return changes
 

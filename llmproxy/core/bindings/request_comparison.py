@@ -240,17 +240,19 @@ class RequestComparison(LeafPairVisitor):
         short, field = self._find_short_value(recorded, place, present), self.find_volatile_field_at(place)
         if short is None and same and place.json:
             self.equalities.record_unchanged_member(recorded, place)
-        if short is not None and same:
+        told = (
+            field is not None
+            and _are_values_of_kind(field.kind, recorded, present)
+            and not (field.is_id and self._identities.find_present(field.name, mine) != theirs)
+        )
+        # A number may be a field's and look like a short id by its member's name: the field is the more exact.
+        if short is not None and same and not (told and not isinstance(recorded, str)):
             if short.identity:
                 return Mismatch(MismatchKind.LEAKED, place.path, mine, short.present, short.name)
             option = GapOption(mine, is_isolated, short.name, unchanged=True)
         elif short is not None and short.equals_present(recorded, present):
             option = GapOption(theirs, is_isolated, short.name)
-        elif (
-            field is None
-            or not _are_values_of_kind(field.kind, recorded, present)
-            or (field.is_id and self._identities.find_present(field.name, mine) != theirs)
-        ):
+        elif not told:
             return False if short is None else build_mismatch(place.path, recorded, present)
         label = short.comparison_label if short is not None and option is not None else ""
         gap = TextGap(0, len(mine), name=field.name if field is not None else "", label=label)

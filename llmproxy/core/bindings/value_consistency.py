@@ -71,8 +71,8 @@ class ValueConsistency:
             self.moved.setdefault(name, chosen.text)
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():
                 self.below.add(name)
-            other = self._names.setdefault(chosen.text, name)
-            if other != name and not gap.label and self._values.get(other) != self._values.get(name):
+            other = name if gap.label else self._names.setdefault(chosen.text, name)
+            if other != name and self._values.get(other) != self._values.get(name):
                 values = f"{self._values.get(other)} and {self._values.get(name)}"
                 self._merged = self._merged or Mismatch(MismatchKind.MERGED, place.path, values, chosen.text, name)
         elif self._counts_as_unchanged(name, gap, recorded, place):

@@ -10,10 +10,12 @@ import pytest
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
+    IdPair,
     Mismatch,
     MismatchKind,
     RunVariable,
     ValueKind,
+    VolatileField,
     fit_request,
     parse_run_variable,
     rewrite_answer,
@@ -74,3 +76,40 @@ def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
     said = answer("/tmp/a/b/c /tmp/a/bc /tmp/a order-123456 order-1234567")
     got = narrow(Response, rewrite_answer(Bindings(old, new), Fit((), ()), said))
     assert json.loads(got.body)["content"][0]["text"] == "/srv/x/c /home/k/bc /home/k order-999999 order-1234567"
+
+
+def test_a_variable_that_is_the_folder_s_name_may_stand_in_a_member_and_in_a_path() -> None:
+    """What a member is called by says which value it is; the folder's name in a path is no second meaning of the same text."""
+    recorded, present = ([RunVariable("cwd", f"/tmp/{it}"), RunVariable("project", it)] for it in ("alpha", "beta"))
+    before, now = (
+        {"messages": [*used("open", {"project": it}), *used("ls", {"path": f"../{it}/x"})]} for it in ("alpha", "beta")
+    )
+    assert isinstance(fit_request(Bindings(recorded, present), before, now), Fit)
+
+
+def test_a_number_of_a_volatile_field_is_no_short_id_of_another_one() -> None:
+    """The field at the place itself is the more exact one; as a text it stays a miss."""
+    made = VolatileField("task.id", "integer", "make_task", at="$.id")
+    bindings = Bindings([], [], [made, VolatileField("task", "count", "get", at="$.task_id")])
+
+    def calls(id_: object, told: object) -> Any:
+        return {
+            "messages": [
+                *used("make_task", {}, json.dumps({"id": id_})),
+                *used("get", {}, json.dumps({"task_id": told})),
+            ]
+        }
+
+    assert isinstance(fit_request(bindings, calls(7, 7), calls(9, 7)), Fit)
+    assert narrow(Mismatch, fit_request(bindings, calls("7", "7"), calls("9", "7"))).why is MismatchKind.LEAKED
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\t"])
+def test_an_id_is_not_left_behind_an_escape_of_argument_text(blank: str) -> None:
+    """In the JSON text a line break before it ends in a letter, which would glue it to a word."""
+    old, new = "1f3a9c0de4b5a69788776655443322110ffeeddc", "2222222de4b5a69788776655443322110ffeeddc"
+    call = {"id": "x", "function": {"name": "write", "arguments": json.dumps({"note": f"see{blank}1f3a9 for it"})}}
+    body = {"choices": [{"index": 0, "message": {"role": "assistant", "tool_calls": [call]}}]}
+    response = Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, json.dumps(body).encode()),))
+    fit = Fit((), (IdPair("commit", "hex", old, new),))
+    assert narrow(Mismatch, rewrite_answer(Bindings([], []), fit, response)).why is MismatchKind.LEAKED
