@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from llmproxy.errors import MachineError, printable
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 
 NAME = "llmproxy-replay"
 LONGEST = 700

@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from itertools import islice
 from typing import Any, NamedTuple, Self, cast
 
-from llmproxy.amounts import format_count, name_some
+from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.errors import Exit, UpstreamError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
 

@@ -43,7 +43,7 @@ from llmproxy.protocol import (
     UnknownToolPolicy,
     Update,
 )
-from llmproxy.server_store_path import find_server_of_copy, is_server, register_server
+from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"

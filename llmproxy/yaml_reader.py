@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.errors import SuiteError
 from llmproxy.files import read_bounded_bytes

@@ -34,7 +34,7 @@ from llmproxy.advice import (
     format_store_option,
 )
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.core.providers.hosts import add_env_upstreams
+from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.mitm.open_proxy_context import build_start_command
 from llmproxy.settings import Loaded, list_options, load
 
@@ -54,14 +54,14 @@ BY_HAND = {
     "cli/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
     "client/known_clients.py": "what `run` can do for a language",
     "client/tools/agent_mcp_servers.py": "the name of the command that starts the agent already",
-    "client/tools/rewrite_mcp_config.py": "how an agent is given its configuration of tools",
+    "client/tools/proxied_mcp_config.py": "how an agent is given its configuration of tools",
     "client/proxy_process.py": "how a command is written as words",
     "core/faults/parsing.py": "how faults are written; a rule was refused before anything ran",
-    "core/providers/hosts.py": "another way to record altogether, under interception",
+    "core/providers/upstreams_and_rates.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/open_proxy_context.py": "the name of the command itself",
-    "server_store_path.py": "where the server is was said with its password, which no text repeats",
+    "server_store_copies.py": "where the server is was said with its password, which no text repeats",
     "core/ws_replay.py": "123 bytes of a close frame; the miss itself names the store",
     "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",
@@ -80,7 +80,7 @@ BY_HAND = {
     "scenario/run_session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "core/cassettes/merging.py": "several stores, of which the text names the one that is meant, or the user chooses",
-    "core/store/postgres/statements.py": "the store stands in the text, without its password",
+    "core/store/postgres/schema_and_leases.py": "the store stands in the text, without its password",
     "core/store/postgres/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
     "settings.py": "what options do",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.proxy_process import ProxyCommand, spawn_proxy
-from llmproxy.server_store_path import find_server_of_copy, is_server, register_server, show_store, without_secrets
+from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server, show_store, without_secrets
 from llmproxy.settings import load, shown_path
 
 URL = "postgresql://me:s3cret%21@db.example:5433/team?sslmode=require&sslpassword=s3cret!&passfile=/x"

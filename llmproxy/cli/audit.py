@@ -21,7 +21,7 @@ from llmproxy.core.store.integrity_checks import (
     list_ignored_fields_by_service,
 )
 from llmproxy.errors import Exit
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 
 _SHOWN = 20
 """Maximum pairs listed one by one."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.cli.parts.options import (
     LAST_REPORT,
     LivelessCommand,
@@ -37,9 +37,9 @@ from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
 from llmproxy.protocol import UPDATE_VARIABLE, Update
+from llmproxy.report.change_summary import ChangeSummary, summarize_trials_since
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.report.request_changes import ChangeSummary, summarize_trials_since
-from llmproxy.server_store_path import find_server_of_copy, store_exists
+from llmproxy.server_store_copies import find_server_of_copy, store_exists
 from llmproxy.settings import Loaded
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import typer
 
-from llmproxy.amounts import dollars, format_seconds, sum_if_all_known
+from llmproxy.amount_formatting import dollars, format_seconds, sum_if_all_known
 from llmproxy.cli.ui import open_browser
 from llmproxy.client.proxy_process import ProxyCommand, find_proxy_command, spawn_proxy
 from llmproxy.core.cassettes.formats import Source, vcr

@@ -30,9 +30,9 @@ from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
-from llmproxy.core.bindings.volatile_fields import list_builtin
+from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.dialects.conversation import compare_requests, read_interaction_message
-from llmproxy.core.engine.volatile_field_learning import compare_recorded_requests, restate_run
+from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from llmproxy.advice import StartCommand
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.cli.env import find_configured_proxy_url, open_control
 from llmproxy.cli.parts.options import FreePortCommand, get_given_flag_values, get_given_run_options, load_settings
 from llmproxy.cli.parts.printing import print_line, to_line

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import dollars
+from llmproxy.amount_formatting import dollars
 from llmproxy.cli.parts.options import format_record_command, load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
@@ -38,7 +38,7 @@ from llmproxy.core.store.rows import RowSummary, read_answer_time
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.server_store_path import store_exists
+from llmproxy.server_store_copies import store_exists
 from llmproxy.trace.comparing.drift import (
     ALPHA,
     NOISE,

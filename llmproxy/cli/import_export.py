@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.advice import format_store_option, quote_word
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import Importer, group_files
 from llmproxy.cli.parts.options import load_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.commands import make_default_typer
 from llmproxy.cli.parts.completion import complete_models
 from llmproxy.cli.parts.printing import print_json, print_line, to_line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import escape_lines, print_line
 from llmproxy.scenario.lab.human_labels import KEYS, ConversationToLabel, list_judged_runs, list_labelled_ids

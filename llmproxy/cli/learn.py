@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import align_rows, format_count
+from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import LivelessCommand, get_given_flag_values, load_settings, refuse_live
 from llmproxy.cli.parts.printing import write_stderr_lines
@@ -34,12 +34,12 @@ from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
 from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.engine.volatile_field_learning import InterchangeablePair, find_interchangeable_recordings
+from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_newest_variables, read_volatile_fields, write_volatile_fields
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.server_store_path import store_exists
+from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import number, when
+from llmproxy.amount_formatting import number, when
 from llmproxy.cli.parts.binding_texts import bindings_to_json, format_volatile_fields
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.printing import escape_lines, format_table_lines, get_width, print_json, print_line, to_line

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import format_count, name_some
+from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.binding_texts import list_volatile_merges, print_merges
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
@@ -47,7 +47,7 @@ from llmproxy.core.store.rekeying import (
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 
 _DAY = 86_400
 

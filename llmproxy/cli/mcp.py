@@ -19,7 +19,7 @@ from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.client.tools.mcp_shim.command import ShimOptions, run_shim
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
-from llmproxy.server_store_path import is_server
+from llmproxy.server_store_copies import is_server
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
 _BEHIND = "llmproxy.behind"
@@ -88,8 +88,8 @@ def serve(
     """Serve recordings to a coding agent, as an MCP server over stdio. After --, give the agent that the tool `replay`
     may run.
     """
-    from llmproxy.client.tools.mcp_serve_tools import ServerOptions
     from llmproxy.client.tools.mcp_server import serve_stdio as serve_tools
+    from llmproxy.client.tools.mcp_tool_commands import ServerOptions
 
     is_store = is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()
     if is_store and store is not None:

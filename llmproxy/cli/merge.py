@@ -12,9 +12,9 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.store_arguments import JOURNAL, is_database, refuse_url
-from llmproxy.cli.parts.suite_run_helpers import advise_recording
+from llmproxy.cli.parts.suite_shards_and_signals import advise_recording
 from llmproxy.core.cassettes.formats import read_source_file, review_yaml
 from llmproxy.core.cassettes.merging import merge_folders, merge_into_new_store
 from llmproxy.errors import Exit, MachineError, SettingsError

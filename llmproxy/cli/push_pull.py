@@ -9,14 +9,14 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.printing import ProgressLine, to_line
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url, resolve_store_path
 from llmproxy.core.cassettes.merging import copy_cassette
 from llmproxy.core.store.file.store import open_store
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
-from llmproxy.server_store_path import find_server_of_copy, show_store
+from llmproxy.server_store_copies import find_server_of_copy, show_store
 
 _NAMES = typer.Argument(..., metavar="CASSETTE", help="Names of cassettes.")
 _FILE = typer.Option(Path(DEFAULT_STORE), "--file", metavar="PATH", help="The SQLite store.")

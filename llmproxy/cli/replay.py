@@ -23,7 +23,7 @@ from typing import Any
 import typer
 
 from llmproxy.advice import StartCommand, format_command
-from llmproxy.amounts import duration, format_count
+from llmproxy.amount_formatting import duration, format_count
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import (
     LivelessCommand,
@@ -48,7 +48,7 @@ from llmproxy.core.sessions.session import split_cassette_sample
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.proxy_calls import Call
-from llmproxy.server_store_path import refuse_server, store_exists
+from llmproxy.server_store_copies import refuse_server, store_exists
 from llmproxy.settings import Loaded, shown_path
 from llmproxy.trace import Cassette, ReplayDiff, render
 from llmproxy.trace.export import build_trace_from_calls

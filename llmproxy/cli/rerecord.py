@@ -27,7 +27,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import dollars
+from llmproxy.amount_formatting import dollars
 from llmproxy.cli.changes import run_command_in_replay
 from llmproxy.cli.parts.options import (
     LivelessCommand,

@@ -16,7 +16,7 @@ from pathlib import Path
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import format_count, name_some
+from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.changes import list_accepted_changes, require_dir_for_filed_cassettes, write_accepted_changes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
@@ -30,7 +30,7 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.change import Author
 from llmproxy.errors import SettingsError, printable
-from llmproxy.report.request_changes import ChangeGroup, summarize_trials_since
+from llmproxy.report.change_summary import ChangeGroup, summarize_trials_since
 from llmproxy.settings import Loaded
 
 _CASSETTES = typer.Option(None, "--cassette-dir", metavar="DIR", help="Folder of the cassette files.")

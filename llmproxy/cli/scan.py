@@ -11,7 +11,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.advice import format_store_option
-from llmproxy.amounts import format_count, name_some
+from llmproxy.amount_formatting import format_count, name_some
 from llmproxy.cli.parts.printing import ProgressLine, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store_file, refuse_url, resolve_store_path
 from llmproxy.core.bindings.shell_listings import find_git_user_positions

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import typer
 
-from llmproxy.amounts import align_rows
+from llmproxy.amount_formatting import align_rows
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.settings import HIDDEN, format_value, list_options
 

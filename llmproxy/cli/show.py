@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import typer
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.amounts import dollars, duration, format_count, number, when
+from llmproxy.amount_formatting import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.binding_texts import (
     decode_run_variables,
     extract_volatile_values,
@@ -28,7 +28,7 @@ from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.mcp_messages import read_call
+from llmproxy.core.mcp_answer_replay import read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, read_client
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
@@ -41,7 +41,7 @@ from llmproxy.protocol import format_sample_name
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
 from llmproxy.ui.call_list import CallFilter, sum_calls
 from llmproxy.ui.calls import body_to_json
-from llmproxy.ui.step_summaries import build_step_summaries
+from llmproxy.ui.conversation_steps import build_step_summaries
 
 _HEAD = 12
 """Width of the label column of the head."""

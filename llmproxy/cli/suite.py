@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import align_rows, format_count
+from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.commands import make_default_typer
 from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstCommand, get_given_flag_values, load_settings
 from llmproxy.core.cassettes.anonymized_export import to_anonymized_records

@@ -35,7 +35,7 @@ from llmproxy.cli.parts.options import (
 )
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import start_options
-from llmproxy.cli.parts.suite_run_helpers import (
+from llmproxy.cli.parts.suite_shards_and_signals import (
     CaseEndEmitter,
     ShardCases,
     cut_shard,
@@ -55,7 +55,7 @@ from llmproxy.report.baseline import BaselineReport, read_baseline
 from llmproxy.report.events import Completed, Handler
 from llmproxy.report.report_kinds import CHOICES, make_report_handler
 from llmproxy.report.trend import format_trend, read_recent_tests
-from llmproxy.server_store_path import find_server_of_copy, is_server, without_secrets
+from llmproxy.server_store_copies import find_server_of_copy, is_server, without_secrets
 
 if TYPE_CHECKING:
     from llmproxy.client.fault_sweep_judging import TrialFinding
@@ -177,7 +177,7 @@ def _run_changes_trial(asked: TestOptions) -> int:
         count_last_report_outcomes,
         print_changes_for_exit_code,
     )
-    from llmproxy.report.request_changes import summarize_trials_since
+    from llmproxy.report.change_summary import summarize_trials_since
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})

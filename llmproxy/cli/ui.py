@@ -29,7 +29,7 @@ from llmproxy.protocol import UI_PREFIX
 from llmproxy.report.live_report_reader import make_report_query_handler, read_finished_report
 from llmproxy.report.merge_reports import detect_report_kind
 from llmproxy.scenario.lab.human_labels import add_or_replace_label
-from llmproxy.server_store_path import is_server, show_store, store_exists
+from llmproxy.server_store_copies import is_server, show_store, store_exists
 from llmproxy.settings import shown_path
 from llmproxy.ui.queries import answer_question
 from llmproxy.ui.responses import Ask

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.providers.upstreams_and_rates import provider_of_host
 
 PAUSE = 0.02
 """Sampling interval in seconds."""

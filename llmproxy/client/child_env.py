@@ -25,14 +25,14 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
-from llmproxy.core.providers.hosts import (
+from llmproxy.core.providers.provider_table import BEARER_TOKEN, PROVIDERS
+from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
+from llmproxy.core.providers.upstreams_and_rates import (
     COPILOT_URL,
     copilot_url_differs_from_upstream,
     read_copilot_provider,
     read_env_upstreams,
 )
-from llmproxy.core.providers.provider_table import BEARER_TOKEN, PROVIDERS
-from llmproxy.core.providers.stubs import SIGN_IN_HOSTS, SIGN_IN_URLS
 from llmproxy.errors import MachineError
 from llmproxy.files import replace_file
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PLACEHOLDER_KEY, PROXIES, RUN_VARIABLE

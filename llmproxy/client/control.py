@@ -199,7 +199,7 @@ class Control:
 
     def read_learned_fields(self, session: str) -> tuple[LearnedField, ...]:
         """Return the volatile fields learned so far. Raises ControlError if the session is no trial."""
-        from llmproxy.core.bindings.volatile_fields import parse_volatile_field
+        from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
         from llmproxy.core.bindings.volatile_learning import LearnedField
 
         rows = self._request("GET", _session_path(session, "lessons"))["lessons"]

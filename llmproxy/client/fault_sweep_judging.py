@@ -20,7 +20,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import align_rows, format_count, format_seconds
+from llmproxy.amount_formatting import align_rows, format_count, format_seconds
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.fault_choice import build_fault_target, can_meet, matches_rule_filters
 from llmproxy.core.keys.mcp import is_tool_call

@@ -42,7 +42,7 @@ from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
 from llmproxy.proxy_calls import Totals
-from llmproxy.server_store_path import is_server
+from llmproxy.server_store_copies import is_server
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """Variable with the command line of an ``llmproxy`` that can run the proxy, ``/opt/llmproxy/bin/llmproxy``."""

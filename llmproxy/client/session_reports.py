@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from llmproxy.amounts import dollars, format_count
+from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.errors import remove_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 
 from llmproxy.advice import format_command
-from llmproxy.core.keys.body_rules import NOTHING, RESPONSES, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import NOTHING, RESPONSES, Action, Rule, Shape
 from llmproxy.core.keys.normalize import MadeBy, ShapeWalk
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules
 from llmproxy.core.misses.miss_context import MissContext

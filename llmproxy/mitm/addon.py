@@ -17,17 +17,17 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.providers.hosts import add_env_upstreams
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
+from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
 from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
-from llmproxy.mitm.client_sockets import ClientSockets
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, end_connections
+from llmproxy.mitm.socket_resets_and_limits import ClientSockets
 from llmproxy.proxy_calls import Call, Totals
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import format_request_line

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.advice import StartCommand
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.live_or_recorded import LiveChannels
-from llmproxy.core.providers.hosts import CallRateLimiter
 from llmproxy.core.providers.provider_table import get_service_kind
+from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -33,7 +33,7 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel, Update
 from llmproxy.proxy_calls import Call, CallLog
-from llmproxy.server_store_path import find_server_of_copy, refuse_server
+from llmproxy.server_store_copies import find_server_of_copy, refuse_server
 from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)

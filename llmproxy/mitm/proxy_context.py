@@ -27,7 +27,7 @@ from llmproxy.core.dialects.streams import decide_ending
 from llmproxy.core.engine.completion_order import ALL_PAUSES, LONGEST_PAUSE, LOOK
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
-from llmproxy.core.mcp_messages import build_refusal
+from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
@@ -38,7 +38,7 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usag
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.client_sockets import ClientSockets, ClosableConnection, has_client_processed_all
+from llmproxy.mitm.socket_resets_and_limits import ClientSockets, ClosableConnection, has_client_processed_all
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 

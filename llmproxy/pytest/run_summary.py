@@ -95,7 +95,7 @@ class RunSummaryPlugin:
         run = self._run
         reports_trials = run is not None and read_update_option(run.config) == Update.TRIAL
         for store, folder in run.list_stores().items() if run is not None and reports_trials else ():
-            from llmproxy.report.request_changes import summarize_trials_since
+            from llmproxy.report.change_summary import summarize_trials_since
 
             found = summarize_trials_since(store, self._since)
             if not found.counts["cassettes"]:
@@ -229,7 +229,7 @@ class RunSummaryPlugin:
         total = sum_reports(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {format_counts(total)}")
         if total.carried and self._run is not None:
-            from llmproxy.report.request_changes import describe_accepted_changes
+            from llmproxy.report.change_summary import describe_accepted_changes
 
             today = datetime.now().date()  # noqa: DTZ005 - the day of who runs the tests
             for store in self._run.list_stores():

@@ -34,7 +34,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.pytest.late_requests import LateRequestGuard
 from llmproxy.pytest.options import CASSETTE_DIR, MODE, build_rerun_command, read_update_option
 from llmproxy.pytest.run_proxies import ControllerProxy, OwnProxy, ProxyServerForWorkers
-from llmproxy.server_store_path import find_server_of_copy
+from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import load
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
-from llmproxy.amounts import sum_if_all_known
+from llmproxy.amount_formatting import sum_if_all_known
 
 
 class Status(StrEnum):

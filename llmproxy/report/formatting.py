@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmproxy.amounts import name_some, sum_if_all_known
+from llmproxy.amount_formatting import name_some, sum_if_all_known
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Completed, Finished, Message, PartyUse
 from llmproxy.report.run_tree import Run

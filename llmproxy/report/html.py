@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.advice import format_command, format_store_option, quote_word
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.sessions.session import canonical_name
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import LLMProxyError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bounded_bytes, read_bounded_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import TextIO
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import dollars, format_count
+from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use, describe_hits, describe_stubs

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
-from llmproxy.amounts import duration, format_clock, format_tokens_in_out
+from llmproxy.amount_formatting import duration, format_clock, format_tokens_in_out
 from llmproxy.errors import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.proxy_calls import Call

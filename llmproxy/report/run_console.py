@@ -16,7 +16,7 @@ from contextlib import suppress
 from textwrap import indent
 from typing import TextIO
 
-from llmproxy.amounts import format_count, format_seconds
+from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.lazy_regex import late
 from llmproxy.report.events import Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.formatting import format_content, format_run_facts, show_value

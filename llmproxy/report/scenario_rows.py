@@ -19,7 +19,7 @@ from decimal import Decimal
 from math import sqrt
 from typing import Any
 
-from llmproxy.amounts import align_rows, dollars, duration, format_count, mean_if_all_known
+from llmproxy.amount_formatting import align_rows, dollars, duration, format_count, mean_if_all_known
 from llmproxy.report.events import Status
 from llmproxy.report.run_tree import is_decimal, matches_annotation
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import align_rows, dollars, duration, format_count
+from llmproxy.amount_formatting import align_rows, dollars, duration, format_count
 from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import compute_row_badness

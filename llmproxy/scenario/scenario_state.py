@@ -14,7 +14,7 @@ from typing import Any, Self, overload
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.errors import MachineError
 from llmproxy.scenario.config import ScenarioConfig

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from llmproxy.amounts import dollars, name_some
+from llmproxy.amount_formatting import dollars, name_some
 from llmproxy.did_you_mean import did_you_mean, suggest_name
 from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file

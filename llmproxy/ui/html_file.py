@@ -31,6 +31,7 @@ from llmproxy.ui.calls import (
     compute_text_delta,
     decode_text,
 )
+from llmproxy.ui.conversation_steps import build_step_summaries
 from llmproxy.ui.queries import (
     MAX_RUN_BYTES,
     MAX_RUN_CALLS,
@@ -39,7 +40,6 @@ from llmproxy.ui.queries import (
     list_fork_origins,
     take_until_byte_limit,
 )
-from llmproxy.ui.step_summaries import build_step_summaries
 
 MARK = "llmproxy recording"
 """Kind of a page's data, by which our files are recognised."""

@@ -25,7 +25,7 @@ from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX, Decision
 from llmproxy.proxy_calls import Call, CallLog
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 from llmproxy.ui import queries
 from llmproxy.ui.responses import (
     PageAnswer,

@@ -19,11 +19,11 @@ from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summ
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
-from llmproxy.server_store_path import find_server_of_copy, show_store
+from llmproxy.server_store_copies import find_server_of_copy, show_store
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
 from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json
-from llmproxy.ui.step_summaries import build_step_summaries
+from llmproxy.ui.conversation_steps import build_step_summaries
 
 Json = Any
 """Plain JSON values."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.amounts import when
+from llmproxy.amount_formatting import when
 from llmproxy.cli import main
 from llmproxy.core.sessions.journal import Journal, JournaledMiss
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.amounts import when
+from llmproxy.amount_formatting import when
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.mcp_messages import (
+from llmproxy.core.mcp_answer_replay import (
     AnswerPart,
     SendCondition,
     ToolCallText,

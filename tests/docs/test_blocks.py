@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmproxy.core.bindings.volatile_fields import parse_volatile_field
+from llmproxy.core.bindings.volatile_field_matching import parse_volatile_field
 from llmproxy.core.faults.parsing import load_faults
 from llmproxy.settings import load
 from llmproxy.suite.project_settings import read_project_table

@@ -17,7 +17,7 @@ from llmproxy.core.changes.change import (
 from llmproxy.core.sessions.trial_results import SampleTrialResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.request_changes import ChangeSummary, summarize_trials
+from llmproxy.report.change_summary import ChangeSummary, summarize_trials
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:

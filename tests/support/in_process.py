@@ -27,7 +27,7 @@ from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlRequest
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_messages import SendCondition
+from llmproxy.core.mcp_answer_replay import SendCondition
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal

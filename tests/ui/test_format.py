@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 from tests.support.process import ROOT, needed
-from tests.test_amounts import COSTS, COUNTS, DURATIONS
+from tests.test_amount_formatting import COSTS, COUNTS, DURATIONS
 
 FORMAT = ROOT / "llmproxy/ui/static/format.js"
 ASK = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.step_summaries import TEXT, build_step_summaries
+from llmproxy.ui.conversation_steps import TEXT, build_step_summaries
 from tests.support.chats import chat
 from tests.ui import samples
 

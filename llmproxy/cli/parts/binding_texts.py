@@ -8,8 +8,8 @@ from typing import Any
 
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.core.bindings import VolatileField, list_volatile_values_of_request
-from llmproxy.core.bindings.volatile_fields import list_builtin
-from llmproxy.core.engine.volatile_field_learning import InterchangeablePair, find_interchangeable_recordings
+from llmproxy.core.bindings.volatile_field_matching import list_builtin
+from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.queries import canonical_of, read_volatile_fields
 from llmproxy.core.store.store import Store

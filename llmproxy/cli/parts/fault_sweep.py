@@ -24,7 +24,7 @@ from typing import Any
 
 import typer
 
-from llmproxy.amounts import format_count, format_seconds
+from llmproxy.amount_formatting import format_count, format_seconds
 from llmproxy.cli.parts.options import format_record_command, refuse_live
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.run_options import RunArguments
@@ -46,7 +46,7 @@ from llmproxy.client.fault_sweep_judging import (
 from llmproxy.client.proxy_process import ensure_proxy, find_program, kill_group, to_exit_code
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError, SettingsError
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 from llmproxy.settings import Loaded
 
 MOST_KEPT = 1 << 20

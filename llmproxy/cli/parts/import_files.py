@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmproxy.advice import format_command
-from llmproxy.amounts import align_rows, format_count, format_seconds, number
+from llmproxy.amount_formatting import align_rows, format_count, format_seconds, number
 from llmproxy.cli.parts.store_arguments import find_cassette
 from llmproxy.core.cassettes.anonymized_export import anonymize_interaction, read_head_notes
 from llmproxy.core.cassettes.folder import build_slug, remove_row_numbers
@@ -30,7 +30,7 @@ from llmproxy.core.store.queries import write_notes
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 
 _SKIPPED = 20
 """Maximum skipped exchanges listed one by one."""

@@ -11,13 +11,13 @@ from llmproxy.advice import format_command, quote_word
 from llmproxy.cli.parts.options import format_record_command
 from llmproxy.cli.parts.printing import to_line
 from llmproxy.errors import CassetteNotFound, LLMProxyError
-from llmproxy.server_store_path import store_exists
+from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import shown_path
 
 if TYPE_CHECKING:
     from llmproxy.client.session_reports import Report
     from llmproxy.report.events import Event
-    from llmproxy.scenario.repeats.model_comparison import RecordingComparison
+    from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison
     from llmproxy.settings import Loaded
 
 
@@ -133,12 +133,12 @@ def compare_live_runs(
 
     `path` is the store, by default the settings'.
     """
-    from llmproxy.core.bindings.volatile_fields import list_builtin
-    from llmproxy.core.engine.volatile_field_learning import restate_run
+    from llmproxy.core.bindings.volatile_field_matching import list_builtin
+    from llmproxy.core.engine.learn_fields_from_recordings import restate_run
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.model_comparison import ComparedRun, RecordingComparison
+    from llmproxy.scenario.repeats.differences_from_recording import ComparedRun, RecordingComparison
     from llmproxy.trace.comparing.behavior_comparison import read_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]

@@ -21,7 +21,7 @@ from llmproxy import protocol
 from llmproxy.advice import StartCommand
 from llmproxy.cli.parts.completion import complete_cassettes, make_word_completer
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, list_run_options
-from llmproxy.core.providers.hosts import add_env_upstreams
+from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded, Option, format_value, list_options, load, shown_path
 

@@ -18,7 +18,7 @@ from typing import Self, TextIO
 
 import typer
 
-from llmproxy.amounts import duration, format_count
+from llmproxy.amount_formatting import duration, format_count
 from llmproxy.errors import printable
 from llmproxy.report.request_line import clip_cells, count_cells, pad_cells, wrap_to_cells
 

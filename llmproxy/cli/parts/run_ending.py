@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from llmproxy.advice import StartCommand, format_command
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.cli.parts.printing import write_stderr_lines
 from llmproxy.cli.parts.store_arguments import learn_from_recorded_runs, open_given
 from llmproxy.client.child_env import EnvironmentPlan, in_ci
@@ -141,7 +141,7 @@ class RunEnding:
         where = f", store {shown_path(settings.store)}" if report.recorded else ""
         write_stderr_lines(f"llmproxy: {self.summary_line}  ({report.mode}, cassette {report.cassette}{where})")
         if report.carried:
-            from llmproxy.report.request_changes import describe_accepted_changes
+            from llmproxy.report.change_summary import describe_accepted_changes
 
             today = datetime.now().date()  # noqa: DTZ005 - the user's day
             told = describe_accepted_changes(settings.store, report.carried_names, today)

@@ -19,7 +19,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, remove_prefix
 from llmproxy.parsers import read_name, read_path
 from llmproxy.protocol import format_sample_name
-from llmproxy.server_store_path import find_server_of_copy, is_server, register_server, show_store, store_exists
+from llmproxy.server_store_copies import find_server_of_copy, is_server, register_server, show_store, store_exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +208,7 @@ class LearningTrialResult(NamedTuple):
 
 def learn_from_recorded_runs(loaded: Loaded) -> LearningTrialResult:
     """Compare recorded runs with each other. Raises CassetteError."""
-    from llmproxy.core.engine.volatile_field_learning import learn_fields
+    from llmproxy.core.engine.learn_fields_from_recordings import learn_fields
     from llmproxy.core.keys.user_rules import Rules
 
     settings = loaded.settings

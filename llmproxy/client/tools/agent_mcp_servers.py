@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.client.tools.rewrite_mcp_config import ToolsConfig, insert_config, make_config, parse_tools_config
+from llmproxy.client.tools.proxied_mcp_config import ToolsConfig, insert_config, make_config, parse_tools_config
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text

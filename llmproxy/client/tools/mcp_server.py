@@ -1,4 +1,4 @@
-"""An MCP server over recordings, on the official SDK: `mcp_serve_tools` defines its tools, this runs their commands.
+"""An MCP server over recordings, on the official SDK: `mcp_tool_commands` defines its tools, this runs their commands.
 
 Each call is a process of its own: its output is the text for people, a failure becomes a tool error with that text, and
 nothing of it reaches the protocol's stdout.
@@ -16,7 +16,7 @@ from typing import Any
 
 import llmproxy
 from llmproxy.advice import install_command
-from llmproxy.client.tools.mcp_serve_tools import (
+from llmproxy.client.tools.mcp_tool_commands import (
     McpTool,
     ServerOptions,
     build_command,

@@ -20,7 +20,7 @@ a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs
 """
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
-from llmproxy.core.bindings.bound_lookup_key import build_bound_key
+from llmproxy.core.bindings.binding_independent_key import build_bound_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import FittedMessages, list_volatile_values_of_request
@@ -35,7 +35,7 @@ from llmproxy.core.bindings.run_variables import (
     load_run_variables,
     parse_run_variable,
 )
-from llmproxy.core.bindings.volatile_fields import (
+from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     KINDS,
     OUTSIDE,

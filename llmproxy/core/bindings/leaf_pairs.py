@@ -33,7 +33,7 @@ from llmproxy.core.bindings.leaf_places import (
 from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_placeholders
 from llmproxy.core.bindings.shell_listings import remove_llmproxy_files_from_both
 from llmproxy.core.bindings.text_alignment import FilledGap
-from llmproxy.core.bindings.volatile_fields import Names, VolatileField, fits_kind, matches_path
+from llmproxy.core.bindings.volatile_field_matching import Names, VolatileField, fits_kind, matches_path
 from llmproxy.core.traffic.canonical_json import dump, pair_json_parts, parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]

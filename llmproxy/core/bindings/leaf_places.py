@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.run_bindings import Bindings
-from llmproxy.core.bindings.volatile_fields import (
+from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     LINE,
     OUTSIDE,

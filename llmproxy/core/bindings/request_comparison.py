@@ -73,7 +73,7 @@ from llmproxy.core.bindings.text_alignment import (
 )
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
-from llmproxy.core.bindings.volatile_fields import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
+from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
 from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 

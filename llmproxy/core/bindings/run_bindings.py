@@ -15,7 +15,7 @@ from llmproxy.core.bindings.run_variables import (
 )
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormScope, FormSearch, ValueForm, list_value_forms
-from llmproxy.core.bindings.volatile_fields import LINE, TEXT, VolatileField
+from llmproxy.core.bindings.volatile_field_matching import LINE, TEXT, VolatileField
 from llmproxy.core.traffic.canonical_json import dump, parse_json_container
 from llmproxy.protocol import BindScope
 

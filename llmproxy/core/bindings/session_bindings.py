@@ -20,7 +20,7 @@ from llmproxy.core.bindings import (
     load_run_variables,
     rewrite_answer,
 )
-from llmproxy.core.bindings.bound_lookup_key import read_literal_ends
+from llmproxy.core.bindings.binding_independent_key import read_literal_ends
 from llmproxy.core.bindings.volatile_learning import LearnedField
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.traffic.interaction import Response

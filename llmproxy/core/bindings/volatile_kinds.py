@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.volatile_fields import IN_TEXT, fits_kind
+from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, fits_kind
 from llmproxy.lazy_regex import late
 
 LONGEST_BEFORE = 400

@@ -33,7 +33,16 @@ from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
 from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, fill_gaps
-from llmproxy.core.bindings.volatile_fields import BLOCK, KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, fits_kind
+from llmproxy.core.bindings.volatile_field_matching import (
+    BLOCK,
+    KINDS,
+    LINE,
+    OUTSIDE,
+    SYSTEM,
+    TEXT,
+    VolatileField,
+    fits_kind,
+)
 from llmproxy.core.bindings.volatile_kinds import LONGEST_BEFORE, ValuePair, find_pair_kind, find_value_pair, is_in_word
 from llmproxy.core.traffic.canonical_json import split_text_by_json
 from llmproxy.lazy_regex import late

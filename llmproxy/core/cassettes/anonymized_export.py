@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.core.bindings import (
     BadVolatileField,
     Bindings,

@@ -27,7 +27,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.cassettes.anonymized_export import (
     anonymize,
     anonymize_interaction,
@@ -49,7 +49,7 @@ from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
-from llmproxy.server_store_path import store_exists
+from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import shown_path
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges,
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, asks_for_stream, route_by_host
-from llmproxy.core.secrets.encodings import Fingerprints
+from llmproxy.core.secrets.encoded_secret_redaction import Fingerprints
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json

@@ -35,7 +35,7 @@ from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 from llmproxy.sqlite_file import translate_errors
 
 _HOLDER = "llmproxy merge"

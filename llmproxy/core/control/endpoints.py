@@ -3,7 +3,7 @@
 A pure table of (method, path) -> function over the engine; the layer above does the I/O. Only loopback peers (or peers
 with the token) get answers, and no request with a foreign Host or from a web page: a page must not be able to control
 the proxy, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by its own domain that
-points here (Host). `data/openapi.json` is generated from the table, its handlers' docstrings and `models`
+points here (Host). `data/openapi.json` is generated from the table, its handlers' docstrings and `openapi_models`
 (`scripts/api-document`).
 
 A session's calls are available while it is open: `report` has totals, `calls` every recording, `spans` their contents.

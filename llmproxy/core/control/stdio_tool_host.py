@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from llmproxy.core.control.parsing import BadControl, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp_messages import MICROSECONDS, SendCondition, build_refusal
+from llmproxy.core.mcp_answer_replay import MICROSECONDS, SendCondition, build_refusal
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.interaction import Headers

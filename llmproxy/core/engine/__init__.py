@@ -5,5 +5,5 @@ that was answered before, and `request_stages` handles every other one. `request
 provider and key, `decide` is the table of modes, `answer_storage` stores the provider's answer, and `outcome_recorder`
 summarizes the call. Everything else is a `feature`, a row in `interceptor_order`: `partly_live_sessions`, `bound_hits`
 (another folder, day, id), `fault_injection`, `forking` (also overrides), `mcp_playback`, `completion_order`,
-`abandoned_answers`.
+`abandoned_answer_replay`.
 """

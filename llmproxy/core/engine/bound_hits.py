@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, override
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
@@ -29,11 +29,11 @@ from llmproxy.core.bindings import (
     fit_request,
     rewrite_exact_hit_answer,
 )
-from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
+from llmproxy.core.bindings.binding_independent_key import read_last_user_text
 from llmproxy.core.bindings.comparison_outcome import ON_TRIAL
 from llmproxy.core.bindings.request_comparison import rewrite_recorded, rewrite_recorded_message
 from llmproxy.core.bindings.session_bindings import BoundAnswer, FieldLearningResults, SessionBindings
-from llmproxy.core.bindings.volatile_fields import list_builtin
+from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.bindings.volatile_learning import learn_volatile_fields, restate_recording
 from llmproxy.core.engine.decide import list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import batched
 from typing import Any, NamedTuple, override
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.core.bindings import (
     Bindings,
     Mismatch,

@@ -17,7 +17,7 @@ from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.response_plan import PlanCache
 from llmproxy.protocol import Decision, Mode, ReplayScope
-from llmproxy.server_store_path import store_exists
+from llmproxy.server_store_copies import store_exists
 
 TEXT = 240
 """Maximum characters of prompt and answer that are shown."""

@@ -32,7 +32,7 @@ from llmproxy.core.faults.fault_choice import (
 )
 from llmproxy.core.faults.parsing import PRESETS
 from llmproxy.core.faults.rules import FaultRule, Faults, FaultTarget
-from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.providers.upstreams_and_rates import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session

@@ -6,7 +6,7 @@ session's options are checked in that order, too.
 
 from __future__ import annotations
 
-from llmproxy.core.engine.abandoned_answers import AbandonedFeature
+from llmproxy.core.engine.abandoned_answer_replay import AbandonedFeature
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
 from llmproxy.core.engine.carried_answers import CarryFeature

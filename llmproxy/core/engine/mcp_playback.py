@@ -15,7 +15,7 @@ from typing import Any, override
 
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
-from llmproxy.core.mcp_messages import (
+from llmproxy.core.mcp_answer_replay import (
     AnswerPart,
     SendCondition,
     adapt_ids,

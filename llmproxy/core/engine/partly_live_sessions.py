@@ -32,7 +32,7 @@ from llmproxy.core.live_or_recorded import (
     name_call,
     split_tools_by_read_only,
 )
-from llmproxy.core.mcp_messages import build_refusal
+from llmproxy.core.mcp_answer_replay import build_refusal
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange

@@ -39,7 +39,6 @@ from llmproxy.core.keys.normalize import (
     list_refs,
 )
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_change, iter_texts_at_path
-from llmproxy.core.providers.hosts import check_signature, get_port_or_default, provider_of_host
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     Family,
@@ -57,7 +56,8 @@ from llmproxy.core.providers.stubs import (
     has_stubs,
     list_all_stubs,
 )
-from llmproxy.core.secrets.encodings import Fingerprints
+from llmproxy.core.providers.upstreams_and_rates import check_signature, get_port_or_default, provider_of_host
+from llmproxy.core.secrets.encoded_secret_redaction import Fingerprints
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party

@@ -27,7 +27,7 @@ from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_up
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
-from llmproxy.core.mcp_messages import MICROSECONDS
+from llmproxy.core.mcp_answer_replay import MICROSECONDS
 from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, override
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange

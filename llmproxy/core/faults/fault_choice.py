@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.faults.rules import TEXTS, Fault, FaultOutcome, FaultRule, Faults, FaultTarget
-from llmproxy.core.mcp_messages import list_called_tool_names
+from llmproxy.core.mcp_answer_replay import list_called_tool_names
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind
 from llmproxy.core.providers.routing import get_dialect_family
 from llmproxy.core.traffic.interaction import Interaction, Response, header

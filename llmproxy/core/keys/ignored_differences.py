@@ -15,7 +15,7 @@ from copy import deepcopy
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.keys.body_rules import SYSTEM_BLOCKS, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import SYSTEM_BLOCKS, Action, Rule, Shape
 from llmproxy.core.keys.head_rules import ID_QUERY, explain_ignored_member, find_url_signature_members, judge_header
 from llmproxy.core.keys.normalize import ShapeWalk, choose_body_shape
 from llmproxy.core.keys.user_rules import Rules, apply_rules, compile_rules

@@ -2,8 +2,8 @@
 
 Equal requests written differently get equal forms; different requests never do. The order is: lossless canonicalisation
 (`core.traffic.canonical_json`), the user's rules (`core.keys.user_rules`), then the built-in rules
-(`core.keys.body_rules`) at the positions that they name. All other values count unchanged. Two kinds of ids are random
-and cannot be compared literally:
+(`core.keys.built_in_body_rules`) at the positions that they name. All other values count unchanged. Two kinds of ids
+are random and cannot be compared literally:
 
 - ids *declared in this request* (a tool call in the history, an echoed item) are renamed by first appearance,
   ``call#1``: the link between result and call is kept, the random name is not;
@@ -28,7 +28,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
-from llmproxy.core.keys.body_rules import (
+from llmproxy.core.keys.built_in_body_rules import (
     BILLING_HEADER,
     MESSAGES,
     NATIVE,

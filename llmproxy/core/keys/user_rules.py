@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from llmproxy.core.keys.body_rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
+from llmproxy.core.keys.built_in_body_rules import SYSTEM_ROLES, SYSTEM_TEXT, TURNS, VERSION
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Normalize

@@ -23,7 +23,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from llmproxy.core.providers.hosts import get_port_or_default, provider_of_host
 from llmproxy.core.providers.provider_table import (
     HTTP_PREFIX,
     PROVIDERS,
@@ -36,6 +35,7 @@ from llmproxy.core.providers.provider_table import (
     Provider,
     build_custom_provider,
 )
+from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host
 from llmproxy.core.traffic.interaction import Headers, format_host, header
 from llmproxy.errors import RefusedError
 from llmproxy.lazy_regex import late

@@ -30,7 +30,7 @@ from threading import get_ident
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-from llmproxy.core.secrets.encodings import (
+from llmproxy.core.secrets.encoded_secret_redaction import (
     HIDDEN,
     OURS,
     Fingerprints,

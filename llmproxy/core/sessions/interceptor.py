@@ -55,7 +55,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.mcp_messages import AnswerPart
+from llmproxy.core.mcp_answer_replay import AnswerPart
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.misses.nearest_recording import RecordingRewriter

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.proxy_calls import Call
-from llmproxy.server_store_path import ensure_copy_folder
+from llmproxy.server_store_copies import ensure_copy_folder
 from llmproxy.sqlite_file import FileState, open_connection, read_state, write_transaction
 
 log = logging.getLogger(__name__)

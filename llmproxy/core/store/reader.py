@@ -31,7 +31,7 @@ from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import IdOrigin

@@ -156,7 +156,7 @@ def extract_texts_and_cost(interaction: Interaction) -> Described:
     try:
         operation, answer = interaction.operation, interaction.response
         if operation.startswith(MCP_PREFIX):
-            from llmproxy.core.mcp_messages import read_call
+            from llmproxy.core.mcp_answer_replay import read_call
 
             if (call := read_call(interaction)) is None:
                 return None, None, None

@@ -29,7 +29,7 @@ from llmproxy.core.store.rows import Described, to_sql
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import StoreReadOnly
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-from llmproxy.server_store_path import show_store
+from llmproxy.server_store_copies import show_store
 
 _STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
 _GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"

@@ -32,7 +32,6 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RecordingError, RefusedError
-from llmproxy.mitm.client_sockets import is_peer_gone
 from llmproxy.mitm.http1.forwarding import RequestForwarder
 from llmproxy.mitm.http1.request_handling import (
     LOOK,
@@ -50,6 +49,7 @@ from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
+from llmproxy.mitm.socket_resets_and_limits import is_peer_gone
 from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp_messages import LAST_CHUNK, SendCondition, frame_http_chunk
+from llmproxy.core.mcp_answer_replay import LAST_CHUNK, SendCondition, frame_http_chunk
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_plan import HeadPlan, SendingPlan
-from llmproxy.mitm.client_sockets import has_client_processed_all
 from llmproxy.mitm.http1.request_handling import LOOK, ClientConnectionState, Ending, LayerState
+from llmproxy.mitm.socket_resets_and_limits import has_client_processed_all
 
 MICROSECONDS = 1_000_000
 

@@ -6,10 +6,10 @@ never reached is AgentUnreachable (the environment's fault), one that was reache
 is AgentError (it counts).
 """
 
+from llmproxy.scenario.agents.already_running_service import ServiceAgent
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.agents.config import build_agent
 from llmproxy.scenario.agents.function import FunctionAgent
 from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent
-from llmproxy.scenario.agents.running_service import ServiceAgent
 
 __all__ = ["CommandAgent", "FunctionAgent", "HttpAgent", "OpenAIAgent", "ServiceAgent", "build_agent"]

@@ -29,7 +29,7 @@ from llmproxy.core.dialects.streams import list_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.agents.templates import RequestTemplate, build_values
+from llmproxy.scenario.agents.request_templates import RequestTemplate, build_values
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.messages import extract_html_title, format_value, pick_value, read_answer, read_path, tail
@@ -220,7 +220,7 @@ class HttpAgent(HttpAdapter):
         Args:
             url: Address; may contain ``$thread_id`` and the other names.
             method: POST, PUT, PATCH, or GET, which sends no body.
-            body: Template of the body, see `templates`; None is `BODY`.
+            body: Template of the body, see `request_templates`; None is `BODY`.
             reply: Path of the answer, see `read_path`; None accepts an object with `text`, `message` or `messages`.
             conversation: Path of the id that the agent assigns to its conversation.
             headers: Templates, too.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from llmproxy.core.providers.hosts import CallRateLimiter
+from llmproxy.core.providers.upstreams_and_rates import CallRateLimiter
 
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, of models or not; returns the seconds until it may be sent."""

@@ -43,7 +43,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunPlan
-from llmproxy.server_store_path import find_server_of_copy
+from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded, load
 
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
-from llmproxy.server_store_path import find_server_of_copy, without_secrets
+from llmproxy.server_store_copies import find_server_of_copy, without_secrets
 from llmproxy.settings import Loaded
 from llmproxy.trace.observing.agent_activity import format_recording_id
 from llmproxy.trace.observing.tool_calls import InteractionLabel

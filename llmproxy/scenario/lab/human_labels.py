@@ -28,7 +28,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text, replace_file, unique_members
 from llmproxy.report.json_report import read_report_runs
-from llmproxy.scenario.lab.judgements import Transcript
+from llmproxy.scenario.lab.judge_transcript import Transcript
 from llmproxy.scenario.types import Message
 
 _LABELS: Mapping[str, str] = {

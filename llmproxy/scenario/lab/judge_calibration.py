@@ -18,12 +18,12 @@ from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
-from llmproxy.scenario.lab.judgements import CONCURRENCY, judge_transcript
+from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.run_session import gather_with_limit

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
-from llmproxy.amounts import sum_if_all_known
+from llmproxy.amount_formatting import sum_if_all_known
 from llmproxy.errors import MissError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import Interval

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.client.session_reports import Report
 from llmproxy.core.forks.mock_parsing import build_unused_mocks_error
 from llmproxy.errors import LLMProxyError, MachineError

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_bytes, unique_members
 from llmproxy.yaml_reader import SUITE, List, Map, Problems, read_documents, to_plain

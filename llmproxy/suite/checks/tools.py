@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.amounts import name_some
+from llmproxy.amount_formatting import name_some
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.misspelt_tools import find_near_name
 from llmproxy.suite.matchers.apply import (
@@ -22,7 +22,7 @@ from llmproxy.suite.matchers.apply import (
     evaluate,
     worst_status,
 )
-from llmproxy.suite.matchers.json_values import get_path, quote, to_json
+from llmproxy.suite.matchers.json_equality import get_path, quote, to_json
 from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect

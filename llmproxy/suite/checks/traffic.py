@@ -23,7 +23,7 @@ from llmproxy.suite.checks.tools import (
     explain_unread_answers,
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
-from llmproxy.suite.matchers.json_values import Unknown, quote
+from llmproxy.suite.matchers.json_equality import Unknown, quote
 from llmproxy.suite.matchers.match import MatchOutcome
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage

@@ -24,7 +24,7 @@ import llmproxy.suite.matchers.text  # noqa: F401 (their matchers are in the tab
 from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
-from llmproxy.suite.matchers.json_values import ABSENT, Unknown, get_path, name_kind, quote, to_json
+from llmproxy.suite.matchers.json_equality import ABSENT, Unknown, get_path, name_kind, quote, to_json
 from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY, Match, MatchOutcome, SeenValue, match, match_by_name
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of

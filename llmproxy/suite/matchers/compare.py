@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from llmproxy.core.traffic.json_diff import list_differences
-from llmproxy.suite.matchers.json_values import (
+from llmproxy.suite.matchers.json_equality import (
     ABSENT,
     are_equal,
     is_mistyped,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from llmproxy.suite.matchers.json_values import Unknown
+from llmproxy.suite.matchers.json_equality import Unknown
 from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
 
 

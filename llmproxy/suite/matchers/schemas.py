@@ -18,7 +18,7 @@ from uuid import UUID
 
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.matchers.json_values import ABSENT, name_kind, parse_time, quote
+from llmproxy.suite.matchers.json_equality import ABSENT, name_kind, parse_time, quote
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found
 from llmproxy.suite.matchers.variables import StepError

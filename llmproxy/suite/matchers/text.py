@@ -11,7 +11,7 @@ from typing import Any
 
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
-from llmproxy.suite.matchers.json_values import ABSENT, are_equal, name_kind, quote, to_json, to_nfc
+from llmproxy.suite.matchers.json_equality import ABSENT, are_equal, name_kind, quote, to_json, to_nfc
 from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.variables import StepError
 

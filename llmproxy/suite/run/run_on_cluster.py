@@ -33,7 +33,7 @@ from llmproxy.scenario.cluster.transfer_files import (
 )
 from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_error_picklable
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.server_store_path import find_server_of_copy
+from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded
 from llmproxy.suite.checks.answer_checks import locate_snapshots
 from llmproxy.suite.project_settings import SuiteRunOptions

@@ -19,7 +19,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
-from llmproxy.amounts import format_count, format_seconds, name_some
+from llmproxy.amount_formatting import format_count, format_seconds, name_some
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.fault_sweep_judging import SweepRun, TrialFinding, find_failure_message, judge_trial, plan_trials
 from llmproxy.client.session_reports import sum_reports

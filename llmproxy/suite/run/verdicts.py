@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from llmproxy.amounts import mean_if_all_known
+from llmproxy.amount_formatting import mean_if_all_known
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status

@@ -18,7 +18,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import sum_if_all_known
+from llmproxy.amount_formatting import sum_if_all_known
 from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.providers.provider_table import get_service_kind

@@ -25,7 +25,7 @@ from llmproxy.core.dialects.conversation import read_conversation, read_interact
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage_and_cost import compute_cost
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_messages import read_call
+from llmproxy.core.mcp_answer_replay import read_call
 from llmproxy.core.traffic.canonical_json import parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import build_difference, list_differences, show_json

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Any, Literal
 
-from llmproxy.amounts import dollars, duration
+from llmproxy.amount_formatting import dollars, duration
 from llmproxy.core.traffic.json_diff import clip, show_json
 from llmproxy.errors import printable
 from llmproxy.trace.comparing.diff import MISSING, ReplayDiff, ToolFieldChange

@@ -28,7 +28,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import sum_if_all_known
+from llmproxy.amount_formatting import sum_if_all_known
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.canonical_json import parse_json, sort_json_members

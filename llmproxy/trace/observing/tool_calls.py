@@ -23,7 +23,7 @@ from typing import Any, Self
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.keys.mcp import is_tool_call
-from llmproxy.core.mcp_messages import list_messages, read_call
+from llmproxy.core.mcp_answer_replay import list_messages, read_call
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import Decision

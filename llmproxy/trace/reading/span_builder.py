@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp_messages import list_messages, parse_message, read_call
+from llmproxy.core.mcp_answer_replay import list_messages, parse_message, read_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.protocol import STDIO_PREFIX

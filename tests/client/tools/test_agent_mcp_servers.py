@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_tools, write_config_copy
-from llmproxy.client.tools.rewrite_mcp_config import rewrite
+from llmproxy.client.tools.proxied_mcp_config import rewrite
 from llmproxy.errors import SettingsError
 
 A: dict[str, Any] = {"command": "npx", "args": ["a"], "env": {"K": "v"}}

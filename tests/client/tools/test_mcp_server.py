@@ -16,8 +16,8 @@ from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
 from llmproxy.cli.mcp import find_served_store
-from llmproxy.client.tools.mcp_serve_tools import TOOLS, McpTool, ServerOptions, build_command, list_offered_tools
 from llmproxy.client.tools.mcp_server import LONGEST, shorten_output
+from llmproxy.client.tools.mcp_tool_commands import TOOLS, McpTool, ServerOptions, build_command, list_offered_tools
 from llmproxy.core.store.file.connect import advise_missing_store
 from llmproxy.errors import SettingsError
 from tests.support.forked import program

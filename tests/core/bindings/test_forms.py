@@ -22,7 +22,7 @@ from llmproxy.core.bindings import (
     fit_request,
     parse_run_variable,
 )
-from llmproxy.core.bindings.bound_lookup_key import read_last_user_text
+from llmproxy.core.bindings.binding_independent_key import read_last_user_text
 from llmproxy.core.bindings.id_pairs import IdPairSearch
 from llmproxy.core.bindings.session_bindings import SessionBindings
 from llmproxy.core.keys.normalize import Canonical, canonicalize

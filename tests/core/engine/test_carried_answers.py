@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings.volatile_fields import VolatileField
+from llmproxy.core.bindings.volatile_field_matching import VolatileField
 from llmproxy.core.changes.accepted_changes import AcceptedChange, Condition, build_accepted_changes, build_call_removal
 from llmproxy.core.changes.change import Author, ChangeSource, RefusalReason, UnrecordedTrialCall
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings

@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
+from llmproxy.core.engine.learn_fields_from_recordings import restate_run
 from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_credential, read_store_secret
-from llmproxy.core.engine.volatile_field_learning import restate_run
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.hosts import SignedForProxy
+from llmproxy.core.providers.upstreams_and_rates import SignedForProxy
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.journal import Journal

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.core.keys import head_rules
-from llmproxy.core.keys.body_rules import SHAPES, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, Action, Rule, Shape
 from llmproxy.core.keys.ignored_differences import NULLS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/keys.md"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.body_rules import SHAPES, Action, Rule, Shape
+from llmproxy.core.keys.built_in_body_rules import SHAPES, Action, Rule, Shape
 from llmproxy.core.keys.head_rules import (
     ELSEWHERE,
     ELSEWHERE_PREFIXES,

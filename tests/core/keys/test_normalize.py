@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.keys.body_rules import OPENAI_ACCOUNTING
+from llmproxy.core.keys.built_in_body_rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.normalize import (
     REMEMBERED_KEYS,
     WORTH_A_SWITCH,

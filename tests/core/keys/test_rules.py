@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.body_rules import (
+from llmproxy.core.keys.built_in_body_rules import (
     CHAT,
     CONVERSE,
     GENERATE,

@@ -9,13 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.providers.hosts import (
-    CallRateLimiter,
-    SignedForProxy,
-    add_env_upstreams,
-    check_signature,
-    read_env_upstreams,
-)
 from llmproxy.core.providers.provider_table import (
     PROVIDERS,
     HostInPath,
@@ -24,6 +17,13 @@ from llmproxy.core.providers.provider_table import (
     get_service_kind,
 )
 from llmproxy.core.providers.routing import asks_for_stream, get_dialect_family, route, route_by_host, split_session
+from llmproxy.core.providers.upstreams_and_rates import (
+    CallRateLimiter,
+    SignedForProxy,
+    add_env_upstreams,
+    check_signature,
+    read_env_upstreams,
+)
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Channel

@@ -17,8 +17,8 @@ from string import ascii_letters, digits
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets import encodings
-from llmproxy.core.secrets.encodings import (
+from llmproxy.core.secrets import encoded_secret_redaction
+from llmproxy.core.secrets.encoded_secret_redaction import (
     Fingerprints,
     iter_windows,
     overwrite_spans,
@@ -256,8 +256,10 @@ _BROKEN = ["\\n", "\n", "\\r\\n", "\r\n", *'\\rn \t"é', "a-9", "aVz", *(f"kdGhp
 @given(st.lists(st.sampled_from(_BROKEN), min_size=5).map("".join))
 def test_no_break_between_key_characters_is_passed_over(text: str) -> None:
     """Looking at the character before a break first finds what the whole expression finds."""
-    for expression, mark in zip(encodings._WRAPS, encodings._MARKS, strict=True):
-        assert [*encodings._find_breaks(text, expression, mark)] == [each.start() for each in expression.finditer(text)]
+    for expression, mark in zip(encoded_secret_redaction._WRAPS, encoded_secret_redaction._MARKS, strict=True):
+        assert [*encoded_secret_redaction._find_breaks(text, expression, mark)] == [
+            each.start() for each in expression.finditer(text)
+        ]
 
 
 def test_windows_cover_a_text_once() -> None:
@@ -341,6 +343,6 @@ def test_each_value_of_many_has_its_own() -> None:
 
 def test_the_number_that_is_stretched_is_bounded() -> None:
     """Counted by what it costs: beyond the first ones there is one derivation more, however many follow."""
-    encodings._stretch_secret.cache_clear()
+    encoded_secret_redaction._stretch_secret.cache_clear()
     kept(target(2000))
-    assert encodings._stretch_secret.cache_info().misses == encodings._EACH + 1
+    assert encoded_secret_redaction._stretch_secret.cache_info().misses == encoded_secret_redaction._EACH + 1

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from llmproxy.core.secrets.encodings import replace_spans
+from llmproxy.core.secrets.encoded_secret_redaction import replace_spans
 from llmproxy.core.secrets.entropy import (
     has_alphanumeric_run,
     is_random,

@@ -24,7 +24,7 @@ from llmproxy.core.sessions.journal import (
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.server_store_path import register_server
+from llmproxy.server_store_copies import register_server
 from tests.support.process import until
 
 

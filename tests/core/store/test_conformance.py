@@ -17,7 +17,7 @@ from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
-from llmproxy.server_store_path import register_server
+from llmproxy.server_store_copies import register_server
 from tests.support.recordings import NOW, interaction, key, status
 
 Opener = Callable[..., Store]

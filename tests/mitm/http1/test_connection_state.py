@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.mitm.client_sockets import FAILURES, RESTLESS, BusyProcesses, has_client_processed_all, is_peer_gone
+from llmproxy.mitm.socket_resets_and_limits import (
+    FAILURES,
+    RESTLESS,
+    BusyProcesses,
+    has_client_processed_all,
+    is_peer_gone,
+)
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
 from tests.provider import Answer, Piece, Provider, Script, Step, json_answer

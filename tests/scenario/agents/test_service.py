@@ -10,8 +10,8 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.errors import SuiteError
+from llmproxy.scenario.agents.already_running_service import PROBE, ServiceAgent
 from llmproxy.scenario.agents.http import OpenAIAgent
-from llmproxy.scenario.agents.running_service import PROBE, ServiceAgent
 from llmproxy.scenario.run_session import RunSession
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, TOOLS, dialogue, given, http_agent, one_run

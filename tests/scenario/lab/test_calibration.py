@@ -14,7 +14,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.report.scenario_rows import wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judge_calibration import FlipRate, JudgeCalibration, calibrate_judge, count_judge_calls
-from llmproxy.scenario.lab.judgements import Transcript
+from llmproxy.scenario.lab.judge_transcript import Transcript
 from tests.scenario.people import Judge
 
 type Says = Callable[[str, str, int, bool], str]

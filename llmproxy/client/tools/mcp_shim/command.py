@@ -93,7 +93,7 @@ def _make_backend(asked: ShimOptions, server: str, env: Mapping[str, str]) -> Sh
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyShimBackend(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
-    from llmproxy.core.providers.hosts import add_env_upstreams
+    from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
     from llmproxy.settings import load
 
     return EngineShimBackend(add_env_upstreams(load(flags, env, Path.cwd()), env).settings, server, env, secrets)

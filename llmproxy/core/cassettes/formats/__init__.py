@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.core.cassettes.formats.entries import ReadingProblem, Recorded
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
 from llmproxy.files import read_bounded_bytes, replace_file
@@ -139,10 +139,10 @@ _ROWS = (
     Format("jsonl", "jsonl", "one JSON object a line", (".jsonl", ".ndjson"), writes=True),
     Format("har", "har", "HTTP archive 1.2 of browsers and proxies", (".har",), writes=True, mark='"_llmproxy":'),
     Format("mitmproxy", "mitmflows", "mitmproxy's flow files", (".flow", ".flows", ".mitm", ".dump")),
-    Format("aimock", "aimock", "aimock's fixtures", (".json",), apart=True),
-    Format("ddapm", "ddapm", "recordings of ddapm-test-agent", (".json",), apart=True),
-    Format("nock", "nock", "nock's fixtures", (".json",)),
-    Format("cassetter", "cassetter", "cassetter's cassettes", (".yaml", ".yml", ".toml")),
+    Format("aimock", "aimock_reader", "aimock's fixtures", (".json",), apart=True),
+    Format("ddapm", "ddapm_reader", "recordings of ddapm-test-agent", (".json",), apart=True),
+    Format("nock", "nock_reader", "nock's fixtures", (".json",)),
+    Format("cassetter", "cassetter_reader", "cassetter's cassettes", (".yaml", ".yml", ".toml")),
     # The last: any other YAML is taken for vcrpy's, so that what is wrong with it is said in its terms.
     Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True, mark="\nllmproxy:"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmproxy.core.faults.answer_pieces import MICROSECONDS
 from llmproxy.core.faults.rules import Break, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
-from llmproxy.core.mcp_messages import build_error_message
+from llmproxy.core.mcp_answer_replay import build_error_message
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.protocol import Channel

@@ -40,7 +40,7 @@ from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
-from llmproxy.server_store_path import find_server_of_copy
+from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.sqlite_file import FileConn, FileState, write_transaction
 
 log = logging.getLogger(__name__)

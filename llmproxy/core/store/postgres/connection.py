@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.advice import install_command
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
-from llmproxy.server_store_path import RemoteStore
+from llmproxy.server_store_copies import RemoteStore
 
 if TYPE_CHECKING:
     import psycopg

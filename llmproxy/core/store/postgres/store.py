@@ -28,7 +28,7 @@ from llmproxy.core.store.file.connect import (
     translate as translate_local,
 )
 from llmproxy.core.store.file.statements import check_new_name
-from llmproxy.core.store.postgres import local_copy, statements
+from llmproxy.core.store.postgres import local_copy, schema_and_leases
 from llmproxy.core.store.postgres.connection import SOON, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
@@ -36,7 +36,7 @@ from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assign_occurrence, get_delta_group
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
-from llmproxy.server_store_path import RemoteStore, ensure_copy_folder
+from llmproxy.server_store_copies import RemoteStore, ensure_copy_folder
 from llmproxy.sqlite_file import FileConn
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 _COUNT = f"""
 INSERT INTO llmproxy.cassettes AS c (name, sample, created_at, recorded, version, epoch)
-VALUES (%s, %s, %s, %s, 1, {statements.RANDOM_EPOCH}) ON CONFLICT (name, sample) DO UPDATE
+VALUES (%s, %s, %s, %s, 1, {schema_and_leases.RANDOM_EPOCH}) ON CONFLICT (name, sample) DO UPDATE
     SET recorded = c.recorded + excluded.recorded, version = c.version + 1, closed_cleanly = 0
 RETURNING recorded, version, holder
 """
@@ -80,7 +80,7 @@ _LOCK_NAMES = """
 SELECT name, sample, holder FROM llmproxy.cassettes WHERE name = ANY(%s) ORDER BY name, sample FOR UPDATE
 """
 _RENAME_SAMPLES = f"""
-UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = {statements.RANDOM_EPOCH}
+UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = {schema_and_leases.RANDOM_EPOCH}
     WHERE name = %s AND sample = ANY(%s)
 """
 _RETIRE = "UPDATE llmproxy.interactions SET superseded_at = %s WHERE id = ANY(%s) AND superseded_at IS NULL"
@@ -165,8 +165,8 @@ class ServerStore(Store):
             on_error.callback(link.close)
             with link.borrow_connection(writing=writable) as conn:
                 if writable:
-                    statements.upgrade_schema(conn)
-                statements.check_version(conn, server)
+                    schema_and_leases.upgrade_schema(conn)
+                schema_and_leases.check_version(conn, server)
                 if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
                     raise StoreReadOnly(
                         f"The store {server.shown} cannot be written to: this role may only read it.",
@@ -388,12 +388,12 @@ class ServerStore(Store):
             self._shared.add((cassette, sample))
             return
         with self._writes.borrow_connection(writing=True) as conn:
-            statements.take_lease(conn, place, holder, self._now(), anew=anew)
+            schema_and_leases.take_lease(conn, place, holder, self._now(), anew=anew)
         self._held[place] = holder
 
     def renew_lease(self, cassette: str, sample: int, holder: str) -> bool:
         with self._writes.borrow_connection(writing=True) as conn:
-            return statements.renew_lease(conn, (to_pg_text(cassette), sample), holder)
+            return schema_and_leases.renew_lease(conn, (to_pg_text(cassette), sample), holder)
 
     def end_writing(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Close a writing session, like `Store.end_writing`."""
@@ -407,7 +407,7 @@ class ServerStore(Store):
                 with attempt, self._writes.borrow_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
-                    statements.release_lease(conn, place, holder, clean=clean)
+                    schema_and_leases.release_lease(conn, place, holder, clean=clean)
                     break
         except ServerLost:
             self._away = True
@@ -426,7 +426,7 @@ class ServerStore(Store):
     def write_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         name = to_pg_text(cassette)
         with self._changing_connection(cassette) as conn, conn.transaction():
-            statements.ensure_cassette(conn, (name, 1), self._now())
+            schema_and_leases.ensure_cassette(conn, (name, 1), self._now())
             conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
             conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
             for at, text in enumerate(texts):
@@ -435,7 +435,9 @@ class ServerStore(Store):
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
         """Delete interactions, then the bodies that only they used."""
         with self._changing_connection() as conn:
-            return Deleted(statements.delete_interactions(conn, list(ids)), statements.collect_bodies(conn), None)
+            return Deleted(
+                schema_and_leases.delete_interactions(conn, list(ids)), schema_and_leases.collect_bodies(conn), None
+            )
 
     def rename_cassette(self, old: str, new: str) -> None:
         was, is_ = to_pg_text(old), to_pg_text(new)
@@ -453,21 +455,21 @@ class ServerStore(Store):
     def promote_staged(self, staged: Place, place: Place, gone: Collection[int], *, holder: str, clean: bool) -> None:
         old, new, now = (to_pg_text(staged[0]), staged[1]), (to_pg_text(place[0]), place[1]), self._now()
         with self._changing_connection() as conn, conn.transaction():
-            statements.take_lease(conn, new, holder, now, anew=False)
+            schema_and_leases.take_lease(conn, new, holder, now, anew=False)
             conn.execute(_RETIRE, (now, list(gone)))
             conn.execute(
                 "UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s AND sample = %s", (new[0], *old)
             )
             conn.execute(_ADD_COUNT, (*old, *new))
             conn.execute("DELETE FROM llmproxy.cassettes WHERE name = %s AND sample = %s", old)
-            conn.execute(statements.BEGIN_ANEW, new)
-            statements.release_lease(conn, new, holder, clean=clean)
+            conn.execute(schema_and_leases.BEGIN_ANEW, new)
+            schema_and_leases.release_lease(conn, new, holder, clean=clean)
         self._held.pop(old, None)
 
     def rekey_recordings(self, made: Sequence[KeyChange]) -> None:
         """Rekey live recordings. Slots of a whole cassette may be exchanged, so its copies are read from the start."""
         with self._changing_connection() as conn, conn.transaction(), conn.cursor() as cursor:
-            statements.restart_copies(conn, [each.id for each in made])
+            schema_and_leases.restart_copies(conn, [each.id for each in made])
             cursor.executemany(
                 "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
                 [(each.id, each.old) for each in made],

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.suite.stores.config import ResetPolicy, load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.row_selection import (

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.formats import FORMATS, Source, aimock, cassetter, ddapm, find_matching_format, nock
+from llmproxy.core.cassettes.formats import (
+    FORMATS,
+    Source,
+    aimock_reader,
+    cassetter_reader,
+    ddapm_reader,
+    find_matching_format,
+    nock_reader,
+)
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError
@@ -26,7 +34,7 @@ def fixture(
 
 
 def read(*fixtures: object) -> list[Recorded]:
-    return aimock.read(Source(json.dumps({"fixtures": fixtures}).encode(), "x"))
+    return aimock_reader.read(Source(json.dumps({"fixtures": fixtures}).encode(), "x"))
 
 
 def test_what_it_recorded(interactions: Adopt, dialogue: list[Interaction]) -> None:
@@ -90,7 +98,7 @@ def test_a_fixture_for_any_model_is_taken_for_those_that_are_named() -> None:
     source = Source(
         json.dumps({"fixtures": [fixture({"model": None}), fixture()]}).encode(), "x.json", ["gpt-4o", "claude-x"]
     )
-    found = [each for each in aimock.read(source) if not each.problem]
+    found = [each for each in aimock_reader.read(source) if not each.problem]
     assert sorted([json.loads(each.body)["model"] for each in found]) == ["claude-x"] * 2 + ["gpt-4o"] * 4
     assert {each.uri.partition("/v1")[0] for each in found} == {"https://api.openai.com", "https://api.anthropic.com"}
 
@@ -131,7 +139,7 @@ interactions:
 
 
 def read_cassetter(text: str) -> list[Recorded]:
-    return cassetter.read(Source(text.encode(), "x"))
+    return cassetter_reader.read(Source(text.encode(), "x"))
 
 
 def test_both_forms_are_the_same(interactions: Adopt) -> None:
@@ -188,7 +196,7 @@ def test_ddapm_bytes(interactions: Callable[[str, str], list[Interaction]], dial
 
 def test_binary_bodies() -> None:
     """What is no text stands there as base64."""
-    (found,) = ddapm.read(Source(json.dumps(GOOD).encode(), "x"))
+    (found,) = ddapm_reader.read(Source(json.dumps(GOOD).encode(), "x"))
     assert (found.method, found.response_body, found.headers) == ("GET", b"\x00\xff", (("a", "b"),))
 
 
@@ -201,7 +209,7 @@ GOOD_NOCK = {
 
 def test_an_exchange_is_read() -> None:
     """Bodies that are trees, header fields, and an origin without its scheme's own port."""
-    found = nock.read(Source(json.dumps([GOOD_NOCK]).encode(), "x"))[0]
+    found = nock_reader.read(Source(json.dumps([GOOD_NOCK]).encode(), "x"))[0]
     assert (found.method, found.uri) == ("POST", "https://api.openai.com/v1/chat/completions?x=1")
     assert (found.body.decode(), found.response_body, found.status) == ('{"a":"é"}', b'{"b":[1]}', 201)
     assert (found.headers, found.response_headers) == ((("accept", "*/*"),), (("content-type", "application/json"),))
@@ -218,7 +226,7 @@ def test_other_forms(change: dict[str, object], name: str, value: object) -> Non
     """Text, pieces in hexadecimal, an empty body, flat header fields, a port of its own."""
     source = Source(json.dumps([GOOD_NOCK | change]).encode(), "x")
     assert find_matching_format(source).name == "nock"  # type: ignore[union-attr]
-    assert getattr(nock.read(source)[0], name) == value
+    assert getattr(nock_reader.read(source)[0], name) == value
 
 
 TOML = """version = 1

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import example, given, settings, strategies as st
 
-from llmproxy.core.cassettes.formats.cassetter import write_json_of_length
+from llmproxy.core.cassettes.formats.cassetter_reader import write_json_of_length
 from llmproxy.core.cassettes.formats.yaml_text import (
     MAX_BYTES,
     STYLES,

@@ -35,7 +35,7 @@ from llmproxy.errors import (
     RecordingError,
     StoreReadOnly,
 )  # fmt: skip
-from llmproxy.server_store_path import RemoteStore, register_server
+from llmproxy.server_store_copies import RemoteStore, register_server
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step

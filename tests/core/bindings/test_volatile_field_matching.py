@@ -19,7 +19,7 @@ from llmproxy.core.bindings import (
     fits_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_fields import find_field_values
+from llmproxy.core.bindings.volatile_field_matching import find_field_values
 from tests.support.messages import used
 
 Json = Any

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.templates import RequestTemplate, build_values
+from llmproxy.scenario.agents.request_templates import RequestTemplate, build_values
 from llmproxy.scenario.types import LLM
 from tests.scenario.agents_fixtures import given
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
-from llmproxy.scenario.lab.judgements import CONCURRENCY, Transcript, judge_transcript
+from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, Transcript, judge_transcript
 from llmproxy.scenario.repeats.repeats import RunEnded
 from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.amounts import (
+from llmproxy.amount_formatting import (
     dollars,
     duration,
     format_clock,

@@ -29,7 +29,7 @@ from llmproxy.core.bindings import (
     load_run_variables,
     rewrite_answer,
 )
-from llmproxy.core.bindings.volatile_fields import list_builtin
+from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.bindings.volatile_learning import LearnedField, learn_volatile_fields
 from llmproxy.core.cassettes.anonymized_export import rewrite_run_variables
 from llmproxy.core.dialects.conversation import read_response_message

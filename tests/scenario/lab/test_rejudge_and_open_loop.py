@@ -11,8 +11,8 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.scenario.lab.experiments import JudgeVariance, OpenLoopResult, open_loop, rejudge
-from llmproxy.scenario.lab.judgements import Transcript
+from llmproxy.scenario.lab.judge_transcript import Transcript
+from llmproxy.scenario.lab.rejudge_and_open_loop import JudgeVariance, OpenLoopResult, open_loop, rejudge
 from llmproxy.scenario.repeats.statistics import judge_spread
 from llmproxy.scenario.values.run_ids_and_options import RunOptions
 from tests.provider import Provider

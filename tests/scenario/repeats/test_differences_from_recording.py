@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.scenario.repeats.model_comparison import ComparedRun, RecordingComparison
+from llmproxy.scenario.repeats.differences_from_recording import ComparedRun, RecordingComparison
 from llmproxy.trace.comparing.behavior_comparison import (
     BehaviorChange,
     BehaviorRun,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 
 from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_request_members
 from llmproxy.core.bindings.run_bindings import Bindings
-from llmproxy.core.bindings.volatile_fields import OUTSIDE
+from llmproxy.core.bindings.volatile_field_matching import OUTSIDE
 from llmproxy.core.dialects.messages import find_agent_written_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.lazy_regex import late

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.amounts import format_count
+from llmproxy.amount_formatting import format_count
 from llmproxy.cli.parts.options import LAST_REPORT, tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.amounts import dollars, duration, format_count, name_some
+from llmproxy.amount_formatting import dollars, duration, format_count, name_some
 from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lookup_key
 from llmproxy.core.changes.change import Author, Change, ChangeSource, RefusalReason, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
@@ -25,7 +25,7 @@ from llmproxy.core.sessions.trial_results import SampleTrialResult, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary
-from llmproxy.server_store_path import store_exists
+from llmproxy.server_store_copies import store_exists
 from llmproxy.settings import shown_path
 
 OTHERWISE = 0.08

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.rewrite_mcp_config import insert_config, make_config, parse_tools_config, rewrite
+from llmproxy.client.tools.proxied_mcp_config import insert_config, make_config, parse_tools_config, rewrite
 from llmproxy.errors import SettingsError
 
 CONFIG: dict[str, Any] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from llmproxy.amounts import dollars, format_count, number
+from llmproxy.amount_formatting import dollars, format_count, number
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import bootstrap, mean
 from llmproxy.trace.comparing.behavior_comparison import BehaviorChange, BehaviorRun, compare_behaviors, count_tools

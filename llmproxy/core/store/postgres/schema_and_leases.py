@@ -19,7 +19,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import DeltaBase, encode_body
 from llmproxy.core.store.file.statements import refuse_if_leased_by_other
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, StoreReadOnly
-from llmproxy.server_store_path import RemoteStore
+from llmproxy.server_store_copies import RemoteStore
 
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Conn
