@@ -124,7 +124,7 @@ def quote_word(text: str) -> str:
 
 def requirement(*extras: str) -> str:
     """Return this package with extras as installers take it, `llmproxy-replay[proxy]`; the caller quotes it."""
-    return build_url_requirement(_read_direct_url_text(), *extras)
+    return build_pip_requirement(_read_direct_url_text(), *extras)
 
 
 EXTRAS = {
@@ -175,7 +175,7 @@ def build_missing_extra_error(error: BaseException) -> MachineError | None:
     return MachineError(f"this needs the package {module}, which is not installed here.", hint=install_command(extra))
 
 
-def build_url_requirement(noted: str, *extras: str) -> str:
+def build_pip_requirement(noted: str, *extras: str) -> str:
     """Return the requirement that the installer recorded in `direct_url.json`; empty for an index."""
     named = f"{NAME}[{','.join(extras)}]" if extras else NAME
     return f"{named} @ {where}" if (where := find_reinstall_url(noted)) else named
@@ -187,7 +187,7 @@ def describe_upgrade(noted: str | None = None) -> str:
     if not find_reinstall_url(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
     typed = (
-        f"uv tool install --force '{build_url_requirement(noted)}'   (or the same with pip install --force-reinstall)"
+        f"uv tool install --force '{build_pip_requirement(noted)}'   (or the same with pip install --force-reinstall)"
     )
     return f"Bring what it was installed from up to date, then:  {typed}"
 

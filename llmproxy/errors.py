@@ -60,7 +60,7 @@ OURS = "llmproxy: "
 """Prefix of our messages in the output of others: a client's exception, pytest's report, a terminal."""
 
 
-def add_prefix(text: object) -> str:
+def ensure_prefix(text: object) -> str:
     """Add the prefix once: a message that came from the proxy over HTTP already has it."""
     said = str(text)
     return said if said.startswith(OURS) else OURS + said
@@ -221,6 +221,6 @@ def print_final_error(error: Exception, *, debug: bool) -> Exit:
     else:
         how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
         text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT
-    sys.stderr.write(f"{without_passwords(add_prefix(text))}\n")
+    sys.stderr.write(f"{without_passwords(ensure_prefix(text))}\n")
     sys.stderr.flush()
     return code

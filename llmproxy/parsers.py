@@ -197,7 +197,7 @@ def read_path(value: object) -> Path:
 # --- several --------------------------------------------------------------------------------------
 
 
-def _read_host(word: str, *, patterns: bool = True) -> str:
+def _read_portless_host(word: str, *, patterns: bool = True) -> str:
     """Read a host without port: the compared value has none."""
     name, beginning = word.strip().lower(), "*." if patterns else ""
     bare = name.removeprefix(beginning)
@@ -217,9 +217,9 @@ def _read_origin(word: str) -> str:
     return found
 
 
-read_hosts = list_of(lambda word: word if word == "*" else _read_host(word))
+read_hosts = list_of(lambda word: word if word == "*" else _read_portless_host(word))
 """Read host patterns: ``*.example.com`` matches every name below that one, ``*`` every host."""
-read_names = list_of(lambda word: _read_host(word, patterns=False).removesuffix("."))
+read_names = list_of(lambda word: _read_portless_host(word, patterns=False).removesuffix("."))
 """Read host names without patterns."""
 read_origins = list_of(_read_origin)
 """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
@@ -307,7 +307,7 @@ def parse_calls_and_period(rate: str) -> tuple[int, float]:
 _read_stubs = table_of(_stub_place, _stub_kind, lambda word: (word.rpartition("=")[0] or word, word.rpartition("=")[2]))
 
 
-def read_stub_kinds(value: object) -> dict[str, str]:
+def read_stub_kind_by_place(value: object) -> dict[str, str]:
     """Read host and path -> kind of stub; typed as ``HOST/PATH=KIND``."""
     made = _read_stubs(value)
     if wild := [place for place, kind in made.items() if kind == "issuer" and "*" in place]:

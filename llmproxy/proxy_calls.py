@@ -344,7 +344,7 @@ def _sorted_union(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...
     return tuple(sorted({*names, *more}))
 
 
-def describe_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
+def describe_replay_hits(totals: Totals, shown: Callable[[str], str] = str) -> str:
     """Return ``38 hits (2 bound: date; 3 carried under system-3f2a)``; `shown` formats names for the output."""
     bound = f"{totals.bound:,} bound: {shown(', '.join(sorted(totals.bound_names)))}" if totals.bound else ""
     carried = f"{totals.carried:,} carried under {shown(name_some(totals.carried_names))}" if totals.carried else ""
@@ -383,9 +383,9 @@ def find_strict_violations(
 def find_carried_or_stale_exit(totals: Totals, *, carried: bool, stale: bool) -> tuple[Exit, str] | None:
     """Return exit code and reason of an option that a run violated; `carried`, `stale`: options set."""
     if carried and totals.carried:
-        return Exit.CARRIED, explain_exit(Exit.CARRIED, "--fail-on-carried", describe_hits(totals))
+        return Exit.CARRIED, explain_exit(Exit.CARRIED, "--fail-on-carried", describe_replay_hits(totals))
     if stale and totals.stale:
-        return Exit.STALE, explain_exit(Exit.STALE, "--fail-on-stale", describe_hits(totals))
+        return Exit.STALE, explain_exit(Exit.STALE, "--fail-on-stale", describe_replay_hits(totals))
     return None
 
 

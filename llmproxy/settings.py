@@ -310,7 +310,7 @@ class Settings:
         "With --live: a tool, or a request such as 'POST api.example.com/search*', that changes nothing, "
         "so its calls may come in any order; * stands for any characters."
     )
-    stub: Mapping[str, str] = Option(parsers.read_stub_kinds, {}, "HOST/PATH=KIND").explain(
+    stub: Mapping[str, str] = Option(parsers.read_stub_kind_by_place, {}, "HOST/PATH=KIND").explain(
         "Your own sign-in endpoint, which replay answers without a recording: like a token endpoint "
         "(token), with an empty body (empty), or as an authorization server (issuer); * stands for any characters."
     )
@@ -511,7 +511,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     Raises SettingsError: A name or value is invalid.
     """
     file = next((_read_table(*each) for each in find_project_tables(cwd)), {})
-    layers = [file, _read_env(env, cwd), _read_flags(flags, cwd)]
+    layers = [file, _read_env(env, cwd), _read_command_line_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
     sources = dict.fromkeys(FORMS, Source())
     for layer in layers:
@@ -555,7 +555,7 @@ def _check_option_name(name: str, spelt: str, source: str, spellings: Iterable[s
     raise SettingsError(f"unknown option {spelt} in {source}{did_you_mean(spelt, spellings)}", hint=hint)
 
 
-def _read_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue]:
+def _read_command_line_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _GivenValue]:
     names = {option.name: option.flag or option.name for option in list_options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     return {

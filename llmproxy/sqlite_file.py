@@ -69,7 +69,7 @@ _parked: dict[Identity, list[int]] = {}
 """Raw descriptors of files with open SQLite connections in this process: closing one would release their locks."""
 
 
-class FileConn(sqlite3.Connection):
+class OverwriteAwareConnection(sqlite3.Connection):
     """A connection that knows its file."""
 
     path: Path | None = None
@@ -148,14 +148,14 @@ class FileConn(sqlite3.Connection):
             _close_descriptor_when_unused(raw)
 
 
-def open_connection(path: Path, query: str, *, timeout: float) -> FileConn:
+def open_connection(path: Path, query: str, *, timeout: float) -> OverwriteAwareConnection:
     """Open `path` with SQLite's URI parameters `query` (``mode=ro``), in autocommit.
 
     `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
     """
-    made: FileConn = sqlite3.connect(
+    made: OverwriteAwareConnection = sqlite3.connect(
         f"{path.resolve().as_uri()}?{query}", uri=True, timeout=timeout, isolation_level=None, check_same_thread=False,
-        cached_statements=256, factory=FileConn,
+        cached_statements=256, factory=OverwriteAwareConnection,
     )  # fmt: skip
     made.path = path.resolve()
     with _guard:

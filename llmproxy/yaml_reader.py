@@ -266,7 +266,7 @@ def read_documents(
     return documents
 
 
-def read_document(content: bytes | str, name: str, *, empty_hint: str = "", limits: Limits = SUITE) -> Any:
+def read_plain_document(content: bytes | str, name: str, *, empty_hint: str = "", limits: Limits = SUITE) -> Any:
     """Return the only document of a YAML text as plain values. Raises SuiteProblems."""
     problems = Problems()
     documents = read_documents(content, name, problems, empty_hint=empty_hint, limits=limits)

@@ -98,7 +98,7 @@ REPORT_ROW = """\
 MATCHER = '''
 
 @matcher("isShout", schema={"type": "boolean"}, help="all in capitals", objection=lambda operand: "")
-def is_shout(operand: object, seen: SeenValue) -> Match:
+def is_shout(operand: object, seen: ValueToMatch) -> Match:
     """Return whether a text shouts."""
     return Match.of(str(seen.actual).isupper() is operand, "it does not shout")
 '''
@@ -126,7 +126,7 @@ def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundToo
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         return (*command, "--servers", write_config_copy(made, folder))
 
-    return FoundTools(make_config(_get_table(_read_json(cwd / ".acme.json"), "servers")), place)
+    return FoundTools(build_config_from_servers(_get_table(_read_json(cwd / ".acme.json"), "servers")), place)
 
 
 """
@@ -461,8 +461,8 @@ def test_a_coding_agent_is_a_function_and_a_row(grown: Grown, tmp_path: Path) ->
     code = """
 import json, sys
 from pathlib import Path
-from llmproxy.client.tools.agent_mcp_servers import find_tools
-found = find_tools(None, ("acme", "hi"), {}, Path(sys.argv[1]))
+from llmproxy.client.tools.agent_mcp_servers import find_agent_mcp_servers
+found = find_agent_mcp_servers(None, ("acme", "hi"), {}, Path(sys.argv[1]))
 print(json.dumps([list(found.config.servers), found.place({"mcpServers": {}}, Path(sys.argv[1]))[:3]]))
 """
     assert json.loads(grown.python(code, str(tmp_path))) == [["mail"], ["acme", "hi", "--servers"]]

@@ -26,7 +26,7 @@ from llmproxy.advice import (
     NAME,
     StartCommand,
     build_missing_extra_error,
-    build_url_requirement,
+    build_pip_requirement,
     choose_install_command,
     describe_upgrade,
     find_reinstall_url,
@@ -343,7 +343,7 @@ def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
     clone.mkdir()
     (tmp_path / "x.whl").touch()
     for each in (clone, tmp_path / "x.whl"):
-        assert build_url_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
+        assert build_pip_requirement(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
     typed = f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
     assert describe_upgrade(noted(clone.as_uri())).endswith(typed)
 
@@ -360,7 +360,7 @@ def test_a_repository_is_named_with_its_revision() -> None:
 )
 def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
-    assert build_url_requirement(told, "proxy") == f"{NAME}[proxy]"
+    assert build_pip_requirement(told, "proxy") == f"{NAME}[proxy]"
     assert describe_upgrade(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
 
 

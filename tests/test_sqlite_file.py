@@ -20,13 +20,13 @@ import llmproxy
 from llmproxy import sqlite_file
 from llmproxy.cli import main
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.cli.ui import make_page_query_handler
+from llmproxy.cli.ui import make_page_query_function
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal, read_misses, read_served_ids
+from llmproxy.core.sessions.journal import Journal, read_ids_used_last_run, read_misses
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.errors import RecordingError
@@ -270,11 +270,14 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "peek": read_state,
     "copy": crashed_copy,
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
-    "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served_ids(Path(f"{path}.state.db"))),
+    "journal": lambda path: (
+        read_misses(Path(f"{path}.state.db"), 1),
+        read_ids_used_last_run(Path(f"{path}.state.db")),
+    ),
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
     "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
-    "viewer": lambda path: make_page_query_handler(path)("steps", {"cassette": "default"}),
+    "viewer": lambda path: make_page_query_function(path)("steps", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},
 }
 

@@ -59,8 +59,8 @@ Control._parse_reply = lambda self, status, content: translate_json(_read(self, 
 
 from llmproxy.translated import translate
 
-_read = Proxy._log_lines.fget
-Proxy._log_lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
+_read = Proxy._read_log_lines.fget
+Proxy._read_log_lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
 """,
     "errors.py": """
 

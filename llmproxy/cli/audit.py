@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.binding_texts import list_volatile_merges, merges_to_json, print_merges
+from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, merges_to_json, print_merged_recordings
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_json, print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
@@ -16,7 +16,7 @@ from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.journal import read_replayed_requests
 from llmproxy.core.store.integrity_checks import (
     SameKeyPair,
-    compare_journal_with_recordings,
+    diff_journal_requests_with_recordings,
     find_merged,
     list_ignored_fields_by_service,
 )
@@ -37,10 +37,10 @@ def audit(
     with open_given(store) as database:
         path, total = database.path, len(database.list_summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
-        merges = list_volatile_merges(database, rules, settings.upstream)
+        merges = find_recordings_merged_by_fields(database, rules, settings.upstream)
         services = list_ignored_fields_by_service(database, rules, settings.upstream)
         answers = list(
-            compare_journal_with_recordings(
+            diff_journal_requests_with_recordings(
                 database, read_replayed_requests(Path(f"{path}.state.db")), rules, settings.upstream
             )
         )
@@ -73,7 +73,7 @@ def audit(
                 print_line(
                     f"  recordings {one} and {two} have other answers, and their requests differ in nothing that counts"
                 )
-        print_merges(merges)
+        print_merged_recordings(merges)
         print_line(
             f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason."
         )

@@ -28,11 +28,11 @@ from llmproxy.cli.parts.options import (
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.store_arguments import open_given
-from llmproxy.client.proxy_process import read_proxy_url
+from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.changes.accepted_changes import AcceptedChange
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.sessions.trial_results import discard_interrupted_trials_served
+from llmproxy.core.sessions.trial_results import forget_interrupted_trials_served_recordings
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import read_accepted_changes, replace_accepted_changes
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError, printable
@@ -43,7 +43,7 @@ from llmproxy.server_store_copies import find_server_of_copy, store_exists
 from llmproxy.settings import Loaded
 
 
-class _ChangesCommand(LivelessCommand):
+class _ChangesArgumentParser(LivelessCommand):
     """Takes options after `list` and `drop`, where no command to run follows."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -52,7 +52,7 @@ class _ChangesCommand(LivelessCommand):
 
 
 def register(app: typer.Typer) -> None:
-    app.command("changes", cls=_ChangesCommand, context_settings={"allow_interspersed_args": False})(changes)
+    app.command("changes", cls=_ChangesArgumentParser, context_settings={"allow_interspersed_args": False})(changes)
 
 
 def changes(
@@ -70,7 +70,7 @@ def changes(
     flags = {**get_given_flag_values(ctx), "mode": "replay"}
     loaded = load_settings(flags)
     if words[0] in ("list", "drop"):
-        _import_cassette_files(loaded)
+        _load_cassette_dir_into_store(loaded)
     if words == ["list"]:
         _print_accepted_changes(loaded)
     elif words[0] == "drop" and len(words) > 1:
@@ -87,9 +87,9 @@ def _run_and_print_changes(loaded: Loaded, asked: RunArguments, markdown: Path |
     plain = replace(asked, options=replace(asked.options, json=None))
     code = run_command_in_replay(plain, loaded, {UPDATE_VARIABLE: Update.TRIAL.value})
     if code not in (Exit.OK, Exit.MISS):
-        discard_interrupted_trials_served(store, since)
+        forget_interrupted_trials_served_recordings(store, since)
     folder, found = loaded.settings.cassette_dir, summarize_trials_since(store, since)
-    return print_changes_for_exit_code(store, found, code, folder=folder, json_file=file, markdown=markdown)
+    return print_changes_and_choose_exit(store, found, code, folder=folder, json_file=file, markdown=markdown)
 
 
 def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str, str]) -> int:
@@ -97,7 +97,7 @@ def run_command_in_replay(asked: RunArguments, loaded: Loaded, more: Mapping[str
     from llmproxy.cli.run import run_command
 
     settings = loaded.settings
-    if read_proxy_url(os.environ):
+    if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: this needs a proxy of its own.", hint="Unset LLMPROXY_URL.")
     if not store_exists(settings.store) and settings.cassette_dir is None:
         msg = f"There is no store {settings.store}, so nothing can have changed."
@@ -115,7 +115,7 @@ def count_last_report_outcomes(since: float) -> dict[str, int]:
     return counts
 
 
-def print_changes_for_exit_code(
+def print_changes_and_choose_exit(
     store: Path, found: ChangeSummary, code: int, *, folder: Path | None = None, json_file: Path | None = None,
     markdown: Path | None = None,
 ) -> int:  # fmt: skip
@@ -135,7 +135,7 @@ def print_changes_for_exit_code(
     return final
 
 
-def list_accepted_changes(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
+def read_accepted_changes_by_cassette(loaded: Loaded) -> dict[str, tuple[AcceptedChange, ...]]:
     if not store_exists(loaded.settings.store):
         return {}
     with open_given(loaded.settings.store) as store:
@@ -168,7 +168,7 @@ def write_accepted_changes(loaded: Loaded, made: Mapping[str, Sequence[AcceptedC
                 files.save_cassette(store, cassette, remember=store.record_synced_file)
 
 
-def _import_cassette_files(loaded: Loaded) -> None:
+def _load_cassette_dir_into_store(loaded: Loaded) -> None:
     """Import cassette files into the store, which is empty in a fresh clone."""
     folder = loaded.settings.cassette_dir
     if folder is not None and folder.is_dir():
@@ -178,7 +178,7 @@ def _import_cassette_files(loaded: Loaded) -> None:
 
 
 def _print_accepted_changes(loaded: Loaded) -> None:
-    found = list_accepted_changes(loaded)
+    found = read_accepted_changes_by_cassette(loaded)
     rows: dict[AcceptedChange, list[str]] = {}
     for cassette, accepted in found.items():
         for each in accepted:
@@ -195,7 +195,7 @@ def _print_accepted_changes(loaded: Loaded) -> None:
 
 
 def _drop_accepted_changes(loaded: Loaded, names: Sequence[str]) -> None:
-    found = list_accepted_changes(loaded)
+    found = read_accepted_changes_by_cassette(loaded)
     known = {each.name for accepted in found.values() for each in accepted}
     if unknown := [name for name in names if name not in known]:
         raise SettingsError(

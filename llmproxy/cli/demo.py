@@ -187,7 +187,7 @@ def run_narrated_conversation(create: Create, say: Say, *, plain: str = PLAIN) -
     say(f"assistant  {answer}\n")
     history += [{"role": "assistant", "content": answer}, {"role": "user", "content": WEATHER}]
     say(f"\nuser       {WEATHER}\n")
-    _append_tool_turn(create, history, say)
+    _play_tool_turn(create, history, say)
     history.append({"role": "user", "content": STREAMED})
     say(f"\nuser       {STREAMED}\nassistant  ")
     for chunk in create(model=MODEL, messages=history, stream=True, stream_options={"include_usage": True}):
@@ -196,7 +196,7 @@ def run_narrated_conversation(create: Create, say: Say, *, plain: str = PLAIN) -
     say("\n")
 
 
-def _append_tool_turn(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
+def _play_tool_turn(create: Create, history: list[ChatCompletionMessageParam], say: Say) -> None:
     for call in create(model=MODEL, messages=history, tools=TOOLS).choices[0].message.tool_calls or ():
         if call.type != "function":
             continue
@@ -260,7 +260,7 @@ class _AttributeDict(SimpleNamespace):
         return None
 
 
-def _parse_attribute_json(text: str) -> Any:
+def _parse_json_to_attributes(text: str) -> Any:
     return json.loads(text, object_hook=lambda found: _AttributeDict(**found))
 
 
@@ -276,7 +276,7 @@ def _make_completion_function(url: str) -> Create:
             return _iter_stream_chunks(client, body)
         if answer.is_error:
             raise _DemoRefused(answer.status_code, answer.json().get("error"))
-        return _parse_attribute_json(answer.text)
+        return _parse_json_to_attributes(answer.text)
 
     return create
 
@@ -286,7 +286,7 @@ def _iter_stream_chunks(client: Any, body: dict[str, Any]) -> Iterator[Any]:
         for line in answer.iter_lines():
             data = line.removeprefix("data: ")
             if data not in ("", "[DONE]"):
-                yield _parse_attribute_json(data)
+                yield _parse_json_to_attributes(data)
 
 
 _AGENT, _SERVER = "demo_tools_agent.py", "demo_ticket_server.py"

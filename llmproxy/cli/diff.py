@@ -20,10 +20,10 @@ import typer
 
 from llmproxy.cli.parts.binding_texts import (
     bindings_to_json,
-    decode_run_variables,
     format_run_variables_line,
     format_volatile_fields,
     iter_run_variable_lines,
+    parse_stored_run_variables,
 )
 from llmproxy.cli.parts.import_files import load_file_or_cassette
 from llmproxy.cli.parts.options import load_settings
@@ -32,7 +32,7 @@ from llmproxy.cli.parts.store_arguments import STORE, is_id, open_given
 from llmproxy.core.bindings import Fit, Mismatch, VolatileField
 from llmproxy.core.bindings.volatile_field_matching import list_builtin
 from llmproxy.core.dialects.conversation import compare_requests, read_interaction_message
-from llmproxy.core.engine.learn_fields_from_recordings import compare_recorded_requests, restate_run
+from llmproxy.core.engine.learn_fields_from_recordings import fit_request_to_other_recording, restate_run
 from llmproxy.core.forks.fork_rows import Fork, find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample
@@ -42,7 +42,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import Difference, build_difference, list_differences
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.trace.comparing.diff import FailOn
-from llmproxy.trace.comparing.recording_diff import RunAndRequestDiff, list_changes_beyond_run_diff
+from llmproxy.trace.comparing.recording_diff import RunAndAllRequestsDiff, list_changes_beyond_run_diff
 from llmproxy.trace.comparing.render import diff_to_dict, render
 
 _PLACES = 100
@@ -92,11 +92,11 @@ def diff(
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedCassettes:
+class CassetteComparison:
     """Two cassettes, and possible reasons for their differences."""
 
     names: tuple[str, str]
-    diff: RunAndRequestDiff
+    diff: RunAndAllRequestsDiff
     forks: tuple[Fork, ...]
     """Those of the two that are forks."""
     exchanged: tuple[str, ...]
@@ -125,7 +125,7 @@ class ComparedCassettes:
         return lines
 
 
-def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCassettes:
+def compare_cassettes(database: Store | None, old: str, new: str) -> CassetteComparison:
     """Compare two cassettes of a store, or two files, which need no store. Raises CassetteError."""
     loaded = load_settings({})
     rules, upstreams = Rules.from_settings(loaded.settings.normalize), loaded.settings.upstream
@@ -137,23 +137,23 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> ComparedCas
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = restate_run(sides[0], sides[1], (*fields[0], *fields[1], *list_builtin()), rules, upstreams)
     found = (find_fork(store, *split_cassette_sample(name)) for name, store in kept.items())
-    return ComparedCassettes(
+    return CassetteComparison(
         (old, new),
-        RunAndRequestDiff.compare(*sides, names=(old, new)),
+        RunAndAllRequestsDiff.compare(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
         exchanged,
         tuple(zip(said, fields, strict=True)),
     )
 
 
-def _to_json(found: ComparedCassettes) -> dict[str, Any]:
+def _to_json(found: CassetteComparison) -> dict[str, Any]:
     plain: dict[str, Any] = found.diff.requests.to_dict()
     bound = [bindings_to_json(*each) for each in found.bound]
     told = {"forks": [each.to_json() for each in found.forks], "bindings": bound, "exchanged": list(found.exchanged)}
     return {**plain, "trace": diff_to_dict(found.diff.trace), **told}
 
 
-def _format_for_terminal(found: ComparedCassettes) -> Iterator[str]:
+def _format_for_terminal(found: CassetteComparison) -> Iterator[str]:
     """Yield lines for a terminal. Recorded text is escaped; the colours are ours."""
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (to_line(text) if not text.startswith("  ") else f"  {to_line(text)}" for text in found.reasons)
@@ -168,7 +168,7 @@ def _format_for_terminal(found: ComparedCassettes) -> Iterator[str]:
     yield f"Requests: {found.diff.requests.summarize()}"
 
 
-def _format_markdown(found: ComparedCassettes) -> Iterator[str]:
+def _format_markdown(found: CassetteComparison) -> Iterator[str]:
     yield f"### `{to_line(found.names[0])}` → `{to_line(found.names[1])}`\n"
     yield from (f"> {to_line(text)}  " for text in found.reasons)
     if found.reasons:
@@ -190,15 +190,18 @@ def _check_replay_fit(database: Store, a: Interaction, b: Interaction) -> Fit | 
         return None
     settings = load_settings({}).settings
     rules = Rules.from_settings(settings.normalize)
-    return compare_recorded_requests(a, b, (*own, *list_builtin()), rules, settings.upstream)
+    return fit_request_to_other_recording(a, b, (*own, *list_builtin()), rules, settings.upstream)
 
 
 def _print_interaction_diff(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
-    found = {"requests": _compare_requests(a, b), "answers": list_differences(*_parse_answer_pair(a, b), _PLACES)}
+    found = {
+        "requests": _diff_two_requests(a, b),
+        "answers": list_differences(*_decode_answers_for_diff(a, b), _PLACES),
+    }
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [decode_run_variables(each.run_variables) for each in (a, b)]
+        said = [parse_stored_run_variables(each.run_variables) for each in (a, b)]
         told = {"run_variables": said, "bound": None if fit is None else _describe_replay_check(fit)}
         print_json({"same_key": a.key == b.key, **told, **plain})
         return changed
@@ -230,7 +233,7 @@ def _parse_body(body: bytes) -> object:
         return body.decode("utf-8", "backslashreplace")
 
 
-def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
+def _diff_two_requests(a: Interaction, b: Interaction) -> list[Difference]:
     outside = [
         {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
     ]
@@ -239,7 +242,7 @@ def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
     return [*list_differences(outside[0], outside[1], _PLACES), *found]
 
 
-def _parse_answer_pair(a: Interaction, b: Interaction) -> tuple[object, object]:
+def _decode_answers_for_diff(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return both answers as JSON trees; if one is a stream, the decoded content of both."""
     bodies = [_parse_body(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):

@@ -26,7 +26,7 @@ from llmproxy.client.bypass_monitor import (
     MonitoredProcess,
     ProcessMonitor,
     find_lookup_bypasses,
-    make_lookup_env,
+    make_lookup_reporting_env,
     read_lookups,
 )
 from llmproxy.client.child_env import (
@@ -286,7 +286,7 @@ def _run_and_watch_command(asked: RunArguments, env: Mapping[str, str]) -> list[
         found += check_own_address_exempt(given, proxy.url)
         if asked.options.intercept:
             found += check_certificates(given, proxy.control.health().ca, time.time())
-        given |= make_lookup_env(given, Path(folder))
+        given |= make_lookup_reporting_env(given, Path(folder))
         code = run_child(asked.command, given, monitor.start if monitor.is_supported else lambda _pid: None)
         monitor.stop()
         by_name = find_lookup_bypasses(read_lookups(Path(folder)), socket.gethostname())

@@ -49,11 +49,11 @@ from llmproxy.trace.comparing.drift import (
     compute_p_value,
     compute_statistic,
     correct_p_values,
-    describe_behavior,
+    describe_answer_behavior,
     estimate_power,
-    list_refusal_reasons,
-    measure_behavior_distance,
-    read_contract,
+    extract_answer_properties,
+    list_new_refusals,
+    measure_answer_distance,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def drift(
     loaded = load_settings({"store": store, "upstream": upstream or None, "max_cost": max_cost or None})
     kept = Path(f"{loaded.settings.store}{BESIDE}")
     if accept:
-        _accept_last_answers(kept, format_command("drift", loaded.settings.store))
+        _make_last_answers_baseline(kept, format_command("drift", loaded.settings.store))
         return
     limit, there = loaded.settings.max_cost, kept.exists()
     plan = _DriftPlan(runs, 0)
@@ -129,7 +129,9 @@ def drift(
                 if each.name.startswith(kept.name):
                     each.unlink()
     new = _read_nightly_answers(kept, night)
-    found = [_Comparison(each, old.get(key, ()), new.get(key, ())) for each, key in zip(plan.chosen, keys, strict=True)]
+    found = [
+        _AnswerDrift(each, old.get(key, ()), new.get(key, ())) for each, key in zip(plan.chosen, keys, strict=True)
+    ]
     verdicts = _judge_models(found)
     code = _choose_exit_code(verdicts)
     if code is Exit.OK:
@@ -143,7 +145,7 @@ def drift(
     raise typer.Exit(int(code))
 
 
-def _accept_last_answers(kept: Path, first: str) -> None:
+def _make_last_answers_baseline(kept: Path, first: str) -> None:
     """Make the last night's answers the baseline. Raises SettingsError: there are none."""
     if not kept.exists():
         raise SettingsError(f"nothing was asked yet: {kept} is not there.", hint=f"First: {first}")
@@ -386,7 +388,7 @@ def _read_nightly_answers(
             for name in {each.name for each in database.cassettes() if each.name.startswith(begins)}:
                 for each in database.iter_interactions(name):
                     if since is None or each.started_at >= since.get(_request_key(each), 0):
-                        found[_request_key(each)].append(read_contract(each))
+                        found[_request_key(each)].append(extract_answer_properties(each))
     return found
 
 
@@ -399,7 +401,7 @@ def _read_earlier_night_answers(kept: Path, plan: _DriftPlan) -> dict[tuple[str,
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class _AnswerDrift:
     sampled: LiveRequest
     earlier: Sequence[AnswerContract]
     """Answers of nights before; empty in the first one."""
@@ -407,7 +409,7 @@ class _Comparison:
 
     @cached_property
     def recorded_answer(self) -> AnswerContract:
-        return read_contract(self.sampled.recorded)
+        return extract_answer_properties(self.sampled.recorded)
 
     @property
     def baseline(self) -> Sequence[AnswerContract]:
@@ -415,54 +417,58 @@ class _Comparison:
 
     @cached_property
     def refusals(self) -> list[str]:
-        return list_refusal_reasons(self.new)
+        return list_new_refusals(self.new)
 
     @cached_property
     def shape(self) -> list[str]:
         return compare_shapes(self.baseline, self.new)
 
     @property
-    def good_answers(self) -> list[AnswerContract]:
+    def successful_answers(self) -> list[AnswerContract]:
         return [each for each in self.new if each.is_success]
 
     @property
     def behaves_differently(self) -> bool:
         """Whether no new answer behaves like any earlier one."""
         before = {(each.tools, each.finish) for each in self.baseline}
-        return bool(self.good_answers) and before.isdisjoint((each.tools, each.finish) for each in self.good_answers)
+        return bool(self.successful_answers) and before.isdisjoint(
+            (each.tools, each.finish) for each in self.successful_answers
+        )
 
     @property
-    def has_only_new_texts(self) -> bool:
-        return bool(self.good_answers) and {each.text for each in self.baseline}.isdisjoint(
-            each.text for each in self.good_answers
+    def shares_no_text_with_baseline(self) -> bool:
+        return bool(self.successful_answers) and {each.text for each in self.baseline}.isdisjoint(
+            each.text for each in self.successful_answers
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _ModelVerdict:
     model: str
-    calls: Sequence[_Comparison]
+    calls: Sequence[_AnswerDrift]
     p: float | None
     """Corrected for the number of models; None if there are too few answers for any small p."""
 
     @property
-    def comparisons_with_answers(self) -> list[_Comparison]:
-        return [each for each in self.calls if each.good_answers]
+    def comparisons_with_answers(self) -> list[_AnswerDrift]:
+        return [each for each in self.calls if each.successful_answers]
 
     @property
     def has_drifted(self) -> bool:
         return any(each.refusals or each.shape for each in self.calls) or (self.p is not None and self.p <= ALPHA)
 
 
-def _judge_models(found: Sequence[_Comparison]) -> list[_ModelVerdict]:
-    models: dict[str, list[_Comparison]] = defaultdict(list)
+def _judge_models(found: Sequence[_AnswerDrift]) -> list[_ModelVerdict]:
+    models: dict[str, list[_AnswerDrift]] = defaultdict(list)
     for each in found:
         models[each.sampled.recorded.model or each.sampled.recorded.operation].append(each)
     ps: list[float | None] = []
     for calls in models.values():
-        told = [each for each in calls if len(each.good_answers) > 1]
-        least = compute_least_p_value([(len(each.baseline), len(each.good_answers)) for each in told])
-        statistics = [compute_statistic(each.baseline, each.good_answers, measure_behavior_distance) for each in told]
+        told = [each for each in calls if len(each.successful_answers) > 1]
+        least = compute_least_p_value([(len(each.baseline), len(each.successful_answers)) for each in told])
+        statistics = [
+            compute_statistic(each.baseline, each.successful_answers, measure_answer_distance) for each in told
+        ]
         both = all(each.earlier for each in told)
         ps.append(compute_p_value(statistics, both=both) if told and least * len(models) <= ALPHA else None)
     corrected = iter(correct_p_values([p for p in ps if p is not None]))
@@ -481,7 +487,7 @@ def _choose_exit_code(verdicts: Sequence[_ModelVerdict]) -> Exit:
 def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code: Exit, kept: Path) -> Iterator[str]:
     store = str(kept).removesuffix(BESIDE)
     for each in verdicts:
-        models = sorted({new.model for call in each.calls for new in call.good_answers if new.model})
+        models = sorted({new.model for call in each.calls for new in call.successful_answers if new.model})
         was = sorted({call.recorded_answer.model for call in each.calls if call.recorded_answer.model})
         yield ""
         yield to_line(
@@ -495,11 +501,11 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
         yield f"  behavior  {_describe_verdict(each)}"
         for call in each.calls:
             if call.behaves_differently:
-                did = Counter(describe_behavior(new) for new in call.good_answers).most_common(1)[0][0]
+                did = Counter(describe_answer_behavior(new) for new in call.successful_answers).most_common(1)[0][0]
                 yield to_line(f"  answered otherwise: {call.sampled.label}: {did}") + (
-                    to_line(f" (before: {describe_behavior(call.baseline[0])})")
+                    to_line(f" (before: {describe_answer_behavior(call.baseline[0])})")
                 )
-        words = sum(call.has_only_new_texts for call in each.calls)
+        words = sum(call.shares_no_text_with_baseline for call in each.calls)
         yield f"  words     {words} of {len(each.comparisons_with_answers)} calls answered in other words"
         unusable = (new for call in each.calls for new in call.new if not (new.is_success or new.refusal))
         for text, count in Counter(f"status {new.status}" for new in unusable).items():
@@ -522,7 +528,11 @@ def _format_report(verdicts: Sequence[_ModelVerdict], spending: _CostLimit, code
 def _list_drifted_recordings(verdicts: Sequence[_ModelVerdict]) -> list[int]:
     """Return the sampled recordings of drifted models that still answer, as arguments of `rerecord`."""
     calls = [
-        call for each in verdicts if each.has_drifted for call in each.calls if call.good_answers and not call.refusals
+        call
+        for each in verdicts
+        if each.has_drifted
+        for call in each.calls
+        if call.successful_answers and not call.refusals
     ]
     return sorted(call.sampled.recorded.id or 0 for call in calls)
 
@@ -546,8 +556,9 @@ def _to_json(verdicts: Sequence[_ModelVerdict], plan: _DriftPlan, spending: _Cos
                 "calls": [
                     {
                         "interaction": call.sampled.recorded.id, "cassette": call.sampled.recorded.cassette,
-                        "answers": len(call.good_answers), "earlier": len(call.earlier), "gone": call.refusals,
-                        "shape": call.shape, "otherwise": call.behaves_differently, "reworded": call.has_only_new_texts,
+                        "answers": len(call.successful_answers), "earlier": len(call.earlier), "gone": call.refusals,
+                        "shape": call.shape, "otherwise": call.behaves_differently,
+                        "reworded": call.shares_no_text_with_baseline,
                     }
                     for call in each.calls
                 ],

@@ -13,7 +13,7 @@ import typer
 
 from llmproxy.client.child_env import list_preset_bundles, make_ca_files, plan_env
 from llmproxy.client.control import Control
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import OFFLINE
 from llmproxy.settings import find_reachable_host, load
@@ -61,7 +61,7 @@ def open_control(url: str) -> Control:
 
 def find_configured_proxy_url(environ: Mapping[str, str]) -> str:
     """Return the URL of a running proxy: LLMPROXY_URL, else from the settings. Raises SettingsError for port 0."""
-    if found := read_proxy_url(environ):
+    if found := read_env_proxy_url(environ):
         return found
     loaded = load({}, environ, Path.cwd())
     settings = loaded.settings

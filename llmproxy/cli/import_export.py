@@ -153,7 +153,7 @@ def export(
         fork = _find_fork_if_exportable(database, settings.cassette, written)
         fields = read_notes(database, settings.cassette)
     if file == "-":
-        sys.stdout.write(_format_export((found, fields), settings.cassette, written, fork))
+        sys.stdout.write(_serialize_recordings((found, fields), settings.cassette, written, fork))
         return
     _write_export_file(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     declared = (each.run_variables for each in found)
@@ -268,7 +268,7 @@ def _find_fork_if_exportable(database: Store, cassette: str, written: Format) ->
     return None
 
 
-def _format_export(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
+def _serialize_recordings(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
     recorded = to_anonymized_records(*found, whole=written.name != "review")
     return review_yaml.dumps(recorded, cassette, fork) if fork else written.loaded.dumps(recorded, cassette)
 
@@ -279,4 +279,4 @@ def _write_export_file(
     """Write a file atomically. Raises CassetteCorrupt instead of overwriting a foreign file."""
     if path.exists() and not force:
         written.check_replaceable(path)
-    write_text(path, _format_export(found, cassette, written, fork))
+    write_text(path, _serialize_recordings(found, cassette, written, fork))

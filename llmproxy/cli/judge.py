@@ -58,7 +58,7 @@ def calibrate(
 ) -> None:
     """Compare a judge's verdicts with human labels. It prints agreement, kappa, and how often verdicts change."""
     labelled = read_labels(labels)
-    prompt = _read_prompt(system_prompt)
+    prompt = _read_system_prompt_file(system_prompt)
 
     def make(criteria: Sequence[str]) -> JudgeAgent:
         return JudgeAgent(
@@ -88,10 +88,10 @@ def calibrate(
         )
     )
     _print_calibration(found, as_json=as_json)
-    raise typer.Exit(_choose_exit_code(found, min_kappa))
+    raise typer.Exit(_choose_calibration_exit_code(found, min_kappa))
 
 
-def _read_prompt(path: Path | None) -> str | None:
+def _read_system_prompt_file(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
@@ -117,7 +117,7 @@ def _print_calibration(found: JudgeCalibration, *, as_json: bool) -> None:
         print_line(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
 
 
-def _choose_exit_code(found: JudgeCalibration, min_kappa: float | None) -> Exit:
+def _choose_calibration_exit_code(found: JudgeCalibration, min_kappa: float | None) -> Exit:
     """Return the exit code: a conversation that could not be judged outweighs any figure."""
     if found.errors:
         return Exit.MISS if found.missed else Exit.ENVIRONMENT

@@ -29,10 +29,10 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
 )
 from llmproxy.client.gather_run_variables import find_zone_with_other_date, gather_run_variables
-from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_program, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import Miss, list_miss_lines
 from llmproxy.core.bindings import KINDS, VolatileField, load_run_variables
-from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields
+from llmproxy.core.bindings.volatile_learning import LearnedField, find_unused_name, generalize_fields_over_commands
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.learn_fields_from_recordings import InterchangeablePair, find_interchangeable_recordings
 from llmproxy.core.keys.user_rules import Rules
@@ -104,7 +104,7 @@ def _run_learn_trial(
     loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool
 ) -> LearningTrialResult:
     """Run the agent on its recording and learn volatile fields during the run."""
-    if read_proxy_url(os.environ):
+    if read_env_proxy_url(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
     find_program(command, os.environ)
     zone = "" if keep_timezone else _choose_time_zone(loaded)
@@ -156,11 +156,11 @@ def _choose_time_zone(loaded: Loaded) -> str:
 def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: bool, take: Sequence[str]) -> int:
     """Show varying values, ask, and save the accepted ones."""
     name = loaded.settings.cassette
-    lessons = generalize_fields(tried.lessons)
+    lessons = generalize_fields_over_commands(tried.lessons)
     varied = sorted({lesson.field.name for lesson in lessons})
     if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
-            _print_misses(tried.misses)
+            _print_unservable_misses(tried.misses)
         hint = f"These did: {', '.join(varied) or 'none'}. Nothing was written."
         raise SettingsError(f"--take {unknown[0]}: nothing of that name varied.", hint=hint)
     if lessons:
@@ -168,7 +168,7 @@ def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: 
         write_stderr_lines(f"llmproxy: {many} from run to run in cassette {name}:", *_format_field_rows(lessons))
     else:
         write_stderr_lines(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
-    merges = _find_new_merges(loaded, lessons)
+    merges = _find_newly_merged_recordings(loaded, lessons)
     refused = {field for merge in merges for field in merge.volatile}
     for merge in merges[:5]:
         write_stderr_lines(
@@ -193,13 +193,13 @@ def _ask_and_save_fields(loaded: Loaded, tried: LearningTrialResult, *, accept: 
             f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
         )
     if tried.misses:
-        _print_misses(tried.misses)
+        _print_unservable_misses(tried.misses)
     elif left:
         write_stderr_lines(f"llmproxy: exit code {Exit.MISS} because a replay in which they differ again will miss.")
     return Exit.MISS if tried.misses or left else tried.code
 
 
-def _print_misses(misses: Sequence[Miss]) -> None:
+def _print_unservable_misses(misses: Sequence[Miss]) -> None:
     """Print the misses of a trial, and why no volatile field would help."""
     write_stderr_lines(
         "llmproxy: these could not be served, even on trial:",
@@ -240,7 +240,7 @@ def _shorten_text(text: str, most: int = _WIDEST) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 3]}..."
 
 
-def _find_new_merges(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[InterchangeablePair]:
+def _find_newly_merged_recordings(loaded: Loaded, lessons: Sequence[LearnedField]) -> list[InterchangeablePair]:
     if not lessons:
         return []
     settings = loaded.settings

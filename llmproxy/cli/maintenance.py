@@ -12,7 +12,7 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.parts.binding_texts import list_volatile_merges, print_merges
+from llmproxy.cli.parts.binding_texts import find_recordings_merged_by_fields, print_merged_recordings
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import ImportFile, read_exchanges
 from llmproxy.cli.parts.options import load_settings
@@ -23,10 +23,10 @@ from llmproxy.cli.parts.store_arguments import (
     copy_server_store,
     find_cassette,
     is_id,
-    list_recording_files,
+    list_stores_and_cassette_files,
     open_given,
     resolve_store_path,
-    suggest_cassette_named_by_number,
+    suggest_cassette_with_numeric_name,
 )
 from llmproxy.core.cassettes.anonymized_export import read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
@@ -34,7 +34,7 @@ from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.engine.carried_answers import find_conflicting_recordings
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.journal import read_served_ids
+from llmproxy.core.sessions.journal import read_ids_used_last_run
 from llmproxy.core.store.integrity_checks import count_bytes_freed_by_deletion, find_damages
 from llmproxy.core.store.queries import read_accepted_changes
 from llmproxy.core.store.rekeying import (
@@ -42,7 +42,7 @@ from llmproxy.core.store.rekeying import (
     derive_and_write_keys,
     find_merged_keys,
     find_split_keys,
-    rederive_keys,
+    iter_recordings_with_new_keys,
 )
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
@@ -78,8 +78,12 @@ class _Verifier:
             found: list[RekeyedRecording] = []
             if readable:
                 live = database.count_interactions(self.cassette)
-                found += working.iterate(rederive_keys(database, self.rules, self.upstreams, self.cassette), live)
-            merged = {} if damaged else list_volatile_merges(database, self.rules, self.upstreams, self.cassette)
+                found += working.iterate(
+                    iter_recordings_with_new_keys(database, self.rules, self.upstreams, self.cassette), live
+                )
+            merged = (
+                {} if damaged else find_recordings_merged_by_fields(database, self.rules, self.upstreams, self.cassette)
+            )
             told = [] if damaged else list(self._describe_conflicting_recordings(database))
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
@@ -93,7 +97,7 @@ class _Verifier:
             with open_given(path, writable=True) as database:
                 count = derive_and_write_keys(database, self.rules, self.upstreams)
             print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
-        print_merges(merged)
+        print_merged_recordings(merged)
         for text in told:
             print_line(text)
         wrong = len(damaged) + sum(each.has_unexplained_key for each in found) + len(told)
@@ -144,14 +148,14 @@ class _Verifier:
             print_line(
                 f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
             )
-            _print_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
-            _print_groups("different keys now (they were one request before)", find_split_keys(found))
+            _print_recording_groups("one key now (they would answer each other's requests)", find_merged_keys(found))
+            _print_recording_groups("different keys now (they were one request before)", find_split_keys(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")
                 print_line(f"To make them last: {format_command('verify --rekey', path)}")
 
 
-def _print_groups(what: str, groups: list[list[RekeyedRecording]]) -> None:
+def _print_recording_groups(what: str, groups: list[list[RekeyedRecording]]) -> None:
     for group in groups[:_SHOWN]:
         print_line(f"  {', '.join(str(each.id) for each in group)}: {what}")
     if len(groups) > _SHOWN:
@@ -172,7 +176,7 @@ def verify(
     settings = load_settings({"store": store}).settings
     verifier = _Verifier(Rules.from_settings(settings.normalize), settings.upstream, cassette, rekey)
     wrong, failed, looked = 0, False, False
-    for path, is_store in list_recording_files(paths or [settings.store]):
+    for path, is_store in list_stores_and_cassette_files(paths or [settings.store]):
         looked = True
         try:
             with copy_server_store(path) as here:
@@ -281,7 +285,7 @@ def rm(
         if lacking := next((typed for typed in numbers if int(typed) not in rows), ""):
             raise CassetteNotFound(
                 f"There is no interaction {lacking} in {show_store(database.path)}.",
-                hint=suggest_cassette_named_by_number(database, lacking, "rm")
+                hint=suggest_cassette_with_numeric_name(database, lacking, "rm")
                 or f"Their numbers: {format_command('ls', database.path)}",
             )
         wanted = {int(typed): rows[int(typed)] for typed in numbers}
@@ -342,7 +346,7 @@ def _select_superseded_or_unused(
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
         journal = Path(f"{database.path}.state.db")
-        served = read_served_ids(journal)
+        served = read_ids_used_last_run(journal)
         if served is None:
             raise MachineError(
                 f"What is unused is not known: there is no run in {journal}.", hint="Run your agent once, then prune."

@@ -25,7 +25,7 @@ _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-ser
 _BEHIND = "llmproxy.behind"
 
 
-class McpGroup(TyperGroup):
+class DoubleDashCommandGroup(TyperGroup):
     """Separates the words after ``--``: the command of a server or an agent, with its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,7 +40,7 @@ class McpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class AgentOptionsOnlyCommand(SettingsCommand):
+class CommandWithoutProxyOptions(SettingsCommand):
     """Has the options of the agent that it may replay, and no proxy options."""
 
     with_settings = False
@@ -49,10 +49,13 @@ class AgentOptionsOnlyCommand(SettingsCommand):
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
+        cls=DoubleDashCommandGroup,
+        invoke_without_command=True,
+        subcommand_metavar="-- SERVER ARGS... | serve",
+        rich_markup_mode=None,
     )
     group.callback()(mcp)
-    group.command("serve", cls=AgentOptionsOnlyCommand)(serve)
+    group.command("serve", cls=CommandWithoutProxyOptions)(serve)
     app.add_typer(group, name="mcp")
 
 

@@ -61,7 +61,7 @@ def merge(
 
 
 @dataclass(slots=True)
-class MergeInputs:
+class MergeInputsByKind:
     reports: dict[Path, str] = field(default_factory=dict)
     """Reports with their kind, ``json`` or ``jsonl``."""
     stores: list[Path] = field(default_factory=list)
@@ -69,9 +69,9 @@ class MergeInputs:
     """Topmost folders that hold cassette files."""
 
 
-def classify_inputs(given: Sequence[Path]) -> MergeInputs:
+def classify_inputs(given: Sequence[Path]) -> MergeInputsByKind:
     """Return the kinds of given files and of files in given folders. Raises SettingsError, MachineError."""
-    found = MergeInputs()
+    found = MergeInputsByKind()
     try:
         for path in given:
             if not path.exists():
@@ -92,7 +92,7 @@ def classify_inputs(given: Sequence[Path]) -> MergeInputs:
     return found
 
 
-def _add_file_if_mergeable(path: Path, found: MergeInputs) -> bool:
+def _add_file_if_mergeable(path: Path, found: MergeInputsByKind) -> bool:
     """Add a file to its kind; returns whether it has one."""
     if path.name.endswith(JOURNAL):
         return False

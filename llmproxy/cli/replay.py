@@ -40,7 +40,7 @@ from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment,
 from llmproxy.cli.parts.store_arguments import STORE, build_not_recorded_error, check_new_name, open_given
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.gather_run_variables import gather_run_variables
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_program, read_proxy_url, run_child
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, find_program, read_env_proxy_url, run_child
 from llmproxy.client.session_reports import Report, format_counts
 from llmproxy.core.forks.fork_rows import fork_cassette
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
@@ -113,14 +113,14 @@ class ReplayOptions:
 def run_replay(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     """Run the command and return the exit code. Raises LLMProxyError: nothing was run."""
     run = asked.run
-    if asked.live and not read_proxy_url(env):
+    if asked.live and not read_env_proxy_url(env):
         run = replace(run, flags={**run.flags, "allow_live": True})
     loaded = load_settings(run.flags)
     refuse_live(loaded, "llmproxy replay")
     find_program(run.command, env)
-    if asked.live and not read_proxy_url(env):
+    if asked.live and not read_env_proxy_url(env):
         refuse_server("--live", loaded.settings.store)
-    if not read_proxy_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
+    if not read_env_proxy_url(env) and not store_exists(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise build_not_recorded_error(loaded)  # before anything is made
     tools = find_agent_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:

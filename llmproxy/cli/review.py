@@ -17,7 +17,11 @@ import typer
 
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import format_count, name_some
-from llmproxy.cli.changes import list_accepted_changes, require_dir_for_filed_cassettes, write_accepted_changes
+from llmproxy.cli.changes import (
+    read_accepted_changes_by_cassette,
+    require_dir_for_filed_cassettes,
+    write_accepted_changes,
+)
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import print_line, to_line
 from llmproxy.cli.parts.store_arguments import STORE
@@ -88,7 +92,9 @@ def accept(
         )
     chosen = [known[name] for name in names or ()] or _select_changes_by_client(pending, client)
     if client:
-        for text in _format_counts_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen):
+        for text in (
+            _format_change_counts_by_kind(chosen) if not whole else (f"{each.name}  {each.text}" for each in chosen)
+        ):
             print_line(f"  {to_line(text)}")
     _write_accepted_changes(loaded, chosen, _parse_date(until), _parse_client_condition(when))
 
@@ -96,7 +102,10 @@ def accept(
 def _load_pending_changes(store: Path | None, cassette_dir: Path | None) -> tuple[Loaded, list[ChangeGroup]]:
     """Return the settings and the unaccepted changes of the last trials. Raises SettingsError."""
     loaded = load_settings({"store": store, "cassette_dir": cassette_dir})
-    done = {name: {each.name: each.exactly for each in some} for name, some in list_accepted_changes(loaded).items()}
+    done = {
+        name: {each.name: each.exactly for each in some}
+        for name, some in read_accepted_changes_by_cassette(loaded).items()
+    }
     pending = [
         group
         for group in summarize_trials_since(loaded.settings.store).groups
@@ -130,7 +139,7 @@ def _select_changes_by_client(pending: Sequence[ChangeGroup], client: str) -> li
     return found
 
 
-def _format_counts_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
+def _format_change_counts_by_kind(groups: Iterable[ChangeGroup]) -> list[str]:
     """Return the number of changes by kind: ``tool: 16 gone, 3 new, 7 reworded``."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for change in (group.change for group in groups):
@@ -142,7 +151,7 @@ def _write_accepted_changes(
     loaded: Loaded, chosen: Sequence[ChangeGroup], until: date | None, when: Condition | None
 ) -> None:
     today = date.today()  # noqa: DTZ011 - the day of who accepts
-    before, made = list_accepted_changes(loaded), dict[str, Sequence["AcceptedChange"]]()
+    before, made = read_accepted_changes_by_cassette(loaded), dict[str, Sequence["AcceptedChange"]]()
     for group in chosen:
         for cassette, seen in group.cassettes.items():
             (taken,) = build_accepted_changes([group.change], today, until=until, when=when)

@@ -32,7 +32,7 @@ from llmproxy.cli.parts.session_setup import (
     start_options,
 )
 from llmproxy.client.known_clients import list_bypass_warnings
-from llmproxy.client.proxy_process import ensure_proxy, find_program, read_proxy_url, run_child
+from llmproxy.client.proxy_process import ensure_proxy, find_program, read_env_proxy_url, run_child
 from llmproxy.errors import ENDED_BY_USER, Exit, SettingsError
 
 
@@ -75,7 +75,7 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if how.json is not None:
         write_json_result(how.json, {})  # a file of an earlier run says nothing of this one
-    if read_proxy_url(env):
+    if read_env_proxy_url(env):
         refuse_start_only_flags(asked.flags)
     tools = find_agent_tools(asked, env)
     declared = asked.list_run_variables(env)
@@ -94,17 +94,19 @@ def run_command(asked: RunArguments, env: Mapping[str, str]) -> int:
             )
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), RepeatedLiveRuns(loaded)
             run_once = partial(_run_once, asked, plan.apply_to(env), reach, end)
-            code = _run_repeats(asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools))
+            code = _run_command_repeatedly(
+                asked, run_once, end, runs, lambda: open_session(proxy, loaded, env, declared, tools)
+            )
         if loaded.settings.verbose and proxy.process is not None:
             write_stderr_lines(proxy.process.log_text.rstrip())
-        final = end.print_blocked_for_exit_code(end.print_end(code, plan), only=how.only)
+        final = end.report_bypass_attempts(end.print_end(code, plan), only=how.only)
         write_stderr_lines(*runs.describe())
         if how.json is not None:
             write_json_result(how.json, end.to_json(code, final) | runs.to_json())
         return final
 
 
-def _run_repeats(
+def _run_command_repeatedly(
     asked: RunArguments,
     run_once: Callable[[Callable[[int], object]], int],
     end: RunEnding,
@@ -131,10 +133,10 @@ def _read_allowed_places(options: RunOptions) -> list[tuple[str, int] | str]:
         if options.only_allow:
             raise SettingsError("--only-allow says what --only lets through: type --only, too.")
         return []
-    from llmproxy.client.isolated_network import check_isolation, parse_allowed_address
+    from llmproxy.client.isolated_network import parse_allowed_address, require_network_isolation
 
     reach = [parse_allowed_address(each) for each in options.only_allow]
-    check_isolation()
+    require_network_isolation()
     return reach
 
 

@@ -14,22 +14,28 @@ import typer
 from llmproxy.advice import format_command, quote_word
 from llmproxy.amount_formatting import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.binding_texts import (
-    decode_run_variables,
-    extract_volatile_values,
     format_run_variables_line,
     iter_run_variable_lines,
+    list_request_volatile_values,
+    parse_stored_run_variables,
 )
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.cli.parts.printing import body_text, escape_lines, get_width, print_json, print_line, to_line, wrap_text
-from llmproxy.cli.parts.store_arguments import STORE, find_cassette, is_id, open_given, suggest_cassette_named_by_number
+from llmproxy.cli.parts.store_arguments import (
+    STORE,
+    find_cassette,
+    is_id,
+    open_given,
+    suggest_cassette_with_numeric_name,
+)
 from llmproxy.core.dialects.conversation import read_conversation, read_interaction_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.mcp_answer_replay import read_call
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, read_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, parse_user_agent_client
 from llmproxy.core.store.queries import list_run_variables
 from llmproxy.core.store.reader import Readable
 from llmproxy.core.store.rows import read_answer_time
@@ -41,7 +47,7 @@ from llmproxy.protocol import format_sample_name
 from llmproxy.trace.observing.agent_activity import find_tool_mismatches
 from llmproxy.ui.call_list import CallFilter, sum_calls
 from llmproxy.ui.calls import body_to_json
-from llmproxy.ui.conversation_steps import build_step_summaries
+from llmproxy.ui.conversation_steps import summarize_recorded_steps
 
 _HEAD = 12
 """Width of the label column of the head."""
@@ -76,7 +82,7 @@ def _show_interaction(
     typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool, descriptor: Path | None
 ) -> None:
     with open_given(store) as database:
-        other = suggest_cassette_named_by_number(database, typed, "show")
+        other = suggest_cassette_with_numeric_name(database, typed, "show")
         try:
             found = database.load(int(typed))
         except CassetteNotFound as error:
@@ -84,7 +90,7 @@ def _show_interaction(
         fork = find_fork(database, found.cassette, found.sample)
         settings = load_settings({"store": store}).settings
         rules = Rules.from_settings(settings.normalize)
-        values = [] if raw else extract_volatile_values(database, found, rules, settings.upstream)
+        values = [] if raw else list_request_volatile_values(database, found, rules, settings.upstream)
     if raw:
         sys.stdout.flush()
         sys.stdout.buffer.write(found.request.body if request else found.response.body)
@@ -99,7 +105,7 @@ def _show_interaction(
         return
     volatile = dict.fromkeys(f"{each['name']} {each['value']}" for each in values)
     for text in [
-        *_format_head(found),
+        *_format_interaction_summary(found),
         *([f"declared    {format_run_variables_line(found.run_variables)}"] if found.run_variables else []),
         *([f"volatile fields       {', '.join(volatile)}"] if volatile else []),
         *([f"cassette    {fork.describe_origin()}"] if fork else []),
@@ -152,7 +158,7 @@ def _print_conversation(found: Interaction, asked: Sequence[Message], answer: Me
         print_line(body_text(found.response.body))
 
 
-def _format_head(found: Interaction) -> list[str]:
+def _format_interaction_summary(found: Interaction) -> list[str]:
     answer, usage = found.response, found.usage
     cost = compute_cost(found.provider, found.model, usage)
     spent = [f"{value:,} {what}" for value, what in (
@@ -160,7 +166,7 @@ def _format_head(found: Interaction) -> list[str]:
         (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
     last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
     first = answer.chunks[0].offset if answer.chunks else answer.head_offset
-    client, model = read_client(found.request.headers), read_model_and_fingerprint(answer)
+    client, model = parse_user_agent_client(found.request.headers), read_model_and_fingerprint(answer)
     again = read_answer_time(found.started_at, answer.headers)
     size = sum(len(chunk.data) for chunk in answer.chunks)
     return [
@@ -213,14 +219,14 @@ def _body_to_json(body: bytes) -> object:
 def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; binary bodies as base64."""
     plain: dict[str, Any] = asdict(found) | {"channel": get_service_kind(found.provider, found.operation)}
-    plain["run_variables"] = decode_run_variables(found.run_variables)
+    plain["run_variables"] = parse_stored_run_variables(found.run_variables)
     plain["request"]["body"] = _body_to_json(found.request.body)
     plain["response"]["body"] = _body_to_json(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
     plain["conversation"] = [asdict(message) for message in asked]
     plain["answer"] = None if answer is None else asdict(answer)
     plain |= {
-        "client": str(read_client(found.request.headers) or ""),
+        "client": str(parse_user_agent_client(found.request.headers) or ""),
         "answered_by": read_model_and_fingerprint(found.response),
     }
     plain["recorded_at"] = read_answer_time(found.started_at, found.response.headers)
@@ -278,7 +284,7 @@ def _cassette_to_json(store: Readable, cassette: str, sample: int) -> dict[str, 
             yield each
 
     sums = sum_calls(store, CallFilter(cassette, sample))
-    told = {"cassette": cassette, "sample": sample, **sums, "steps": build_step_summaries(read_interactions())}
+    told = {"cassette": cassette, "sample": sample, **sums, "steps": summarize_recorded_steps(read_interactions())}
     return told | {"differences": find_tool_mismatches(read_interactions()) if of_tools else []}
 
 

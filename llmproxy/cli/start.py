@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import typer
 
 from llmproxy.cli.parts.options import SettingsCommand, get_given_flag_values, load_settings
-from llmproxy.report.proxy_console import Console, get_terminal_width, wants_colour
+from llmproxy.report.proxy_console import Console, get_width_if_terminal, wants_colour
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announc
             colour=wants_colour(sys.stdout, os.environ),
             quiet=loaded.settings.quiet,
             verbose=loaded.settings.verbose,
-            room=partial(get_terminal_width, sys.stdout),
+            room=partial(get_width_if_terminal, sys.stdout),
             later=lambda *job: asyncio.get_running_loop().call_later(*job),
         )
         try:

@@ -17,7 +17,7 @@ import typer
 from llmproxy.advice import format_command
 from llmproxy.amount_formatting import align_rows, format_count
 from llmproxy.cli.commands import make_default_typer
-from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstCommand, get_given_flag_values, load_settings
+from llmproxy.cli.parts.options import CASSETTES, STORE, OwnOptionsFirstInHelp, get_given_flag_values, load_settings
 from llmproxy.core.cassettes.anonymized_export import to_anonymized_records
 from llmproxy.core.cassettes.folder import build_slug
 from llmproxy.core.cassettes.formats import review_yaml, write_text
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     group.command("validate")(validate)
     group.command("schema")(schema)
     group.command("list")(list_cases)
-    group.command("from-session", cls=OwnOptionsFirstCommand)(from_session)
+    group.command("from-session", cls=OwnOptionsFirstInHelp)(from_session)
     app.add_typer(group, name="suite")
 
 
@@ -127,7 +127,7 @@ def from_session(
     typer.echo(f"wrote {target}: 1 scenario, {format_count(made.turns, 'message')}")
     _write_schema_beside(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
-    copied = _write_test_cassette(store, name, sample, cassette_name(name, made.slug), folder)
+    copied = _export_recording_as_test_cassette(store, name, sample, cassette_name(name, made.slug), folder)
     here = Path.cwd()
     shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
     typer.echo(f"wrote {shown}: its recording")
@@ -136,7 +136,7 @@ def from_session(
         typer.echo(f"  {note}")
 
 
-def _write_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
+def _export_recording_as_test_cassette(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     """Write a recording as a test's cassette and return its file. Raises CassetteError, MachineError."""
     with open_store(store, writable=False, now=time.time) as opened:
         found = [replace(each, sample=1) for each in opened.iter_interactions(name, sample)]

@@ -28,15 +28,15 @@ from llmproxy.cli.parts.options import (
     CASSETTES,
     LAST_REPORT,
     STORE,
-    OwnOptionsFirstCommand,
+    OwnOptionsFirstInHelp,
+    find_tests_store,
     get_given_flag_values,
     load_settings,
-    tests_store,
 )
 from llmproxy.cli.parts.run_ending import write_json_result
 from llmproxy.cli.parts.session_setup import start_options
 from llmproxy.cli.parts.suite_shards_and_signals import (
-    CaseEndEmitter,
+    MissingTestEndEmitter,
     ShardCases,
     cut_shard,
     emit_empty_shard,
@@ -44,10 +44,10 @@ from llmproxy.cli.parts.suite_shards_and_signals import (
     make_last_report_writer,
     make_suite_console,
     make_trend_recorder,
-    run_until_signal,
+    run_or_raise_interrupt,
     signals_as_interrupt,
 )
-from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_proxy_url
+from llmproxy.client.proxy_process import ProxyHandle, ensure_proxy, read_env_proxy_url
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("test", cls=OwnOptionsFirstCommand)(run_tests)
+    app.command("test", cls=OwnOptionsFirstInHelp)(run_tests)
 
 
 def run_tests(
@@ -175,16 +175,19 @@ def run_tests(
 def _run_changes_trial(asked: TestOptions) -> int:
     from llmproxy.cli.changes import (  # a sixth of a second, which no other test needs
         count_last_report_outcomes,
-        print_changes_for_exit_code,
+        print_changes_and_choose_exit,
     )
     from llmproxy.report.change_summary import summarize_trials_since
 
     since, flags = time.time(), {**asked.flags, "mode": "replay"}
     code = replace(asked, flags=flags).execute({**os.environ, UPDATE_VARIABLE: Update.TRIAL.value})
     loaded = load_settings(flags)
-    store, folder = tests_store(loaded), loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None)
+    store, folder = (
+        find_tests_store(loaded),
+        loaded.settings.cassette_dir or (CASSETTES if CASSETTES.is_dir() else None),
+    )
     found = summarize_trials_since(store, since)
-    return print_changes_for_exit_code(
+    return print_changes_and_choose_exit(
         store, replace(found, counts={**found.counts, **count_last_report_outcomes(since)}), code, folder=folder
     )
 
@@ -224,11 +227,11 @@ class TestOptions:
         if self.update:
             forbid_update_in_ci(env)
         reports = [make_report_handler(text, lambda: self.find_store(env)) for text in self.reports]
-        ended = CaseEndEmitter()
+        ended = MissingTestEndEmitter()
         try:
             code = self._run_cases_for_exit_code([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
-            ended.emit_end_with_error(reports, error)
+            ended.emit_test_end_with_error(reports, error)
             for lost in self._close_reports(reports):
                 typer.echo(f"llmproxy: {lost}", err=True)
             raise
@@ -239,7 +242,7 @@ class TestOptions:
     def find_store(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of the tests; None if a running proxy has another, or settings do not decide."""
         try:
-            return None if read_proxy_url(env) else tests_store(load_settings(self.flags))
+            return None if read_env_proxy_url(env) else find_tests_store(load_settings(self.flags))
         except LLMProxyError:
             return None
 
@@ -286,13 +289,13 @@ class TestOptions:
         kept = [] if self.rejudge is not None or self.step else [make_trend_recorder(settings)]
         last = None if self.rejudge is not None else make_last_report_writer()
         if settings.settings.live:
-            against.append(LiveTestDiff(settings, tests_store(settings), self.baseline, self._print_live_diff))
+            against.append(LiveTestDiff(settings, find_tests_store(settings), self.baseline, self._print_live_diff))
         try:
             heard = [*against, *kept, *([last] if last else []), *reports]
             if self.on:
                 tested = self.run_on_ray(cases, settings, shown, heard, env, part)
             else:
-                tested = self.run_locally(cases, settings, [shown, *heard], env, part)
+                tested = self.run_cases_locally(cases, settings, [shown, *heard], env, part)
         finally:
             shown.close()
             if last is not None:
@@ -341,7 +344,7 @@ class TestOptions:
         )
         return select_cases(loaded.scenarios, wanted)
 
-    def run_locally(
+    def run_cases_locally(
         self,
         cases: Sequence[SuiteCase],
         settings: LoadedSettings,
@@ -349,12 +352,12 @@ class TestOptions:
         env: Mapping[str, str],
         part: ShardCases | None = None,
     ) -> SuiteResult:
-        from llmproxy.scenario.cluster.transfer_files import local_cassette_folder
+        from llmproxy.scenario.cluster.transfer_files import driver_cassette_folder
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import check_costs
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
-        options = [] if read_proxy_url(env) else build_proxy_options(self.flags, settings)
+        options = [] if read_env_proxy_url(env) else build_proxy_options(self.flags, settings)
         if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
             options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
@@ -370,15 +373,17 @@ class TestOptions:
                 fail_on_stale=said.fail_on_stale,
                 live="llm" in said.live,
             )
-            if proxy.process is not None and find_server_of_copy(tests_store(settings)) is None:
-                run_context.files = (tests_store(settings), local_cassette_folder(settings))
+            if proxy.process is not None and find_server_of_copy(find_tests_store(settings)) is None:
+                run_context.files = (find_tests_store(settings), driver_cassette_folder(settings))
             if self.rejudge is not None:
                 from llmproxy.suite.run.rejudge import read_report
 
-                run_context.recorded = read_report(self.rejudge, [case.id for case in cases], tests_store(settings))
-            notes = [] if run_context.recorded else check_costs(tests_store(settings), cases, run_context.options)
+                run_context.recorded = read_report(
+                    self.rejudge, [case.id for case in cases], find_tests_store(settings)
+                )
+            notes = [] if run_context.recorded else check_costs(find_tests_store(settings), cases, run_context.options)
             try:
-                return asyncio.run(run_until_signal(run_cases(run_context, cases, notes)))
+                return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes)))
             finally:
                 for path in run_context.save_snapshots():
                     typer.echo(f"llmproxy: wrote {path}", err=True)
@@ -405,7 +410,7 @@ class TestOptions:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
         if live and faults:
             raise SettingsError("--live and --faults exclude each other.")
-        if live and read_proxy_url(env):
+        if live and read_env_proxy_url(env):
             raise SettingsError(
                 "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.",
                 hint="Start that one with --live, or unset LLMPROXY_URL.",
@@ -424,10 +429,10 @@ class TestOptions:
         from llmproxy.scenario.cluster.remote_runner import open_ray_connection
         from llmproxy.scenario.cluster.transfer_files import (
             describe_parcel,
-            local_cassette_folder,
+            driver_cassette_folder,
             merge_cassettes,
-            read_local_numbers,
-            renumber_events,
+            read_local_recording_ids,
+            replace_ids_by_local_ones,
         )
         from llmproxy.suite.run.run_on_cluster import OrderedEvents, RemoteSuites, pack_suites
         from llmproxy.suite.run.runner import run_cases
@@ -449,15 +454,15 @@ class TestOptions:
             variables=self.send_env,
             env=env,
         )
-        notes = check_costs(tests_store(settings), cases, run_context.options)
+        notes = check_costs(find_tests_store(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
-        told = partial(renumber_events, known=partial(read_local_numbers, tests_store(settings)))
+        told = partial(replace_ids_by_local_ones, known=partial(read_local_recording_ids, find_tests_store(settings)))
         with closing(run_context), open_ray_connection(self.on, parcel.batch, parcel.rates) as runner:
             run_context.execute = RemoteSuites(runner, parcel, told).run_case
             try:
-                return asyncio.run(run_until_signal(run_cases(run_context, cases, notes, runner.list_notes)))
+                return asyncio.run(run_or_raise_interrupt(run_cases(run_context, cases, notes, runner.list_notes)))
             finally:
-                if home := merge_cassettes(runner.recorded, local_cassette_folder(settings)):
+                if home := merge_cassettes(runner.recorded, driver_cassette_folder(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def run_sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
@@ -469,7 +474,7 @@ class TestOptions:
         every: dict[str, object] = {}
         kinds, print_line, code = select_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-        options = [] if read_proxy_url(env) else build_proxy_options(flags, settings)
+        options = [] if read_env_proxy_url(env) else build_proxy_options(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -484,7 +489,9 @@ class TestOptions:
                 plain = replace(self, flags={**self.flags, "faults": None}).base_command
                 typed = f"{plain} --faults FAULT --id {shlex.quote(case.id)}"
                 try:
-                    asyncio.run(run_until_signal(sweep_faults_of_case(run_context, case, kinds, print_line, found)))
+                    asyncio.run(
+                        run_or_raise_interrupt(sweep_faults_of_case(run_context, case, kinds, print_line, found))
+                    )
                 finally:
                     code = max(code, print_findings_for_exit_code(found, typed))
                     every[case.id] = as_plain(found)
@@ -496,11 +503,11 @@ class TestOptions:
         self, proxy: ProxyHandle | None, handlers: Sequence[Handler], mode: str, part: ShardCases | None = None
     ) -> RunContext:
         """Return the context shared by all runs; the caller closes it."""
-        from llmproxy.suite.project_settings import SuiteRunOptions, parse_agent_or_store_flag, read_project_table
+        from llmproxy.suite.project_settings import SuiteCommandOptions, parse_agent_or_store_flag, read_project_table
         from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = read_project_table(Path.cwd())
-        options = SuiteRunOptions(
+        options = SuiteCommandOptions(
             mode=mode, runs=self.runs, parallel=self.parallel or 1, keep_going=self.keep_going, label=self.step,
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.base_command,
             partly=self.has_scenario_filters,

@@ -19,7 +19,7 @@ import typer
 from llmproxy.advice import format_command, format_store_option
 from llmproxy.cli.parts.completion import complete_cassettes
 from llmproxy.cli.parts.import_files import Importer, group_files
-from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, load_settings, tests_store
+from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, find_tests_store, load_settings
 from llmproxy.cli.parts.store_arguments import STORE, refuse_url
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.sessions.session import split_cassette_sample
@@ -58,7 +58,7 @@ def ui(
     with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
-        ask = make_page_query_handler(path, shown_here.report)
+        ask = make_page_query_function(path, shown_here.report)
         put = None if shown_here.report is None else make_label_file_writer(shown_here.report, labels)
         try:
             made = make_server(port, token, ask, start, put)
@@ -100,7 +100,7 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     if path is not None and is_report(path):
         yield _build_report_target(path, store)
     elif path is not None and path.suffix in _DATABASES:
-        yield ViewTarget(_require_store(path), {**_store_to_page_data(path), **tests}, last)
+        yield ViewTarget(_require_store(path), {**_name_store_for_page(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
             yield ViewTarget(
@@ -115,10 +115,10 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     else:
         found = _require_store(_choose_store(store), what or "")
         named = {"start": f"#/c/{_quote_cassette_for_url(found, what)}"} if what else {}
-        yield ViewTarget(found, {**_store_to_page_data(found), **tests, **named}, last)
+        yield ViewTarget(found, {**_name_store_for_page(found), **tests, **named}, last)
 
 
-def make_page_query_handler(path: Path, report: Path | None = None) -> Ask:
+def make_page_query_function(path: Path, report: Path | None = None) -> Ask:
     """Return the handler of the page's queries, which opens the store for each, with a test report."""
     told = None if report is None else make_report_query_handler(report, path.with_name(f"{path.name}.state.db"))
 
@@ -150,10 +150,10 @@ def _build_report_target(path: Path, store: Path | None) -> ViewTarget:
     found = _choose_store(store, of_tests=True)
     recordings = store_exists(found) and not found.is_dir()
     start = {"start": "#/report", "report": True, "labels": True, "recordings": recordings}
-    return ViewTarget(found, {**_store_to_page_data(found), **start, "store": shown_path(path)}, path)
+    return ViewTarget(found, {**_name_store_for_page(found), **start, "store": shown_path(path)}, path)
 
 
-def _store_to_page_data(store: Path) -> dict[str, str]:
+def _name_store_for_page(store: Path) -> dict[str, str]:
     """Return a store's name and the form in which shown commands name it."""
     said = shown_path(store)
     return {"store": said, "store_words": format_store_option(said)}
@@ -164,7 +164,7 @@ def _choose_store(given: Path | None, *, of_tests: bool = False) -> Path:
     loaded = load_settings({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)
-    both = [Path(loaded.settings.store), tests_store(loaded)]
+    both = [Path(loaded.settings.store), find_tests_store(loaded)]
     ranked = both[::-1] if of_tests else both
     return next((each for each in ranked if each.is_file()), ranked[0])
 

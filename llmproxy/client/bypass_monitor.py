@@ -168,7 +168,7 @@ def _is_address(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class HostLookup:
+class ObservedLookup:
     pid: int
     program: str
     host: str
@@ -176,7 +176,7 @@ class HostLookup:
     """0 if unknown."""
 
 
-def make_lookup_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+def make_lookup_reporting_env(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return variables that make a child of `env` report its lookups; their files are written to `folder`."""
     path = folder / "python"
     path.mkdir(exist_ok=True)
@@ -193,16 +193,16 @@ def lookup_log_path(folder: Path) -> Path:
     return folder / "lookups"
 
 
-def read_lookups(folder: Path) -> Iterator[HostLookup]:
+def read_lookups(folder: Path) -> Iterator[ObservedLookup]:
     """Yield reported lookups, without incomplete lines."""
     log = lookup_log_path(folder)
     for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
         pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]
         if pid.isdecimal() and host:
-            yield HostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
+            yield ObservedLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
 
 
-def find_lookup_bypasses(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
+def find_lookup_bypasses(lookups: Iterable[ObservedLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
     """Return program and looked-up hosts by process; port 0: only resolved. `machine` is our host name."""
     found: dict[int, tuple[str, dict[str, int]]] = {}
     for each in lookups:

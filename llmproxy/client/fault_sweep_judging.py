@@ -1,6 +1,6 @@
 """Fault sweeps: the same run repeated, each time with one injected fault at one call of its recording.
 
-    plan_trials(calls, kinds) -> Trial ...      the faults that apply to the calls of an undisturbed run
+    plan_trials(calls, kinds) -> PlannedTrial ...      the faults that apply to the calls of an undisturbed run
     run each trial                            `cli.parts.fault_sweep` for a command; suites do it themselves
     judge_trial(trial, went, baseline)        the agent's reaction: recovered, went on, gave up, hung ...
     format_findings(findings)                 the table
@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from llmproxy.amount_formatting import align_rows, format_count, format_seconds
-from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
+from llmproxy.core.faults import KINDS, BadFaults, CandidateCall as Asked, FaultKind, FaultRule
 from llmproxy.core.faults.fault_choice import build_fault_target, can_meet, matches_rule_filters
 from llmproxy.core.keys.mcp import is_tool_call
 from llmproxy.core.providers.provider_table import MCP_PREFIX
@@ -31,7 +31,7 @@ from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.recording_spans import read_interaction
 
 
-class Trial(NamedTuple):
+class PlannedTrial(NamedTuple):
     kind: FaultKind
     number: int
     """Number of the agent's call among those that the fault kind applies to, from 1, in undisturbed order."""
@@ -59,7 +59,7 @@ def select_kinds(asked: str) -> list[FaultKind]:
     return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
 
 
-def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
+def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[PlannedTrial]:
     """Return a trial for each fault kind and each replayed call to which it applies."""
     found = [
         (each, build_fault_target(made))
@@ -68,7 +68,7 @@ def plan_trials(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial
         if (made := read_interaction(each)) is not None
     ]
     return [
-        Trial(
+        PlannedTrial(
             kind,
             number,
             each.key or "",
@@ -92,7 +92,7 @@ def _number_eligible_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]])
                 yield number, each, call
 
 
-class SweepOutcome(StrEnum):
+class SweepKind(StrEnum):
     RECOVERED = "recovered"
     """It ended like an undisturbed run."""
     WENT_ON = "went on"
@@ -122,8 +122,8 @@ class SweepRun:
 
 
 class TrialFinding(NamedTuple):
-    trial: Trial
-    outcome: SweepOutcome
+    trial: PlannedTrial
+    outcome: SweepKind
     detail: str
     weak: bool
     """Whether the agent breaks; False for reactions that a sound agent shows too."""
@@ -131,7 +131,7 @@ class TrialFinding(NamedTuple):
     @property
     def severity_mark(self) -> str:
         """``!`` if the agent breaks, ``?`` if the recording cannot show it, else a space."""
-        return "!" if self.weak else "?" if self.outcome in (SweepOutcome.WENT_ON, SweepOutcome.UNMET) else " "
+        return "!" if self.weak else "?" if self.outcome in (SweepKind.WENT_ON, SweepKind.UNMET) else " "
 
 
 LONGEST = 120
@@ -146,36 +146,36 @@ def give_bound_hits_recorded_keys(calls: Sequence[Call], bound: set[int | None])
     return [call._replace(key=named.get(call.key, call.key)) for call in calls]
 
 
-def judge_trial(trial: Trial, went: SweepRun, baseline: Sequence[SweepRun]) -> TrialFinding:
+def judge_trial(trial: PlannedTrial, went: SweepRun, baseline: Sequence[SweepRun]) -> TrialFinding:
     """Compare with `baseline`, one or more undisturbed runs; differences among those are ignored."""
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     if not [call for call in mine if call.fault]:
-        return TrialFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
+        return TrialFinding(trial, SweepKind.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return TrialFinding(trial, SweepOutcome.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
+        return TrialFinding(trial, SweepKind.HUNG, f"had not ended after {format_seconds(went.seconds)}", weak=True)
     if missed is not None:
-        where = f"to a request that is not recorded, at {_describe_missed_call(mine, missed)}"
-        return TrialFinding(trial, SweepOutcome.WENT_ON, where, weak=False)
+        where = f"to a request that is not recorded, at {_number_missed_call(mine, missed)}"
+        return TrialFinding(trial, SweepKind.WENT_ON, where, weak=False)
     if went.failed:
-        return TrialFinding(trial, SweepOutcome.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
+        return TrialFinding(trial, SweepKind.GAVE_UP, shorten(went.failed), weak=trial.kind.again or went.crashed)
     wrong = (
         went.wrong
-        or _describe_omitted_calls(trial, mine, before)
-        or _describe_difference(went.said, [each.said for each in baseline])
+        or _describe_calls_agent_omitted(trial, mine, before)
+        or _describe_output_difference(went.said, [each.said for each in baseline])
     )
     if wrong:
-        return TrialFinding(trial, SweepOutcome.QUIET, wrong, weak=True)
+        return TrialFinding(trial, SweepKind.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
     times = format_count(retries, "retry", "retries") if retries else "not disturbed"
     recovery = f"{times}, +{max(0.0, went.seconds - usual_seconds):.1f} s"
-    return TrialFinding(trial, SweepOutcome.RECOVERED, recovery, weak=False)
+    return TrialFinding(trial, SweepKind.RECOVERED, recovery, weak=False)
 
 
-def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
+def _number_missed_call(mine: Sequence[Call], missed: Call) -> str:
     """Return the number of the agent's call that missed, without retries; tool calls are counted separately."""
     calls = [call for call in mine if call.channel is missed.channel]
     answered: dict[str | None, int] = {}
@@ -188,7 +188,7 @@ def _describe_missed_call(mine: Sequence[Call], missed: Call) -> str:
     return f"{tool} ({number})" if missed.channel is Channel.MCP else f"call {number}"
 
 
-def _describe_omitted_calls(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
+def _describe_calls_agent_omitted(trial: PlannedTrial, mine: Sequence[Call], before: Sequence[Call]) -> str:
     """Describe the calls of an undisturbed run that are missing; the faulty one itself need not be repeated."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
@@ -203,7 +203,7 @@ def _describe_omitted_calls(trial: Trial, mine: Sequence[Call], before: Sequence
     return f"ended well, without {' and '.join([*said, *tools])}" if said or tools else ""
 
 
-def _describe_difference(said: str, usual: Sequence[str]) -> str:
+def _describe_output_difference(said: str, usual: Sequence[str]) -> str:
     """Describe where an output differs from all undisturbed runs; numbers count only if those agree on them."""
     if said in usual:
         return ""
@@ -255,7 +255,7 @@ def format_findings(findings: Sequence[TrialFinding]) -> list[str]:
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for (outcome, detail), alike in groupby(some, _group_key):
             found = list(alike)
-            seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepOutcome.RECOVERED else []
+            seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepKind.RECOVERED else []
             most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
             text = f"{outcome}: {detail}" + (f", {most}" if most else "")
             rows.append((kind, _format_ranges([each.trial.number for each in found]), found[0].severity_mark, text))
@@ -264,7 +264,7 @@ def format_findings(findings: Sequence[TrialFinding]) -> list[str]:
 
 def _group_key(finding: TrialFinding) -> tuple[str, str]:
     """Return the key by which findings share a row: the number of retries if all is well, else everything."""
-    detail = finding.detail.partition(",")[0] if finding.outcome is SweepOutcome.RECOVERED else finding.detail
+    detail = finding.detail.partition(",")[0] if finding.outcome is SweepKind.RECOVERED else finding.detail
     return finding.outcome.value, detail
 
 
@@ -283,7 +283,7 @@ def format_sweep_summary_lines(findings: Sequence[TrialFinding], typed: str) -> 
     """Return the result of the sweep; `typed` is the command with ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
-    parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepOutcome if counts[outcome]]
+    parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepKind if counts[outcome]]
     lines = [f"{len(findings)} faults, one at a time: {', '.join(parts) or 'none'}"]
     if not findings:
         return lines

@@ -67,7 +67,7 @@ def parse_allowed_address(text: str) -> Address | str:
     )
 
 
-def check_isolation() -> None:
+def require_network_isolation() -> None:
     """Try to create such a network. Raises MachineError if this machine does not allow it, with advice."""
     if not hasattr(os, "unshare") or platform.machine() not in ("x86_64", "aarch64"):
         raise MachineError(
@@ -117,7 +117,7 @@ class IsolatedNetwork:
         self._went: set[str] = set()
         self._programs: dict[Address, str] = {}
         self._own = _read_own_addresses()
-        self._inside = [(self._assign_host_address(host), port) for host, port in self._places]
+        self._inside = [(self._map_hostname_to_address(host), port) for host, port in self._places]
         self._ours, self._childs = socket.socketpair()
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
@@ -256,13 +256,13 @@ class IsolatedNetwork:
         if host.endswith(".arpa"):
             found = False
         elif host not in ("localhost", machine, machine.partition(".")[0]) and not host.endswith(".localhost"):
-            address = self._assign_host_address(host)
+            address = self._map_hostname_to_address(host)
             self._looked_up.add(host)
         head = question[:2] + struct.pack(">5H", 0x8580, 1, found, 0, 0)
         record = struct.pack(">HHHIH", 0xC00C, 1, 1, 0, 4) + ipaddress.ip_address(address).packed
         return head + question[12 : at + 5] + (record if found else b"")
 
-    def _assign_host_address(self, host: str) -> str:
+    def _map_hostname_to_address(self, host: str) -> str:
         if host in LOOPBACK:
             return "localhost"
         with suppress(ValueError):
@@ -292,25 +292,25 @@ class IsolatedNetwork:
         with suppress(OSError, ValueError):
             with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
                 raw = os.pread(memory.fileno(), min(length, 128), pointer)
-            refused = self._is_refused(pid, raw, binds=call == CALLS[platform.machine()][4])
+            refused = self._is_unix_connect_refused(pid, raw, binds=call == CALLS[platform.machine()][4])
         answer = struct.pack("=QqiI", number, 0, -errno.ECONNREFUSED if refused else 0, 0 if refused else _CONTINUE)
         with suppress(OSError):
             fcntl.ioctl(calls, _SEND, answer)
 
-    def _is_refused(self, pid: int, raw: bytes, *, binds: bool) -> bool:
+    def _is_unix_connect_refused(self, pid: int, raw: bytes, *, binds: bool) -> bool:
         """Return whether a process may not connect to a socket's address; notes process and address."""
         family = int.from_bytes(raw[:2], sys.byteorder)
         if family in (socket.AF_INET, socket.AF_INET6) and not binds:
             address = ipaddress.ip_address(raw[4:8] if family == socket.AF_INET else raw[8:24])
             place = str(getattr(address, "ipv4_mapped", None) or address), int.from_bytes(raw[2:4])
-            self._programs[place] = _program_name(pid)
+            self._programs[place] = _read_process_name(pid)
         if family != socket.AF_UNIX or len(raw) < 3:
             return False
         path = raw[2:].partition(b"\0")[0].decode("utf-8", "surrogateescape")
         if not path:  # an abstract one belongs to the namespace, and nobody outside is found
             name = "@" + raw[3:].decode("utf-8", "replace")
             if not binds and f" {name}\n" in Path("/proc/net/unix").read_text("utf-8", "replace"):
-                self._count_refused(name, _program_name(pid))
+                self._count_refused(name, _read_process_name(pid))
             return False
         path = path.replace("/proc/self/", f"/proc/{pid}/", 1)
         real = os.path.realpath(f"/proc/{pid}/{'root' if path.startswith('/') else 'cwd'}/{path}")
@@ -322,7 +322,7 @@ class IsolatedNetwork:
         if not there or real in self._open_paths:
             return False
         if not real.startswith(_UNCOUNTED):
-            self._count_refused(real, _program_name(pid))
+            self._count_refused(real, _read_process_name(pid))
         return True
 
 
@@ -351,7 +351,7 @@ def _join_address(host: str, port: int) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{port}" if port else host
 
 
-def _program_name(pid: int) -> str:
+def _read_process_name(pid: int) -> str:
     """Return the program name of a process, without its folder."""
     with suppress(OSError):
         program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]

@@ -99,7 +99,7 @@ def _route_all() -> None:
 
 def _open_packet_socket() -> socket.socket:
     packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-    _held, program = _assemble_filter(_PACKETS)
+    _held, program = _assemble_seccomp_filter(_PACKETS)
     packets.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
     packets.bind(("lo", 3))  # ETH_P_ALL
     return packets
@@ -125,7 +125,7 @@ def _listen_at(host: str, port: int) -> Iterator[socket.socket]:
 def _install_seccomp_filter() -> int:
     """Install the filter for this process and its children; return the notification handle."""
     architecture, seccomp, socket_, connect, bind = CALLS[platform.machine()]
-    _held, program = _assemble_filter(
+    _held, program = _assemble_seccomp_filter(
         (
             ("", _LOAD, 4, "", ""),
             ("", _EQUAL, architecture, "", "unknown"),
@@ -151,7 +151,7 @@ def _install_seccomp_filter() -> int:
     return _call_libc("syscall", seccomp, 1, 8, ctypes.c_char_p(program))  # SET_MODE_FILTER, FLAG_NEW_LISTENER
 
 
-def _assemble_filter(program: Sequence[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], bytes]:
+def _assemble_seccomp_filter(program: Sequence[Instruction]) -> tuple[ctypes.Array[ctypes.c_char], bytes]:
     """Return the instructions, and a `sock_fprog` that points to them."""
     places = {label: at for at, (label, *_) in enumerate(program) if label}
     code = b"".join(

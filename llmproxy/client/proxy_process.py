@@ -76,7 +76,7 @@ def _list_llmproxy_on_path(path: str) -> Iterator[str]:
             yield found
 
 
-def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
+def _run_version_command(words: Sequence[str], env: Mapping[str, str]) -> str:
     """Return a command's version; empty if it prints none, or cannot serve."""
     try:
         done = subprocess.run(
@@ -97,7 +97,7 @@ class MachineProbe:
     on_path: Callable[[str], Iterator[str]] = _list_llmproxy_on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
     """Finds a program on a PATH."""
-    ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _ask_version
+    ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _run_version_command
     package: Callable[[str], str] = requirement
     """Returns this package's name with an extra, as installers take it."""
 
@@ -118,9 +118,9 @@ def find_proxy_command(env: Mapping[str, str], look: MachineProbe | None = None)
         cached = (uvx, "--offline", "--from", package, "llmproxy")
         if version := look.ask_version(cached, env):
             return ProxyCommand(cached, "uvx, from its cache", notice=_describe_other_version(version, "uvx's cache"))
-        return _download_command((uvx, "--from", package, "llmproxy"), "uvx", package)
+        return _build_download_command((uvx, "--from", package, "llmproxy"), "uvx", package)
     if pipx := look.which("pipx", path):
-        return _download_command((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
+        return _build_download_command((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
     raise MachineError(
         "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx "
         "is there.",
@@ -134,7 +134,7 @@ def _describe_other_version(version: str, where: str) -> str:
     return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
 
 
-def _download_command(words: tuple[str, ...], tool: str, package: str) -> ProxyCommand:
+def _build_download_command(words: tuple[str, ...], tool: str, package: str) -> ProxyCommand:
     typed = shlex.join((tool, *words[1:]))
     notice = (
         f"no proxy in this environment or on PATH: `{typed}` may download one now.\n"
@@ -169,13 +169,13 @@ class Proxy:
     @property
     def log_text(self) -> str:
         """Its printed text, without the line that gives its address."""
-        return "".join(line for line in self._log_lines if not line.startswith(_ANNOUNCED))
+        return "".join(line for line in self._read_log_lines if not line.startswith(_ANNOUNCED))
 
     @property
-    def _log_lines(self) -> list[str]:
+    def _read_log_lines(self) -> list[str]:
         return self.log.read_text("utf-8", "replace").splitlines(keepends=True) if self.log.is_file() else []
 
-    def read_totals(self) -> tuple[Totals | None, int | None]:
+    def read_final_totals(self) -> tuple[Totals | None, int | None]:
         """Return its totals, and its unused recordings; None if it crashed, or runs elsewhere."""
         try:
             value = json.loads(_summary_file(self.log).read_text("utf-8"))
@@ -196,7 +196,7 @@ class Proxy:
         """Wait until it serves and return its URL. Raises MachineError with its output if it ended or took too long."""
         deadline = time.monotonic() + self._command.patience
         while not self.url:
-            said = [line for line in self._log_lines if line.startswith(_ANNOUNCED) and line.endswith("\n")]
+            said = [line for line in self._read_log_lines if line.startswith(_ANNOUNCED) and line.endswith("\n")]
             if said:
                 self.url = str(json.loads(said[0])["serves"])
                 break
@@ -347,7 +347,7 @@ class ProxyHandle:
             self.exit_code = self.process.end()
 
 
-def read_proxy_url(env: Mapping[str, str]) -> str:
+def read_env_proxy_url(env: Mapping[str, str]) -> str:
     """Return the address of a running proxy from the environment; empty if there is none."""
     return env.get(URL_VARIABLE, "").strip().rstrip("/")
 
@@ -363,7 +363,7 @@ def ensure_proxy(
     Raises MachineError: none can be started, or none answers at LLMPROXY_URL.
     """
     token = env.get(TOKEN_VARIABLE, "")
-    if url := read_proxy_url(env):
+    if url := read_env_proxy_url(env):
         control = Control(url, token=token)
         control.health()
         yield ProxyHandle(url, control, None)

@@ -13,7 +13,7 @@ from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.errors import remove_prefix
 from llmproxy.lazy_regex import late
 from llmproxy.protocol import AGENT, OFFLINE
-from llmproxy.proxy_calls import Call, Totals, describe_hits, describe_stubs
+from llmproxy.proxy_calls import Call, Totals, describe_replay_hits, describe_stubs
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,11 @@ def sum_reports(reports: Iterable[Report]) -> Report:
 
 def format_counts(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
-    counts = [describe_hits(report), format_count(report.misses, "miss", "misses"), f"{report.recorded} recorded"]
+    counts = [
+        describe_replay_hits(report),
+        format_count(report.misses, "miss", "misses"),
+        f"{report.recorded} recorded",
+    ]
     more = {
         "passed": report.passed,
         "refused": report.refused,

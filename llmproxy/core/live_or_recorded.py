@@ -235,7 +235,7 @@ class LiveSession:
     """Whether the session restarts: later calls belong to another child."""
     _read: Counter[tuple[Key, int]] = field(default_factory=Counter)
 
-    def is_live(self, channel: Channel) -> bool:
+    def is_channel_live(self, channel: Channel) -> bool:
         """Return whether a channel goes to its real providers or tools."""
         return channel in self.asked.channels
 
@@ -265,7 +265,7 @@ class LiveSession:
         if loose and recordings and alike(recordings):
             return ChosenRecording(recordings[-1])
         known = [(each, path.steps[each.id]) for each in recordings if each.id in path.steps]
-        whys = [self._why_not(path, each.id, step, announced) for each, step in known]
+        whys = [self._explain_unusable_recording(path, each.id, step, announced) for each, step in known]
         here = [found for found, why in zip(known, whys, strict=True) if not why]
         if not here:
             return ChosenRecording(why=whys[0] if whys else "")
@@ -284,7 +284,7 @@ class LiveSession:
             why="its recorded results differ although nothing was changed between them, and all of them were told"
         )
 
-    def _why_not(
+    def _explain_unusable_recording(
         self, path: RecordedToolSequence, id_: int, step: RecordedToolCall, announced: Callable[[int], bool]
     ) -> str:
         """Describe why a recording is not valid in this state; empty if it is."""

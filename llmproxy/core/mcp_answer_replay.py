@@ -87,13 +87,13 @@ def _list_edits(body: bytes, part: BodyPart, was: dict[str, Any], now: dict[str,
 
 def _list_member_edits(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> Iterator[ByteReplacement]:
     text = body[part.start : part.end].decode("utf-8", "surrogateescape")
-    if (found := find_member(text, path)) is None:
+    if (found := find_member_span(text, path)) is None:
         return
     start, end = (part.start + len(text[:at].encode("utf-8", "surrogateescape")) for at in found)
     yield ByteReplacement(start, end, json.dumps(value, ensure_ascii=True).encode())
 
 
-def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
+def find_member_span(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
     """Return (start, end) of a member's value in JSON text, of the last one if a name repeats; None if absent."""
     found: tuple[int, int] | None = None
     at = _skip_space(text, at)
@@ -105,7 +105,7 @@ def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int
         begin = _skip_space(text, _skip_space(text, at) + 1)
         _, end = _decoder.raw_decode(text, begin)
         if name == path[0]:
-            found = (begin, end) if len(path) == 1 else find_member(text, path[1:], begin)
+            found = (begin, end) if len(path) == 1 else find_member_span(text, path[1:], begin)
         at = _skip_space(text, end)
         at = _skip_space(text, at + 1) if text[at : at + 1] == "," else at
     return found

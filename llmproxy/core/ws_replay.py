@@ -112,7 +112,7 @@ class FramePlayer:
         """Number of the client's messages that matched."""
 
     @property
-    def client_message_count(self) -> int:
+    def recorded_client_message_count(self) -> int:
         """Number of the client's recorded messages."""
         return sum(frame.client and frame.close is None for frame in self._frames)
 
@@ -270,7 +270,7 @@ _TERMINAL = frozenset({"response.done", "response.completed", "response.failed",
 """Types of the event after which no message of the server is pending (OpenAI's Realtime and Responses)."""
 
 
-class FrameRecording(Recording):
+class FrameRecorder(Recording):
     """One pending conversation; call `record_message` for each message, then `record_close`."""
 
     def __init__(self, redact: Redact, offset: int, headers: Headers) -> None:
@@ -324,7 +324,7 @@ class FrameRecording(Recording):
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
             if data != frame.data:
-                secrets.update(dict.fromkeys(_list_replaced_strings(parse_json(frame.data), parse_json(data))))
+                secrets.update(dict.fromkeys(_list_redacted_strings(parse_json(frame.data), parse_json(data))))
             kept.append(replace(frame, data=data))
         if secrets:
             kept = [
@@ -337,14 +337,14 @@ class FrameRecording(Recording):
         return kept
 
 
-def _list_replaced_strings(plain: object, redacted: object) -> Iterator[str]:
+def _list_redacted_strings(plain: object, redacted: object) -> Iterator[str]:
     """Yield the strings that were replaced as a whole: the server repeats a session's settings."""
     if isinstance(plain, dict) and isinstance(redacted, dict):
         for name, value in plain.items():
-            yield from _list_replaced_strings(value, redacted.get(name))
+            yield from _list_redacted_strings(value, redacted.get(name))
     elif isinstance(plain, list) and isinstance(redacted, list):
         for one, other in zip(plain, redacted, strict=False):
-            yield from _list_replaced_strings(one, other)
+            yield from _list_redacted_strings(one, other)
     elif (
         isinstance(plain, str)
         and isinstance(redacted, str)

@@ -21,13 +21,13 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.upstreams_and_rates import add_env_upstreams
 from llmproxy.core.traffic.interaction import format_host
-from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
+from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
 from llmproxy.mitm.intercept import ConnectInterceptor
 from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, build_origin_guard, open_proxy_context
 from llmproxy.mitm.recorder import Recorder, deny_connection
 from llmproxy.mitm.serve import OPTIONS, end_connections
-from llmproxy.mitm.socket_resets_and_limits import ClientSockets
+from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser
 from llmproxy.proxy_calls import Call, Totals
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import format_request_line
@@ -95,13 +95,15 @@ class RecordReplay:
             loaded = add_env_upstreams(given, os.environ)
             self._built = open_proxy_context(loaded, self._log_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
-            log.error("%s", add_prefix(error))  # noqa: TRY400 - its text says it all
+            log.error("%s", ensure_prefix(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1
         proxy = self._built.proxy
         proxy.forward, proxy.guard = True, build_origin_guard(loaded.settings, ctx.options.listen_host)
-        proxy.sockets = ClientSockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
+        proxy.sockets = IdleConnectionCloser(
+            lambda: ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
+        )
         self.addons = [NextLayerChoice(proxy, http2=False), ConnectInterceptor(proxy, forward=True), Recorder(proxy)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)

@@ -49,13 +49,13 @@ KEY_SIZE = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class AuthorityFiles:
     folder: Path
     notes: tuple[str, ...] = ()
     """Messages to the user."""
 
     @property
-    def ca_certificate(self) -> Path:
+    def ca_certificate_path(self) -> Path:
         """The certificate alone (PEM), for variables that *add* trusted ones, NODE_EXTRA_CA_CERTS."""
         return self.folder / CERTIFICATE
 
@@ -70,7 +70,7 @@ def confdir() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")) / "llmproxy"
 
 
-def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
+def prepare_authority(folder: Path, now: datetime | None = None) -> AuthorityFiles:
     """Check that a folder holds a valid authority with safe permissions. Raises MachineError: unusable, damaged."""
     notes: list[str] = []
     anew = f"trust it anew where the old one was ({folder / CERTIFICATE})"
@@ -83,7 +83,7 @@ def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
                 notes.append(f"{key} was gone, so there is a new certificate authority: {anew}")
             _make_authority(folder)
         certificate = _read_checked_certificate(key)
-        if why := _describe_expiry(certificate, now or datetime.now(UTC)):
+        if why := _explain_certificate_invalidity(certificate, now or datetime.now(UTC)):
             key.replace(folder / f"{KEY}.old")
             _make_authority(folder)
             certificate = _read_checked_certificate(key)
@@ -96,10 +96,10 @@ def prepare_authority(folder: Path, now: datetime | None = None) -> Authority:
     except OSError as error:
         msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
         raise MachineError(msg, hint="Let XDG_DATA_HOME name a folder that can be written.") from error
-    return Authority(folder, tuple(notes))
+    return AuthorityFiles(folder, tuple(notes))
 
 
-def prepare_or_use_temporary(folder: Path) -> Authority:
+def prepare_or_use_temporary(folder: Path) -> AuthorityFiles:
     """Prepare the authority of a proxy for base URLs; if that fails, a temporary one, and a note with the reason."""
     try:
         return prepare_authority(folder)
@@ -107,7 +107,7 @@ def prepare_or_use_temporary(folder: Path) -> Authority:
         folder = Path(tempfile.mkdtemp(prefix="llmproxy-ca-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         note = f"https at the port has a certificate authority for this run alone: {error.message}"
-        return Authority(prepare_authority(folder).folder, (note,))
+        return AuthorityFiles(prepare_authority(folder).folder, (note,))
 
 
 def _make_authority(folder: Path) -> None:
@@ -145,7 +145,7 @@ def _damage_error(path: Path, why: str) -> MachineError:
     return MachineError(f"the certificate authority {path} is damaged: {why[:200]}", hint=hint)
 
 
-def _describe_expiry(certificate: Certificate, now: datetime) -> str:
+def _explain_certificate_invalidity(certificate: Certificate, now: datetime) -> str:
     """Describe why a certificate is not valid at `now`; empty if it is."""
     if certificate.not_valid_after_utc <= now:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"

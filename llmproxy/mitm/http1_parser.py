@@ -134,7 +134,7 @@ class RequestReader:
         self.heads += 1
         return head
 
-    def take_body(self) -> tuple[bytes, bytes, bool]:
+    def take_received_body_part(self) -> tuple[bytes, bytes, bool]:
         """Return the received part of the body: (raw bytes, decoded bytes, whether it is complete).
 
         Trailers are dropped from both.

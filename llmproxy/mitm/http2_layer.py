@@ -182,12 +182,12 @@ class Http2Layer(layer.Layer):
             if (stream := self._upstream.get(event.connection)) is not None:
                 yield from self._pass_event_to_layer(stream, event)
         else:
-            yield from self._pass_event_to_server(event)
+            yield from self._handle_client_http2_event(event)
             if isinstance(event, events.ConnectionClosed):
                 for stream in [*self._streams.values(), *self._free[True], *self._free[False]]:
                     yield from self._disconnect_stream(stream)
 
-    def _pass_event_to_server(self, event: events.Event) -> Commands:
+    def _handle_client_http2_event(self, event: events.Event) -> Commands:
         for command in self._server.handle_event(event):
             if isinstance(command, ReceiveHttp):
                 try:
@@ -226,7 +226,7 @@ class Http2Layer(layer.Layer):
             self._proxy.users[stream.client.id] = user
         if rpc and not event.end_stream:
             stream.request = request
-            yield from self._schedule_grpc_check(stream)
+            yield from self._schedule_unfinished_grpc_check(stream)
         else:
             yield from self._feed_layer(stream, stream.h1.send(build_http1_head(request, whole=event.end_stream)))
 
@@ -236,7 +236,7 @@ class Http2Layer(layer.Layer):
             return
         stream.held += data
         if grpc.count_up_to_two(stream.held) > 1:
-            yield from self._refuse_streaming(stream)
+            yield from self._refuse_grpc_client_streaming(stream)
         elif len(stream.held) > self._proxy.engine.config.max_request:  # the layer says so, or lets it through
             yield from self._pass_held_request(stream, build_http1_head(stream.request, whole=False))
 
@@ -245,7 +245,7 @@ class Http2Layer(layer.Layer):
         stream.held.clear()
         yield from self._feed_layer(stream, (stream.h1.send(head) or b"") + (stream.h1.send(body) or b""))
 
-    def _schedule_grpc_check(self, stream: Http2Stream) -> Commands:
+    def _schedule_unfinished_grpc_check(self, stream: Http2Stream) -> Commands:
         look = commands.RequestWakeup(LOOK)
         self._looks[look] = stream.number
         yield look
@@ -256,11 +256,11 @@ class Http2Layer(layer.Layer):
         if stream is None or stream.request is None:
             return
         if grpc.count_up_to_two(stream.held) or time.monotonic() - stream.since > self._proxy.body_patience:
-            yield from self._refuse_streaming(stream)
+            yield from self._refuse_grpc_client_streaming(stream)
         else:
-            yield from self._schedule_grpc_check(stream)
+            yield from self._schedule_unfinished_grpc_check(stream)
 
-    def _refuse_streaming(self, stream: Http2Stream) -> Commands:
+    def _refuse_grpc_client_streaming(self, stream: Http2Stream) -> Commands:
         """Refuse a gRPC call with a stream of requests as unsupported."""
         request, stream.request = stream.request, None
         if request is None:

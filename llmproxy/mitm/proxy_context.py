@@ -38,7 +38,11 @@ from llmproxy.core.traffic.interaction import Ending, Headers, Interaction, Usag
 from llmproxy.core.traffic.origin_guard import OriginGuard
 from llmproxy.core.traffic.response_plan import write_head
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.socket_resets_and_limits import ClientSockets, ClosableConnection, has_client_processed_all
+from llmproxy.mitm.socket_resets_and_limits import (
+    ClosableConnection,
+    IdleConnectionCloser,
+    is_client_idle_after_reading,
+)
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Channel, Decision
 from llmproxy.proxy_calls import Call, CallLog
 
@@ -71,7 +75,7 @@ class AnswerToStore(NamedTuple):
     """Future of the storing: None, the error, or a timeout of the client's wait."""
 
 
-def _stop_waiting_for_store(over: asyncio.Future[str]) -> None:
+def _give_up_waiting_for_commit(over: asyncio.Future[str]) -> None:
     if not over.done():
         log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
         over.set_result("")
@@ -95,7 +99,7 @@ LONGEST_TURN = 1.0
 
 
 @dataclass(slots=True)
-class _SessionAnswerEnds:
+class _SessionAnswerTurns:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Keeps waiting pieces in order of arrival."""
     waiting: deque[float] = field(default_factory=deque)
@@ -111,12 +115,12 @@ class _SessionAnswerEnds:
 
 
 @dataclass(slots=True)
-class LiveAnswerTurns:
+class LiveAnswerEndSequencer:
     """Delays pieces of other answers until a sent end was read, plus a pause: clients observe the recorded order."""
 
     clock: Callable[[], float]
     released: Mapping[str, Exchange]
-    _ends: dict[str, _SessionAnswerEnds] = field(default_factory=dict)
+    _ends: dict[str, _SessionAnswerTurns] = field(default_factory=dict)
 
     async def wait_for_turn(self, exchange: Exchange) -> None:
         """Wait until a piece of an answer may be sent; an MCP server's own messages (its GET stream) do not wait."""
@@ -127,7 +131,7 @@ class LiveAnswerTurns:
         overdue = bool(ends.waiting) and self.clock() > ends.waiting[0] + ALL_PAUSES
         if exchange.progress.seq in ends.coming:
             await self._sleep_until_turn(exchange, ends)
-        elif overdue or self._get_wait_seconds(exchange, ends):
+        elif overdue or self._get_seconds_until_turn_check(exchange, ends):
             since = self.clock()
             ends.waiting.append(since)
             try:
@@ -136,11 +140,11 @@ class LiveAnswerTurns:
             finally:
                 ends.waiting.remove(since)
 
-    async def _sleep_until_turn(self, exchange: Exchange, ends: _SessionAnswerEnds) -> None:
-        while wait := self._get_wait_seconds(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
+    async def _sleep_until_turn(self, exchange: Exchange, ends: _SessionAnswerTurns) -> None:
+        while wait := self._get_seconds_until_turn_check(exchange, ends):  # noqa: ASYNC110 - the kernel tells nobody
             await asyncio.sleep(wait)
 
-    def _get_wait_seconds(self, exchange: Exchange, ends: _SessionAnswerEnds) -> float:
+    def _get_seconds_until_turn_check(self, exchange: Exchange, ends: _SessionAnswerTurns) -> float:
         """Return the seconds until the next check; 0 if it is its turn."""
         now, own = self.clock(), exchange.progress.seq
         if ends.coming and ends.coming[0] != own:
@@ -148,15 +152,15 @@ class LiveAnswerTurns:
                 return LOOK * (ends.coming.index(own) if own in ends.coming else len(ends.coming))
             ends.coming.popleft()  # its client has left, or the store is slow
             ends.until = now + LONGEST_TURN
-            return self._get_wait_seconds(exchange, ends)
+            return self._get_seconds_until_turn_check(exchange, ends)
         if ends.at <= exchange.progress.arrived or ends.seq == own:
             return 0.0
         if ends.client is not None and now < ends.until:
-            ends.client, ends.at = (None, ends.at) if has_client_processed_all(ends.client) else (ends.client, now)
+            ends.client, ends.at = (None, ends.at) if is_client_idle_after_reading(ends.client) else (ends.client, now)
         left = max(0.0, ends.at + min(LONGEST_PAUSE, ALL_PAUSES / max(1, self._count_open_calls(exchange))) - now)
         return left if ends.client is None else min(left, LOOK)
 
-    def record_if_last_piece(self, exchange: Exchange, data: bytes) -> None:
+    def announce_end_if_last_piece(self, exchange: Exchange, data: bytes) -> None:
         """Note a sent piece of a stream: the mark of the last piece comes before HTTP's end."""
         if data and exchange.decision is Decision.RECORD and self._count_open_calls(exchange) > 1:
             came, how = exchange.recording, (exchange.operation, exchange.identity.stream)
@@ -169,7 +173,7 @@ class LiveAnswerTurns:
         await self.wait_for_turn(exchange)
 
     def _record_coming_end(self, exchange: Exchange) -> None:
-        ends = self._ends.setdefault(exchange.session.name, _SessionAnswerEnds())
+        ends = self._ends.setdefault(exchange.session.name, _SessionAnswerTurns())
         if exchange.progress.seq not in ends.coming:
             if not ends.coming:
                 ends.until = max(ends.until, self.clock() + LONGEST_TURN)
@@ -231,7 +235,7 @@ class ProxyContext(ControlledProxy):
     """The last calls, for the viewer."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call to a provider, and returns the seconds to wait; None without rates."""
-    sockets: ClientSockets | None = None
+    sockets: IdleConnectionCloser | None = None
     """Client sockets, for injected faults."""
     draining: bool = False
     """Whether the proxy is ending: open requests may finish, no new ones begin."""
@@ -243,13 +247,13 @@ class ProxyContext(ControlledProxy):
     _ended: deque[AnswerToStore] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Handler of the viewer's requests; created when it is first opened."""
-    turns: LiveAnswerTurns = field(init=False)
+    turns: LiveAnswerEndSequencer = field(init=False)
     _called: bool = False
     """Whether the writer was scheduled for ended answers, and has not run yet."""
 
     def __post_init__(self) -> None:
         self.lines = StdioClients(self)
-        self.turns = LiveAnswerTurns(self.engine.clock, self.released)
+        self.turns = LiveAnswerEndSequencer(self.engine.clock, self.released)
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
@@ -303,7 +307,7 @@ class ProxyContext(ControlledProxy):
     def record_begin(self, exchange: Exchange) -> None:
         self.open[id(exchange)] = exchange
 
-    def has_open_calls(self, session: Session) -> bool:
+    def session_has_open_calls(self, session: Session) -> bool:
         """Return whether a session has open calls: an SDK may close its stream before the answer is stored."""
         return any(each.session is session for each in self.open.values())
 
@@ -352,7 +356,7 @@ class ProxyContext(ControlledProxy):
         exchange.progress.finished = True
         loop = asyncio.get_running_loop()
         over = loop.create_future()
-        late = loop.call_later(COMMIT_PATIENCE, _stop_waiting_for_store, over)
+        late = loop.call_later(COMMIT_PATIENCE, _give_up_waiting_for_commit, over)
         self._ended.append(AnswerToStore(exchange, proper, over))
         self._schedule_writer()
         try:

@@ -29,7 +29,7 @@ from llmproxy.core.mcp_answer_replay import LAST_CHUNK
 from llmproxy.core.providers.upstreams_and_rates import get_port_or_default, provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_plan
-from llmproxy.core.traffic.interaction import Headers, header, is_grpc, replace_header
+from llmproxy.core.traffic.interaction import Headers, header, is_grpc, overwrite_existing_header
 from llmproxy.core.traffic.websocket_frames import SWITCHING
 from llmproxy.errors import LLMProxyError, UpstreamError, remove_prefix
 from llmproxy.mitm.http2_layer import ALPN, GoawayTolerantClient, parse_reset_code
@@ -73,7 +73,10 @@ class InterimSkippingClient(Http1Client):
             if end == len(held):
                 return
         self._passed = 0
-        if isinstance(event, events.DataReceived) and (one := unite_lengths(held := bytes(self.buf))) is not held:
+        if (
+            isinstance(event, events.DataReceived)
+            and (one := merge_equal_content_lengths(held := bytes(self.buf))) is not held
+        ):
             self.buf = type(self.buf)()
             self.buf += one
         yield from super().read_headers(event)
@@ -95,7 +98,7 @@ class TrailerWritingServer(Http1Server):
             yield command
 
 
-def unite_lengths(data: bytes) -> bytes:
+def merge_equal_content_lengths(data: bytes) -> bytes:
     """Return a head with repeated equal content-lengths merged (RFC 9112 6.3); different ones are refused."""
     end = data.find(b"\r\n\r\n")
     first, *fields = data[: max(end, 0)].split(b"\r\n")
@@ -235,7 +238,7 @@ class Recorder(WebSocketHooks):
                 raise self._build_unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if response.is_http2 and is_grpc(decode_fields(response.headers.fields)):
                 response.headers.pop("content-length", None)  # what has one ends without trailers, in HTTP/1
-            kept, led = redirect_to_proxy(decode_fields(response.headers.fields), exchange)
+            kept, led = rewrite_redirect_location(decode_fields(response.headers.fields), exchange)
             reason = response.reason or status_codes.RESPONSES.get(response.status_code, "")
             exchange.recording.on_head(self._get_offset(exchange), response.status_code, reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -261,7 +264,7 @@ class Recorder(WebSocketHooks):
                 if data:
                     recording.on_data(offset(exchange), data)
                 if not recording.next_piece_may_be_last:
-                    self._proxy.turns.record_if_last_piece(exchange, data)
+                    self._proxy.turns.announce_end_if_last_piece(exchange, data)
             except Exception:  # an exception that leaves a tap makes the client hang; the answer is its, come what may
                 log.exception("a piece of an answer could not be noted")
                 recording.damaged = True
@@ -367,16 +370,16 @@ def build_upstream_headers(fields: Fields, host: bytes, *, socket: bool) -> Fiel
     return (*sent, *ours.items())
 
 
-def redirect_to_proxy(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
+def rewrite_redirect_location(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
     """Return an answer's fields as recorded, and as sent to the client: redirects lead back to the proxy."""
     if (location := header(headers, "location")) is None:
         return headers, ()
     where = exchange.route
-    kept = response_plan.localize_location(
+    kept = response_plan.location_to_store(
         location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )  # fmt: skip
-    fields = replace_header(headers, "location", kept)
+    fields = overwrite_existing_header(headers, "location", kept)
     if (back := response_plan.serve_location(kept, exchange.place.prefix)) is None:
         there = response_plan.find_redirect_host(fields)
         exchange.note = f"leads to {there}, past this proxy: what follows is not recorded"

@@ -34,7 +34,7 @@ from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.open_proxy_context import ContextAndJournal, open_proxy_context
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.socket_resets_and_limits import ClientSockets, widen_backlog
+from llmproxy.mitm.socket_resets_and_limits import IdleConnectionCloser, widen_backlog
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.proxy_calls import Call, Totals, explain_exit, find_carried_or_stale_exit, find_strict_violations
 from llmproxy.report.proxy_console import Console, ProxyStarted
@@ -253,7 +253,7 @@ class ServedProxy:
         self._master = master.Master(opts)
         self._server, self._tls, self._forward = FrontedProxyserver(proxy, front), LazyTlsConfig(), settings.intercepts
         # Recorder.server_connect comes after Proxyserver, which may forbid a connection too but never allows one.
-        proxy.sockets = ClientSockets(lambda: self._server)
+        proxy.sockets = IdleConnectionCloser(lambda: self._server)
         ours = ours or (NextLayerChoice(proxy), ConnectInterceptor(proxy, forward=settings.intercepts), Recorder(proxy))
         addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
@@ -266,7 +266,7 @@ class ServedProxy:
             given["ssl_verify_upstream_trusted_ca"] = bundle
         opts.update(**given)  # type: ignore[no-untyped-call]
         if settings.intercepts:
-            proxy.ca, proxy.ca_bundle = str(self.authority.ca_certificate), str(self.authority.ca_bundle)
+            proxy.ca, proxy.ca_bundle = str(self.authority.ca_certificate_path), str(self.authority.ca_bundle)
 
     async def start_listening(self) -> int:
         """Start listening and return the port. Raises MachineError."""

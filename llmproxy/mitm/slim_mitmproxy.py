@@ -68,13 +68,13 @@ def slim_mitmproxy() -> bool:
         return False
     _defer_import(YAML)
     if _defer_import(PARSER) and _defer_import(LEXER):  # imported by name where commands are kept
-        sys.modules[LEXER].__dict__.setdefault("unquote", _import_lexer_and_unquote)
+        sys.modules[LEXER].__dict__.setdefault("unquote", _unquote_with_lazy_lexer)
     for name in QUIC:
         sys.modules[name] = QuicModuleStub(name)
     return True
 
 
-def _import_lexer_and_unquote(text: str) -> str:
+def _unquote_with_lazy_lexer(text: str) -> str:
     """Stand in for the lexer's function of this name until its first call."""
     lexer: Any = sys.modules[LEXER]
     _ = lexer.expr  # the module's own code runs, and defines the real one

@@ -70,7 +70,7 @@ class ClosableConnection(Protocol):
         """Close it."""
 
 
-class ClientSockets:
+class IdleConnectionCloser:
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
         """`server` returns mitmproxy's server, once it exists."""
         self._server = server
@@ -120,7 +120,7 @@ class ClientSockets:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         writer.transport.abort()
 
-    def close_ports_for_seconds(self, seconds: float) -> None:
+    def close_listeners_for_seconds(self, seconds: float) -> None:
         self._until = max(self._until, asyncio.get_running_loop().time() + seconds)
         if self._reopening is not None:
             return
@@ -156,13 +156,13 @@ _HEAD, _ASKED, _FOUND = map(struct.Struct, ("=IHHII", "=BBBBI", "=56xIIII"))
 """Formats of sock_diag(7); the last is `inet_diag_msg`: bytes not read, bytes not acknowledged, user, inode."""
 
 
-def is_peer_gone(peer: Any, here: Any) -> bool:
+def is_peer_process_gone(peer: Any, here: Any) -> bool:
     """Return whether no process holds the other end of `peer`'s connection to `here`; False if unknown."""
     found = _find_other_end(peer, here)
     return found is not None and not found[1]
 
 
-def has_client_processed_all(ends: Any) -> bool:
+def is_client_idle_after_reading(ends: Any) -> bool:
     """Return whether the client has read all bytes its system received, and its process is idle.
 
     True also if unknown.
@@ -177,7 +177,7 @@ failed owner searches per socket."""
 
 
 @dataclass(slots=True)
-class BusyProcesses:
+class RunningClientProcesses:
     """Running processes of this machine, found by one of their sockets.
 
     On a busy machine a client may have read an answer long before it gets to process it.
@@ -231,7 +231,7 @@ class BusyProcesses:
         return False
 
 
-_PROCESSES = BusyProcesses()
+_PROCESSES = RunningClientProcesses()
 
 
 def _find_other_end(peer: Any, here: Any) -> tuple[int, int] | None:

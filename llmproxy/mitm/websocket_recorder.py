@@ -17,7 +17,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING
-from llmproxy.core.ws_replay import FrameRecording
+from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.http1_parser import Head
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -27,7 +27,7 @@ PIECE = 1 << 20
 _KEY_MARK = "openai-insecure-api-key."
 
 
-class UpgradeRefused(RefusedError):
+class UpgradeRequired(RefusedError):
     """A refused upgrade. 426 lets clients such as Codex fall back to HTTP at once; others cost seconds of
     reconnects.
     """
@@ -42,7 +42,7 @@ class UpgradeMissed(MissError):
     status = 426
 
 
-def check_upgrade(head: Head) -> None:
+def raise_if_invalid_upgrade(head: Head) -> None:
     """Check a WebSocket upgrade. Raises RefusedError: it is invalid."""
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
@@ -50,7 +50,7 @@ def check_upgrade(head: Head) -> None:
         raise RefusedError(msg)
 
 
-def find_subprotocol_key(head: Head) -> str | None:
+def find_api_key_in_subprotocols(head: Head) -> str | None:
     """Return the API key that a browser client puts into the subprotocols, as it cannot set headers."""
     names = map(str.strip, (header(head.headers, "sec-websocket-protocol") or "").split(","))
     return next((name.removeprefix(_KEY_MARK) for name in names if name.startswith(_KEY_MARK)), None)
@@ -129,7 +129,7 @@ class WebSocketHooks:
         if socket is None:
             flow.kill()  # type: ignore[no-untyped-call]
             return
-        recording = FrameRecording(lambda data: redact_message(engine, exchange, data), *exchange.recording.timed_head)
+        recording = FrameRecorder(lambda data: redact_message(engine, exchange, data), *exchange.recording.timed_head)
         recording.is_closing = lambda: socket.close_code is not None
         recording.is_breaking = lambda: socket.close_code == CUT
         exchange.recording = recording
@@ -141,7 +141,7 @@ class WebSocketHooks:
         try:
             message = flow.websocket.messages[-1]
             flow.websocket.messages.clear()  # mitmproxy would keep all of them, hours of audio
-            if isinstance(exchange.recording, FrameRecording):
+            if isinstance(exchange.recording, FrameRecorder):
                 data = message.text if message.is_text else message.content
                 exchange.recording.record_message(self._get_offset(exchange), data, client=message.from_client)
         except Exception:  # the message is the client's, come what may
@@ -151,7 +151,7 @@ class WebSocketHooks:
     async def websocket_end(self, flow: http.HTTPFlow) -> None:
         """Store the conversation; its end reaches the client when this returns."""
         exchange, socket = self._find_exchange(flow), flow.websocket
-        if exchange is None or socket is None or not isinstance(recording := exchange.recording, FrameRecording):
+        if exchange is None or socket is None or not isinstance(recording := exchange.recording, FrameRecorder):
             return
         try:
             code, reason = socket.close_code or 0, socket.close_reason or ""

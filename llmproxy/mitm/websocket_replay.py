@@ -27,7 +27,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.journal import JournaledMiss
 from llmproxy.core.traffic.interaction import Response, header
 from llmproxy.core.traffic.response_plan import NOT_REPLAYED
-from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, decode_frames
+from llmproxy.core.traffic.websocket_frames import CUT, SWITCHING, Frame, parse_recorded_frames
 from llmproxy.core.ws_replay import (
     LONGEST_REASON,
     MISMATCH,
@@ -93,7 +93,7 @@ class ReplayedWebSocket:
                 lambda name: store.find_id_origin(session.cassette, session.sample, name) if store else None,
             )
 
-        return FramePlayer(decode_frames(response.body), canon)
+        return FramePlayer(parse_recorded_frames(response.body), canon)
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -138,12 +138,12 @@ class ReplayedWebSocket:
             elif isinstance(event, events.Wakeup) and event.command is self._wakeup:
                 self._wakeup = None
                 if self._ending is not None and self._engine.clock() >= self._ending:
-                    yield from self._end_socket()
+                    yield from self._finish_exchange_and_disconnect()
                 else:
                     yield from self._send_due()
             elif isinstance(event, events.ConnectionClosed):
                 self._note_early_client_leave()
-                yield from self._end_socket()
+                yield from self._finish_exchange_and_disconnect()
         except Exception as why:  # noqa: BLE001 - said there
             yield from self._close_after_exception(why)
 
@@ -170,7 +170,7 @@ class ReplayedWebSocket:
                 yield commands.SendData(self._client, self._ws.send(end))
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
             self._note_early_client_leave()
-            yield from self._end_socket()
+            yield from self._finish_exchange_and_disconnect()
 
     def _on_message_fragment(self, said: TextMessage | BytesMessage) -> Commands:
         if self._deaf:
@@ -243,7 +243,7 @@ class ReplayedWebSocket:
             if frame.close == CUT:
                 if out:
                     yield commands.SendData(self._client, out)
-                yield from self._end_socket()
+                yield from self._finish_exchange_and_disconnect()
                 return
             if frame.close is not None:
                 if frame.close == NO_CODE:
@@ -251,7 +251,7 @@ class ReplayedWebSocket:
                 else:
                     end = CloseConnection(frame.close, str(frame.data) or None)
                 yield commands.SendData(self._client, out + self._ws.send(end))
-                yield from self._wait_for_end()
+                yield from self._await_client_close_frame()
                 return
             for piece in split_into_frame_events(frame.data):
                 out += self._ws.send(piece)
@@ -273,7 +273,9 @@ class ReplayedWebSocket:
         exchange.decision = Decision.REFUSE
         exchange.note = f"message {mismatch.number} was not recorded"
         if records:
-            session.mark_recorded(exchange.party_and_key)  # this conversation has changed: the next one is recorded
+            session.keep_recording_key(
+                exchange.party_and_key
+            )  # this conversation has changed: the next one is recorded
         data = {**miss.data, "text": error.message}
         engine.journal.add_miss(JournaledMiss(engine.now(), error.message, data))
         yield from self._close_with_reason(MISMATCH, engine.redactor.text(miss.reason))
@@ -284,11 +286,11 @@ class ReplayedWebSocket:
         if self._ws.state is ConnectionState.OPEN:
             end = CloseConnection(code, clip_reason(reason, LONGEST_REASON))
             yield commands.SendData(self._client, self._ws.send(end))
-            yield from self._wait_for_end()
+            yield from self._await_client_close_frame()
         else:
-            yield from self._end_socket()
+            yield from self._finish_exchange_and_disconnect()
 
-    def _wait_for_end(self) -> Commands:
+    def _await_client_close_frame(self) -> Commands:
         """Wait a while for the client's close frame after ours."""
         self._deaf = True
         self._ending = self._engine.clock() + GRACE
@@ -304,9 +306,9 @@ class ReplayedWebSocket:
             yield from self._close_with_reason(FAILED, text)
         except Exception:
             log.exception("llmproxy could not even say that it failed")
-            yield from self._end_socket()
+            yield from self._finish_exchange_and_disconnect()
 
-    def _end_socket(self) -> Commands:
+    def _finish_exchange_and_disconnect(self) -> Commands:
         self.is_closed = True
         self._due.clear()
         self._finish_exchange()
@@ -314,7 +316,7 @@ class ReplayedWebSocket:
 
     def _note_early_client_leave(self) -> None:
         if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
-            heard, count = self._player.heard, self._player.client_message_count
+            heard, count = self._player.heard, self._player.recorded_client_message_count
             self._exchange.note = f"client left after {heard} of {count} messages"
 
     def _finish_exchange(self) -> None:

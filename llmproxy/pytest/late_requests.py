@@ -49,11 +49,11 @@ class LateRequestGuard:
         self._tasks_before = WeakSet(_list_unfinished_tasks(sys._current_frames().values()))
         self._patch_or_unpatch_send()
 
-    def on_test_end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
+    def watch_leftover_threads_and_tasks(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
         """Handle the end of a test; `address` returns the proxy's address."""
         frames = sys._current_frames()
         new = [each for each in threading.enumerate() if each not in self._before]
-        late = [each for each in new if not is_idle_worker(frames.get(each.ident or 0))]
+        late = [each for each in new if not is_waiting_worker_thread(frames.get(each.ident or 0))]
         for thread in late:
             self._of.setdefault(thread, test)
         others = [frame for ident, frame in frames.items() if ident != threading.get_ident()]
@@ -160,7 +160,7 @@ def _current_task() -> Task[Any] | None:
         return None  # no loop runs in this thread
 
 
-def is_idle_worker(frame: FrameType | None) -> bool:
+def is_waiting_worker_thread(frame: FrameType | None) -> bool:
     """Return whether a thread is an idle worker of a pool, queue or event loop, by its innermost frame."""
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back

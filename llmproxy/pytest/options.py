@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError, SettingsError, add_prefix
+from llmproxy.errors import LLMProxyError, SettingsError, ensure_prefix
 from llmproxy.parsers import in_words
 from llmproxy.protocol import UPDATE_VARIABLE, Mode, Update
 from llmproxy.report.events import Handler
@@ -130,7 +130,7 @@ def read_update_option(config: pytest.Config) -> str:
     return "" if asked == Update.NONE else asked
 
 
-def is_distributed(config: pytest.Config) -> bool:
+def runs_tests_in_workers(config: pytest.Config) -> bool:
     """Return whether xdist runs the tests in other processes, each with its own plugin."""
     options = config.known_args_namespace
     asked = bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
@@ -159,7 +159,7 @@ def read_baseline_option(config: pytest.Config) -> Path | None:
     try:
         read_baseline(path, flag=BASELINE)
     except LLMProxyError as error:
-        raise pytest.UsageError(add_prefix(error)) from error
+        raise pytest.UsageError(ensure_prefix(error)) from error
     return path
 
 
@@ -190,7 +190,7 @@ class Sharding:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         parts = split_items(
-            weigh_items({item.nodeid: _count_scenario_runs(item) for item in items}, self._times), self.shard.of
+            weigh_items({item.nodeid: _count_runs_of_item(item) for item in items}, self._times), self.shard.of
         )
         self.told = shard_split_to_json(self.shard, parts, "pytest")
         others = [item for item in items if parts[item.nodeid] != self.shard.number]
@@ -217,7 +217,7 @@ class Sharding:
         return f"llmproxy: part {self.shard} of the tests"
 
 
-def _count_scenario_runs(item: pytest.Item) -> int:
+def _count_runs_of_item(item: pytest.Item) -> int:
     """Return the runs of a suite's scenario; 1 for a test in Python."""
     case = getattr(item, "case", None)
     return int(case.scenario.runs) if case is not None and hasattr(case, "scenario") else 1

@@ -24,9 +24,9 @@ import pytest
 
 from llmproxy.client.child_env import in_ci
 from llmproxy.client.gather_run_variables import build_path_variable
-from llmproxy.client.proxy_process import read_proxy_url
+from llmproxy.client.proxy_process import read_env_proxy_url
 from llmproxy.client.pytest_scenario_hooks import HOST
-from llmproxy.errors import LLMProxyError, add_prefix
+from llmproxy.errors import LLMProxyError, ensure_prefix
 from llmproxy.protocol import OFFLINE, Update
 from llmproxy.pytest.options import (
     DEBUG,
@@ -39,11 +39,11 @@ from llmproxy.pytest.options import (
     UPDATE,
     add_options,
     build_rerun_command,
-    is_distributed,
     make_report_handlers,
     make_sharding,
     read_baseline_option,
     read_update_option,
+    runs_tests_in_workers,
 )
 from llmproxy.pytest.run_proxies import RUN_VARIABLE, ControllerProxy, ProxyServerForWorkers
 from llmproxy.pytest.run_summary import (
@@ -55,7 +55,7 @@ from llmproxy.pytest.run_summary import (
     read_reported_misses,
 )
 from llmproxy.pytest.scenario_run_listener import LISTENER, MARKER as AGENT_TEST, ScenarioRunPlugin
-from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PluginRun, SharedSession, choose_mode
+from llmproxy.pytest.shared_proxy import FAULTS, FIXTURE, PerTestSession, PluginRun, choose_mode
 
 if TYPE_CHECKING:
     from llmproxy.pytest.scenario_report import ScenarioReporter
@@ -83,10 +83,10 @@ _PEEK = 200_000
 
 def mentions_plugin_below(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
     """Return whether a test file or conftest below `places` uses fixture or marker; `files`, `norecurse`: pytest's."""
-    return any(mentions_plugin(path) for path in python_files(places, root, files, norecurse))
+    return any(file_mentions_plugin(path) for path in python_files(places, root, files, norecurse))
 
 
-def mentions_plugin(path: Path) -> bool:
+def file_mentions_plugin(path: Path) -> bool:
     """Return whether a file uses the plugin; False if unreadable."""
     try:
         return _USE.search(path.read_bytes()) is not None
@@ -100,14 +100,14 @@ def python_files(places: Iterable[Path], root: Path, files: Sequence[str], norec
     for place in places:
         folder = place if place.is_dir() else place.parent
         above = [each / _CONFTEST for each in (folder, *folder.parents) if each == root or root in each.parents]
-        found = _walk_test_files(place, files, norecurse) if place.is_dir() else iter([place])
+        found = _walk_python_test_files(place, files, norecurse) if place.is_dir() else iter([place])
         for path in (*above, *found):
             if path not in seen:
                 seen.add(path)
                 yield path
 
 
-def _walk_test_files(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
+def _walk_python_test_files(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         if "pyvenv.cfg" in names:
             folders.clear()
@@ -135,7 +135,7 @@ def is_suite_file(path: Path) -> bool:
     return _SCHEMA in text[:1000] or len(keys & SUITE_KEYS) * 2 > len(keys)
 
 
-__all__ = ["SharedSession", "choose_mode", "llmproxy", "scenario_reporter"]
+__all__ = ["PerTestSession", "choose_mode", "llmproxy", "scenario_reporter"]
 
 MARKER = (
     "llmproxy(cassette=None, mode=None, speed=None, exhausted=None, sample=None, live=None): "
@@ -148,7 +148,7 @@ FAULTS_MARKER = (
 
 
 _RUN = pytest.StashKey[PluginRun]()
-_SESSION = pytest.StashKey[SharedSession]()
+_SESSION = pytest.StashKey[PerTestSession]()
 _PASSED = pytest.StashKey[bool]()
 
 
@@ -171,7 +171,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "asyncio: pytest-asyncio's; a test marked agent_test runs without it")
     _set_up_run(config)
     debug = bool(config.getoption(DEBUG, default=False))
-    if debug and (is_distributed(config) or hasattr(config, "workerinput")):
+    if debug and (runs_tests_in_workers(config) or hasattr(config, "workerinput")):
         raise pytest.UsageError(f"{DEBUG} needs the terminal, which workers of xdist do not have: leave -n out")
     run, keep = config.stash[_RUN], bool(config.getoption(REPORT, default=[]))
     if debug:
@@ -202,13 +202,13 @@ def _set_up_run(config: pytest.Config) -> None:
     try:
         mode = run.choose_mode()
     except ValueError as error:
-        raise pytest.UsageError(add_prefix(error)) from error
+        raise pytest.UsageError(ensure_prefix(error)) from error
     run.asked = ControllerProxy.from_variable(os.environ.pop(RUN_VARIABLE, None), config.rootpath)
     wanted = _is_plugin_used(config, run)
-    if not is_distributed(config):
+    if not runs_tests_in_workers(config):
         if wanted:
             run.prepare_proxy(mode)
-    elif not read_proxy_url(os.environ):
+    elif not read_env_proxy_url(os.environ):
         run.proxies = ProxyServerForWorkers(os.environ, config.rootpath)
         os.environ[RUN_VARIABLE] = run.proxies.address
         run.notes += filter(None, [run.proxies.reserved.notice if wanted else ""])
@@ -317,7 +317,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
+def llmproxy(request: pytest.FixtureRequest) -> Iterator[PerTestSession]:
     """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`,
     `misses`, `url`).
     """
@@ -332,23 +332,23 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
         walk = shared.begin_test(asked)
         HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
-        raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(ensure_prefix(error), pytrace=False) from None  # it says all, once
     request.node.stash[_SESSION] = walk
     late.on_test_start()
     yield walk
-    late.on_test_end(request.node.nodeid, shared.address)
+    late.watch_leftover_threads_and_tasks(request.node.nodeid, shared.address)
     passed = request.node.stash.get(_PASSED, False)
     interrupted = _PASSED not in request.node.stash  # a test that Ctrl-C ends has no report
     try:
         HOST.session = ""
-        unfiled = shared.describe_unfiled_answers(walk)
+        unfiled = shared.describe_replayed_but_unfiled_answers(walk)
         ended = shared.finish_test(walk, complete=passed, interrupted=interrupted)
         ended.unfiled = "" if in_ci(os.environ) else unfiled
-        request.config.stash[LISTENER].record_test_attempt(request.node.nodeid, [ended], passed=passed)
+        request.config.stash[LISTENER].track_failed_recording_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
-        raise pytest.fail.Exception(add_prefix(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(ensure_prefix(error), pytrace=False) from None  # it says all, once
     if passed and unfiled and in_ci(os.environ):
-        pytest.fail(add_prefix(unfiled), pytrace=False)
+        pytest.fail(ensure_prefix(unfiled), pytrace=False)
     if passed and ended.unused_faults:
         pytest.fail(
             "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unused_faults]),
@@ -403,9 +403,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return [add_prefix(note) for note in run.notes] if run else []
+    return [ensure_prefix(note) for note in run.notes] if run else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return [add_prefix(note) for note in run.found] if run else []
+    return [ensure_prefix(note) for note in run.found] if run else []

@@ -31,7 +31,7 @@ from llmproxy.settings import load
 if TYPE_CHECKING:
     import pytest
 
-    from llmproxy.pytest.shared_proxy import PluginRun, SharedSession
+    from llmproxy.pytest.shared_proxy import PerTestSession, PluginRun
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with the report of the test's session."""
@@ -107,7 +107,7 @@ class RunSummaryPlugin:
         rows = [*self.rows, *self._list_python_test_rows()]
         if rows and self._run is not None:
             resources = self._run.make_resources()
-            self._add_to_trend(resources.state_path(os.environ), rows, int(exitstatus))
+            self._add_to_trend(resources.state_database_path(os.environ), rows, int(exitstatus))
             if self.events:
                 self._handlers = [*self._handlers, *self._make_last_report_writer(resources.last_report_path())]
         if not self._handlers and self.baseline is None:
@@ -321,7 +321,7 @@ def _shorten_miss(lines: Sequence[str]) -> Sequence[str]:
     return lines if len(lines) <= _SHOWN else [*lines[: _SHOWN - 4], "  ...", *lines[-3:]]
 
 
-def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
+def read_reported_misses(session: PerTestSession) -> Sequence[Miss]:
     """Return the misses so far; empty if the proxy does not answer."""
     with suppress(ControlError):
         report = session.report()
@@ -332,7 +332,7 @@ def read_reported_misses(session: SharedSession) -> Sequence[Miss]:
 
 
 def build_miss_sections(
-    session: SharedSession, missed: Sequence[Miss], shown: str = "", renew: str = ""
+    session: PerTestSession, missed: Sequence[Miss], shown: str = "", renew: str = ""
 ) -> list[tuple[str, str]]:
     """Return a failed test's sections about its misses, except `shown` ones. `renew` is the command to record it."""
     try:

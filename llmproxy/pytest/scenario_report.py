@@ -31,7 +31,7 @@ _BAD = (Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerScenario:
+class WorkerScenarioIdentity:
     """A scenario that ran in another process, as far as it is transmitted."""
 
     name: str
@@ -82,7 +82,7 @@ class ScenarioReporter:
 
 
 def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:
-    sample, runs = _get_sample_and_runs(scenario)
+    sample, runs = _get_sample_and_run_count(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
     kind = (
@@ -103,7 +103,7 @@ def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Calla
         yield paint(f"   Inconclusive Criteria: {len(result.inconclusive_criteria)}", "yellow")
 
 
-def _get_sample_and_runs(scenario: Any) -> tuple[int, int]:
+def _get_sample_and_run_count(scenario: Any) -> tuple[int, int]:
     options = getattr(scenario, "options", scenario)
     return getattr(options, "sample", 1), getattr(options, "runs", 1)
 
@@ -117,15 +117,15 @@ _KEPT = (
 
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:
-    sample, runs = _get_sample_and_runs(scenario)
+    sample, runs = _get_sample_and_run_count(scenario)
     kept = {name: to_plain(getattr(result, name)) for name in _KEPT}
     cost = result.usage.get(AGENT, PartyUse()).cost_usd
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 
-def unpack_run(tree: Mapping[str, Any]) -> tuple[WorkerScenario, ScenarioResult]:
+def unpack_run(tree: Mapping[str, Any]) -> tuple[WorkerScenarioIdentity, ScenarioResult]:
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
-    return WorkerScenario(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
+    return WorkerScenarioIdentity(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
 def list_result_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:

@@ -121,7 +121,7 @@ class ScenarioRunPlugin(ImmediateHandler):
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Reset the counts: a repeated test uses, or replaces, the same recordings."""
         self._named, self._run_tree, self._ended, self._reports = {}, None, {}, []
-        HOST.mode = self.choose_retry_mode(item.nodeid, HOST.mode)
+        HOST.mode = self.choose_mode_for_attempt(item.nodeid, HOST.mode)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -140,7 +140,7 @@ class ScenarioRunPlugin(ImmediateHandler):
 
     # -- tests that are run again
 
-    def choose_retry_mode(self, test: str, mode: str) -> str:
+    def choose_mode_for_attempt(self, test: str, mode: str) -> str:
         """Return the mode of a test's sessions: after a failed attempt that recorded, `--reruns` records again.
 
         All attempts belong to one test, and the passing one's recording counts; else the failed one would be replayed.
@@ -151,9 +151,9 @@ class ScenarioRunPlugin(ImmediateHandler):
     def read_options(self, item: pytest.Item) -> SessionOptions:
         """Return the options of a test, which may be run again. Raises ValueError."""
         asked = self._run.read_options(item)
-        return replace(asked, mode=self.choose_retry_mode(item.nodeid, asked.mode))
+        return replace(asked, mode=self.choose_mode_for_attempt(item.nodeid, asked.mode))
 
-    def record_test_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
+    def track_failed_recording_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
         if passed:
             self._retried.discard(test)
         elif any(each is not None and each.recorded for each in reports):
@@ -217,7 +217,7 @@ class ScenarioRunPlugin(ImmediateHandler):
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
         if report.when == "call":
-            self.record_test_attempt(item.nodeid, self._reports, passed=report.passed)
+            self.track_failed_recording_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
         if report.failed and self._run_tree is not None and not self._of_suite:
             from llmproxy.pytest.scenario_report import build_failure_sections

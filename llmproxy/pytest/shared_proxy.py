@@ -24,7 +24,7 @@ import pytest
 from llmproxy.client.child_env import EnvironmentPlan, in_ci, plan_env
 from llmproxy.client.control import ConnectionPool, Control, session_url
 from llmproxy.client.gather_run_variables import gather_run_variables
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_proxy_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, read_env_proxy_url
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import MachineError
 from llmproxy.files import make_ignored
@@ -110,7 +110,7 @@ class SessionOptions:
 
 
 @dataclass(slots=True)
-class SharedSession:
+class PerTestSession:
     """A test's session, as returned by the fixture `llmproxy`. `name` is the session's, `url` its base URL."""
 
     name: str
@@ -192,7 +192,7 @@ class SharedProxy:
     def prepare(self) -> EnvironmentPlan:
         """Reserve the proxy's address and set the environment, without starting it."""
         self._before = dict(self.env)
-        self.url, notice = read_proxy_url(self.env), ""
+        self.url, notice = read_env_proxy_url(self.env), ""
         if not self.url and self.asked is not None:
             self.url, self._proxy = self.asked.url, self.asked
         elif not self.url:
@@ -226,7 +226,7 @@ class SharedProxy:
             words += ["--cassette-dir", self.cassette_dir] if self.cassette_dir else []
             self._proxy.start(words, f"{self.typed} --llmproxy-mode {{mode}}", self.update)
 
-    def begin_test(self, asked: SessionOptions) -> SharedSession:
+    def begin_test(self, asked: SessionOptions) -> PerTestSession:
         """Open a test's session and route this process's traffic to it. Raises MachineError: not served, refused."""
         control = self.wait_ready()
         overridden = {each["name"] for each in asked.run_variables}
@@ -240,7 +240,7 @@ class SharedProxy:
         self._set_placeholder_keys(opened.key_names if opened.needs_no_model_keys else None)
         if isinstance(self._proxy, ControllerProxy):
             self._proxy.announce_open_session(opened.name)
-        return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+        return PerTestSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
     @contextmanager
     def restored_env(self) -> Iterator[Mapping[str, str]]:
@@ -253,7 +253,7 @@ class SharedProxy:
             self._set = mine
             self.env.update(mine)
 
-    def describe_unfiled_answers(self, walk: SharedSession) -> str:
+    def describe_replayed_but_unfiled_answers(self, walk: PerTestSession) -> str:
         """Describe replayed answers that are missing from the cassette folder's files. Raises MachineError."""
         if self._files is None:
             flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
@@ -269,7 +269,7 @@ class SharedProxy:
 
         return describe_unfiled_hits(*self._files, {walk.cassette: lambda: [call.interaction for call in walk.calls()]})
 
-    def finish_test(self, walk: SharedSession, *, complete: bool = True, interrupted: bool = False) -> Report:
+    def finish_test(self, walk: PerTestSession, *, complete: bool = True, interrupted: bool = False) -> Report:
         """Close a test's session; returns its report. Not `complete`: failed; `interrupted`: cut off."""
         if walk.closed is None:
             walk.closed = self.wait_ready().close_session(walk.name, complete=complete, interrupted=interrupted)
@@ -325,7 +325,7 @@ LOCK = "suite.lock"
 
 
 @dataclass(slots=True)
-class SuiteResources:
+class SharedSuiteProxy:
     """Resources shared by all suites of a pytest process: the mode, and a proxy once the first scenario runs."""
 
     root: Path
@@ -356,7 +356,7 @@ class SuiteResources:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        if url := read_proxy_url(env):
+        if url := read_env_proxy_url(env):
             Control(url, token=env.get(TOKEN_VARIABLE, "")).health()
             return url
         words = self._proxy_options(env)
@@ -391,12 +391,12 @@ class SuiteResources:
     def find_store_and_folder(self, env: Mapping[str, str]) -> tuple[Path, Path] | None:
         """Return store and cassette folder; None for a running proxy, or a server's store."""
         known = load({}, env, self.root)
-        if read_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:
+        if read_env_proxy_url(env) or find_server_of_copy(known.settings.store) is not None:
             return None
         said = None if known.is_default("cassette_dir") else known.settings.cassette_dir
         return self.find_store(env), self.root / (self.cassette_dir or said or CASSETTES)
 
-    def state_path(self, env: Mapping[str, str]) -> Path:
+    def state_database_path(self, env: Mapping[str, str]) -> Path:
         """Return the path of the state database."""
         store = self.find_store(env)
         return store.with_name(f"{store.name}.state.db")
@@ -445,7 +445,7 @@ class PluginRun:
     proxies: ProxyServerForWorkers | None = None
     """Proxies of the controller of xdist."""
     late: LateRequestGuard = field(default_factory=LateRequestGuard)
-    bench: SuiteResources | None = None
+    bench: SharedSuiteProxy | None = None
     """Resources of YAML suites, once there are some."""
 
     def option(self, flag: str) -> str:
@@ -454,9 +454,9 @@ class PluginRun:
         typed = None if flag in self.taken else getattr(self.config.known_args_namespace, name, None)
         return str(typed or self.config.getini(name) or "")
 
-    def make_resources(self) -> SuiteResources:
+    def make_resources(self) -> SharedSuiteProxy:
         folder, update = self.option(CASSETTE_DIR), read_update_option(self.config)
-        return SuiteResources(self.config.rootpath, self.choose_mode(), folder, update=update)
+        return SharedSuiteProxy(self.config.rootpath, self.choose_mode(), folder, update=update)
 
     def choose_mode(self, marker: str = "") -> str:
         """Return the mode of a run, or of a test whose marker names one."""
@@ -471,7 +471,7 @@ class PluginRun:
         """Return the store of suites or of tests; None if a running proxy has another one."""
         # The proxy that we named is ours.
         with nullcontext(os.environ) if self.shared is None else self.shared.restored_env() as env:
-            if read_proxy_url(env):
+            if read_env_proxy_url(env):
                 return None
             return (
                 self.make_resources().find_store(env) if suites else load({}, env, self.config.rootpath).settings.store

@@ -25,18 +25,18 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE, build_rerun_command
 from llmproxy.pytest.scenario_report import list_result_properties
 from llmproxy.pytest.scenario_run_listener import LISTENER
-from llmproxy.pytest.shared_proxy import SuiteResources
+from llmproxy.pytest.shared_proxy import SharedSuiteProxy
 from llmproxy.report.event_handlers import SecretHider
 from llmproxy.report.events import Event, Finished, PartyUse, Started, Status
 from llmproxy.report.run_console import SuiteConsole
-from llmproxy.suite.project_settings import SuiteRunOptions, read_project_table
+from llmproxy.suite.project_settings import SuiteCommandOptions, read_project_table
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, run_case_once
 from llmproxy.suite.run.rejudge import read_report
 from llmproxy.suite.run.run_context import RunContext
-from llmproxy.suite.run.runner import describe_unfiled_recordings
+from llmproxy.suite.run.runner import describe_replayed_but_unfiled
 from llmproxy.suite.run.verdicts import build_row, get_matrix_position
 from llmproxy.suite.schema.suite import Hook
 
@@ -48,9 +48,9 @@ class SuiteFailure(Exception):
 
 
 class SuiteFile(pytest.File):
-    bench: SuiteResources
+    bench: SharedSuiteProxy
 
-    def __init__(self, *, bench: SuiteResources, **node: Any) -> None:
+    def __init__(self, *, bench: SharedSuiteProxy, **node: Any) -> None:
         super().__init__(**node)
         self.bench = bench
         self._run_context: RunContext | None = None
@@ -73,7 +73,7 @@ class SuiteFile(pytest.File):
         """Return the context shared by the file's scenarios, created for the first. Raises LLMProxyError."""
         if self._run_context is None:
             defaults, folder = read_project_table(self.bench.root)
-            options = SuiteRunOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
+            options = SuiteCommandOptions(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.ensure_proxy(os.environ)
             run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
@@ -150,7 +150,7 @@ class SuiteItem(pytest.Item):
         scenarios = self.config.stash[LISTENER]
         scenarios.begin_suite_case(again)
         run_context.handlers = [scenarios]
-        mode = scenarios.choose_retry_mode(self.nodeid, bench.mode)
+        mode = scenarios.choose_mode_for_attempt(self.nodeid, bench.mode)
         run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
         turn: AbstractContextManager[None] = (
             bench.lock() if run_context.list_case_entities(self.case) else nullcontext()
@@ -158,7 +158,7 @@ class SuiteItem(pytest.Item):
         with bench.restored_env(), turn:
             ran = asyncio.run(self._run_case(run_context))
         made = build_row(self.case.id, ran, self.case.scenario.min_pass_rate) | get_matrix_position(self.case)
-        unfiled = describe_unfiled_recordings(run_context.files, ran)
+        unfiled = describe_replayed_but_unfiled(run_context.files, ran)
         first = next((each.wire for each in ran if each.wire), None)
         if first is not None:
             first.unfiled = "" if in_ci(os.environ) else unfiled

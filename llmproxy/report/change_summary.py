@@ -1,6 +1,6 @@
 """Summary of changed requests over all calls and cassettes of a suite, with their effects and costs.
 
-    trials of cassettes (`core.sessions.trial_results`) -> `summarize_trials` -> lines, JSON, a table for a pull request
+    trials of cassettes (`core.sessions.trial_results`) -> `group_trial_changes` -> lines, JSON, a pull request's table
 
 An unknown price is reported as such, never counted as 0. Recording again costs at least the changed calls, and at most
 these and all later calls of their recordings: a new answer may change the program's course.
@@ -21,7 +21,7 @@ from llmproxy.core.changes.accepted_changes import build_call_removal, digest_lo
 from llmproxy.core.changes.change import Author, Change, ChangeSource, RefusalReason, UnrecordedTrialCall, shorten
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.providers.stubs import OPTIONAL
-from llmproxy.core.sessions.trial_results import SampleTrialResult, read_trials
+from llmproxy.core.sessions.trial_results import TrialSessionResult, read_trials
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_key_digests_allowed_unused, read_accepted_changes
 from llmproxy.core.store.rows import RowSummary
@@ -114,7 +114,7 @@ class ChangeSummary:
         if not self.has_changes:
             carried = f"; {counts['accepted']} carried under accepted changes" if counts["accepted"] else ""
             yield f"no change in {told}, {cassettes}{carried}"
-            yield from self._format_test_lines()
+            yield from self._format_test_outcome_counts()
             return
         where = f"{counts['changed']} of {told}, {counts['changed_cassettes']} of {cassettes}"
         yield f"{format_count(len(self.groups), 'change')} in {where}"
@@ -123,13 +123,13 @@ class ChangeSummary:
         for each in rows:
             calls, where = format_count(each.calls, "call"), name_some(each.cassettes, " ")
             yield f"  {each.name:<{width}}  {each.text}   {calls}  {where}"
-        yield from self._format_test_lines()
+        yield from self._format_test_outcome_counts()
         if self.groups:
             yield "(recorded answers show how the program reacts to them, not how the model reacts to the change)"
         if self.bill is not None:
             yield str(self.bill)
 
-    def _format_test_lines(self) -> Iterator[str]:
+    def _format_test_outcome_counts(self) -> Iterator[str]:
         counts = self.counts
         if any(counts[name] for name in ("as_before", "carried", "failed")):
             passed = f"{format_count(counts['as_before'], 'test passes', 'tests pass')} as before"
@@ -171,10 +171,10 @@ def summarize_trials_since(store: Path, since: float = 0.0) -> ChangeSummary:
                 rows[trial.cassette_and_sample] = {
                     row.id: row for row in found if digest_lookup_key(row.key) not in gone
                 }
-    return summarize_trials(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
+    return group_trial_changes(trials, lambda trial: rows.get(trial.cassette_and_sample, {}))
 
 
-Recordings = Callable[[SampleTrialResult], Mapping[int, RowSummary]]
+Recordings = Callable[[TrialSessionResult], Mapping[int, RowSummary]]
 """Returns the recordings of a trial's cassette in order, without removed calls."""
 
 
@@ -196,7 +196,7 @@ def describe_accepted_changes(store: Path, names: Sequence[str], today: date) ->
     return [f"{name_some(dict.fromkeys(some))}: {when}" for when, some in told.items()]
 
 
-def summarize_trials(trials: Iterable[SampleTrialResult], recordings: Recordings) -> ChangeSummary:
+def group_trial_changes(trials: Iterable[TrialSessionResult], recordings: Recordings) -> ChangeSummary:
     """Combine the results of trials."""
     groups, refused = dict[str, ChangeGroup](), dict[str, ChangeGroup]()
     counts = dict.fromkeys(_COUNTS, 0)
@@ -237,7 +237,7 @@ _MISSING = frozenset({RefusalReason.NO_PLACE, RefusalReason.NOT_LOOKED_AT})
 _COUNTS = ("calls", "changed", "accepted", "cassettes", "changed_cassettes", "as_before", "carried", "failed")
 
 
-def _find_removed_calls(trial: SampleTrialResult, recordings: Recordings) -> Iterator[Change]:
+def _find_removed_calls(trial: TrialSessionResult, recordings: Recordings) -> Iterator[Change]:
     """Yield recorded calls that are no longer made, if a trial followed the recording to its end."""
     if trial.served is None or trial.passed is False or any(call.refusal for call in trial.seen):
         return

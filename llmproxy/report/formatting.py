@@ -88,7 +88,7 @@ def format_conversation(run: Run) -> str:
     return "\n".join(lines)
 
 
-def describe_replayed_answers(finished: Finished) -> str:
+def describe_replay_match_kinds(finished: Finished) -> str:
     """Describe a replayed run: bound answers, their variables, and answers assigned in order of arrival."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
     carried = f"{finished.carried:,} carried under {name_some(finished.carried_names)}" if finished.carried else ""
@@ -100,5 +100,5 @@ def describe_replayed_answers(finished: Finished) -> str:
 def format_run_facts(finished: Finished) -> list[str]:
     agent = finished.usage.get("agent", PartyUse())
     tokens = sum_if_all_known((agent.input_tokens, agent.output_tokens))
-    facts = "" if tokens is None else f"{tokens:,} tokens", describe_replayed_answers(finished)
+    facts = "" if tokens is None else f"{tokens:,} tokens", describe_replay_match_kinds(finished)
     return [*filter(None, facts), *finished.labels]

@@ -14,7 +14,7 @@ from llmproxy.lazy_regex import late
 from llmproxy.report.events import Status
 from llmproxy.report.formatting import (
     describe_assertion,
-    describe_replayed_answers,
+    describe_replay_match_kinds,
     explain_bad_test_end,
     format_conversation,
 )
@@ -51,7 +51,7 @@ def render_junit(run_tree: RunTree) -> bytes:
 
 def _build_suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
-    kinds = [_get_failure_element(scenario, run) for scenario, run in runs]
+    kinds = [_choose_outcome_element_name(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
     suite = ET.Element(
         "testsuite",
@@ -77,19 +77,19 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
         case.set("time", f"{ended.total_seconds:.3f}")
     if run.status is Status.SKIPPED:
         ET.SubElement(case, "skipped", message=_escape_text(run.reason))
-    elif kind := _get_failure_element(scenario, run):
+    elif kind := _choose_outcome_element_name(scenario, run):
         lines = list(_list_failure_reasons(run))
         problem = ET.SubElement(
             case, kind, type=run.status.value, message=_escape_text(lines[0] if lines else run.status.value)
         )
         problem.text = _escape_text("\n".join(lines))
     bound = (
-        describe_replayed_answers(ended)
+        describe_replay_match_kinds(ended)
         if ended and (ended.bound or ended.carried or ended.stale or ended.dealt)
         else ""
     )
     labels = ended.labels if ended else ()
-    if run.status in _KINDS and _get_failure_element(scenario, run) is None:
+    if run.status in _KINDS and _choose_outcome_element_name(scenario, run) is None:
         passes = f"{run.status.value}, and the scenario passes with its other runs"
         labels = (passes, *_list_failure_reasons(run), *labels)
     if said := "\n".join(filter(None, (bound, *labels, format_conversation(run)))):
@@ -97,7 +97,7 @@ def _build_case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     return case
 
 
-def _get_failure_element(scenario: ScenarioRuns, run: Run) -> str | None:
+def _choose_outcome_element_name(scenario: ScenarioRuns, run: Run) -> str | None:
     """Return the JUnit outcome of a run; none for a failed one whose scenario passes (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 

@@ -140,16 +140,18 @@ def merge_shard_reports(parts: Sequence[ShardReport], advise: Advise | None = No
         "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
     )
     kept = _drop_duplicate_parts(parts)
-    gone = [*_list_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
+    gone = [*_describe_missing_parts(kept), *filter(None, map(_describe_interruption, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
     placed = [(part, run) for part in kept for run in part.run_tree.runs.values()]  # parts come by their number
     placed.sort(key=lambda each: order.get(each[0].get_item_name(each[1]), len(order)))
     runs = [run for _, run in placed]
     completed = _merge_completed_events(kept, runs, advise, gone)
-    return MergedReport([_merge_selected_events(kept), *_list_run_events(runs), completed], completed.exit_code, gone)
+    return MergedReport(
+        [_merge_into_one_selected_event(kept), *_list_run_events(runs), completed], completed.exit_code, gone
+    )
 
 
-def _merge_selected_events(parts: Sequence[ShardReport]) -> Selected:
+def _merge_into_one_selected_event(parts: Sequence[ShardReport]) -> Selected:
     begun = [part.run_tree.selected for part in parts if part.run_tree.selected]
     modes = [part.run_tree.selected.mode for part in parts if part.run_tree.runs and part.run_tree.selected]
     return Selected(
@@ -256,7 +258,7 @@ def _remove_times(tree: Any) -> Any:
     return [_remove_times(each) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
-def _list_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
+def _describe_missing_parts(parts: Sequence[ShardReport]) -> Iterator[str]:
     shard, there = parts[0].shard, {part.number for part in parts}
     for number in range(1, int(shard["of"]) + 1):
         if number in there:

@@ -19,8 +19,14 @@ from llmproxy.advice import format_command
 from llmproxy.amount_formatting import dollars, format_count
 from llmproxy.core.providers.provider_table import format_base_url_assignments
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.proxy_calls import Call, Totals, Use, describe_hits, describe_stubs
-from llmproxy.report.request_line import describe_request_handling, escape, format_head_line, format_request_line, paint
+from llmproxy.proxy_calls import Call, Totals, Use, describe_replay_hits, describe_stubs
+from llmproxy.report.request_line import (
+    describe_request_handling,
+    escape,
+    format_column_headings,
+    format_request_line,
+    paint,
+)
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the column headings again."""
@@ -33,7 +39,7 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 
-def get_terminal_width(stream: TextIO) -> int | None:
+def get_width_if_terminal(stream: TextIO) -> int | None:
     """Return the width of the terminal at `stream`, None if it is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
@@ -126,7 +132,7 @@ class Console:
         for call in calls:
             # Heads stand above the first line; on a terminal they scroll away, so again and again.
             if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
-                yield paint(format_head_line(room), "dim", colour=self._colour)
+                yield paint(format_column_headings(room), "dim", colour=self._colour)
             self._lines += 1
             yield format_request_line(call, colour=self._colour, zone=self._zone, room=room)
             if self._verbose:
@@ -158,7 +164,7 @@ def format_totals(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
 
     `unused`: number of unused recordings, None if unknown; `store` is its path for display.
     """
-    hits = describe_hits(totals, lambda names: escape(names, None))
+    hits = describe_replay_hits(totals, lambda names: escape(names, None))
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]

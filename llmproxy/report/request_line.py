@@ -122,7 +122,7 @@ _COLUMNS = (
 _format_clock = lru_cache(4)(format_clock)
 
 
-def format_head_line(room: int | None = None) -> str:
+def format_column_headings(room: int | None = None) -> str:
     texts = {column.head: column.head for column in _COLUMNS}
     head = "  ".join([*_format_columns(texts, room), "recording, session", "prompt -> answer"])
     return head if room is None else clip_cells(head, room)
@@ -135,14 +135,14 @@ def format_request_line(
 
     `zone` is the machine's own by default, `room` the terminal's width, None for a pipe.
     """
-    before, after = _format_line_ends(call.fields_without_timing, colour, room)
+    before, after = _format_around_duration(call.fields_without_timing, colour, room)
     took = duration(call.ms)
     took = pad_cells(took if room is None else clip_cells(took, _TOOK.cells), _TOOK.cells, right=True)
     return f"{paint(_format_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
 @lru_cache(_REMEMBERED)
-def _format_line_ends(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001 - key
+def _format_around_duration(alike: tuple[Any, ...], colour: bool, room: int | None) -> tuple[str, str]:  # noqa: FBT001
     """Return the parts of a line between time and duration, and after that, for calls that differ only in these."""
     call = Call(*alike)
     replayed = call.decision is Decision.REPLAY

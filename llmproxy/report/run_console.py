@@ -137,7 +137,7 @@ class SuiteConsole:
         elif isinstance(event, Started):
             self._runs[event.run_id] = Run(event)
         elif isinstance(event, Completed):
-            self._print_completed(event)
+            self._print_test_summary(event)
         elif (run := self._runs.get(event.run_id)) is not None:
             if isinstance(event, Finished):
                 self._print_finished(run, event)
@@ -208,7 +208,7 @@ class SuiteConsole:
             message = each.message or f"{show_value(each.actual)}"
             self._print_indented(f"      {mark} {each.name}: ", message + (f"  ({tail})" if tail else ""))
 
-    def _print_completed(self, event: Completed) -> None:
+    def _print_test_summary(self, event: Completed) -> None:
         counts = Counter(str(row.get("status")) for row in event.scenarios)
         for row in event.scenarios:
             if row.get("rate") is not None and int(row.get("runs") or 0) > 1:

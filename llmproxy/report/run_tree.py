@@ -172,17 +172,17 @@ LATEST = 253_402_300_800
 """Unix time after the last representable year."""
 
 
-def matches_annotation(value: object, kind: str) -> bool:
+def value_has_annotated_type(value: object, kind: str) -> bool:
     """Return whether a plain value has the annotated type; True for unknown annotations."""
     kind, _, optional = kind.partition(" | ")
     if optional and value is None:
         return True
     if kind.startswith("Sequence["):
-        return isinstance(value, list | tuple) and all(matches_annotation(each, kind[9:-1]) for each in value)
+        return isinstance(value, list | tuple) and all(value_has_annotated_type(each, kind[9:-1]) for each in value)
     if kind.startswith("Mapping["):
         inner = kind.partition(", ")[2][:-1]
         return isinstance(value, dict) and all(
-            isinstance(name, str) and matches_annotation(each, inner) for name, each in value.items()
+            isinstance(name, str) and value_has_annotated_type(each, inner) for name, each in value.items()
         )
     return kind not in _SCALARS or _SCALARS[kind](value)
 
@@ -191,7 +191,7 @@ def _check_fields[T: DataclassInstance](made: T) -> T:
     """Return an object if all its fields have the declared types. Raises TypeError."""
     for each in fields(made):
         value = getattr(made, each.name)
-        right = matches_annotation(value, str(each.type))
+        right = value_has_annotated_type(value, str(each.type))
         if right and each.name == "at":
             right = 0 <= value < LATEST
         if right and each.name == "cost_usd" and value is not None:

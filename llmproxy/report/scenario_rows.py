@@ -21,7 +21,7 @@ from typing import Any
 
 from llmproxy.amount_formatting import align_rows, dollars, duration, format_count, mean_if_all_known
 from llmproxy.report.events import Status
-from llmproxy.report.run_tree import is_decimal, matches_annotation
+from llmproxy.report.run_tree import is_decimal, value_has_annotated_type
 
 Z95 = 1.959963984540054
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
@@ -71,7 +71,9 @@ def validate_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row after checking it. Raises TypeError."""
     for name, kind in _KINDS.items():
         value = row.get(name)
-        if not matches_annotation(value, kind) or (name == "cost_usd" and value is not None and not is_decimal(value)):
+        if not value_has_annotated_type(value, kind) or (
+            name == "cost_usd" and value is not None and not is_decimal(value)
+        ):
             raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
     return row
 

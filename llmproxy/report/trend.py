@@ -22,7 +22,7 @@ from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import compute_row_badness
 from llmproxy.report.events import Completed, Event, ImmediateHandler, Selected
-from llmproxy.report.run_tree import LATEST, matches_annotation
+from llmproxy.report.run_tree import LATEST, value_has_annotated_type
 from llmproxy.report.scenario_rows import validate_row
 from llmproxy.sqlite_file import ErrorTexts, FileState, open_connection, read_state, translate_errors, write_transaction
 
@@ -115,16 +115,18 @@ def read_recent_tests(path: Path, limit: int = SHOWN) -> list[PastTestRun]:
                     (id_,),
                 )
                 names = [each[0] for each in rows.description]
-                found.append(_build_test(path, at, title, code, [dict(zip(names, row, strict=True)) for row in rows]))
+                found.append(
+                    _parse_past_test_run(path, at, title, code, [dict(zip(names, row, strict=True)) for row in rows])
+                )
             return found
 
 
-def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:
+def _parse_past_test_run(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> PastTestRun:
     """Return a test from its row. Raises CassetteCorrupt: a value has a wrong type."""
     why = ""
-    if not (matches_annotation(title, "str") and matches_annotation(code, "int")):
+    if not (value_has_annotated_type(title, "str") and value_has_annotated_type(code, "int")):
         why = f"a test is called {title!r:.60} and ended with {code!r:.60}"
-    if not matches_annotation(at, "float") or not 0 <= at < LATEST:
+    if not value_has_annotated_type(at, "float") or not 0 <= at < LATEST:
         why = f"a test began at {at!r:.60}"
     made: dict[str, Mapping[str, Any]] = {}
     try:
@@ -169,8 +171,8 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     good = sum(row["status"] == "passed" for row in rows)
     word = "worse" if step > 0 else "better" if step < 0 else ""
     told = [f"passed {good} of {len(rows)}", word]
-    told.append(_format_change(before, last, "cost_usd", lambda value: dollars(Decimal(value))))
-    told.append(_format_change(before, last, "latency_ms", lambda value: duration(float(value))))
+    told.append(_format_value_with_earlier(before, last, "cost_usd", lambda value: dollars(Decimal(value))))
+    told.append(_format_value_with_earlier(before, last, "latency_ms", lambda value: duration(float(value))))
     return (
         (0 if step > 0 else 1 if last["status"] not in ("passed", "skipped") else 2),
         name,
@@ -178,7 +180,7 @@ def _summarize_scenario(name: str, tests: Sequence[PastTestRun]) -> tuple[int, s
     )
 
 
-def _format_change(
+def _format_value_with_earlier(
     before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str, shown: Callable[[Any], str]
 ) -> str:
     """Return a figure, with its earlier value if different; empty if unknown."""

@@ -78,7 +78,7 @@ def decode_value(text: str) -> Any:
     """Return a text's value. Raises ValueError: no JSON; NotCacheable: not from `encode_value`, or class changed."""
     tree = json.loads(text)
     try:
-        return _read_tree(tree)
+        return _restore_value(tree)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise NotCacheable(f"what is kept is not understood ({error!r})") from error
 
@@ -110,7 +110,7 @@ class _ValueWriter:
 
     def write_class(self, value: object, where: str) -> str:
         path = class_path(type(value))
-        if find_class(path) is not type(value):
+        if find_class_by_path(path) is not type(value):
             raise NotCacheable(f"{where}: {path} is another class")
         return path
 
@@ -139,22 +139,22 @@ def _find_members(value: Any) -> dict[str, Any] | None:
     return {name: getattr(value, name, None) for name in names}
 
 
-def _read_tree(tree: Any) -> Any:
+def _restore_value(tree: Any) -> Any:
     if isinstance(tree, list):
-        return [_read_tree(each) for each in tree]
+        return [_restore_value(each) for each in tree]
     if not isinstance(tree, dict):
         return tree
     tag = tree.get(_TYPE)
     if tag is None or tag == "dict":
         return _read_members(tree if tag is None else tree["is"])
     if tag == "tuple":
-        return tuple(_read_tree(tree["is"]))
-    kind: Any = find_class(tag)
+        return tuple(_restore_value(tree["is"]))
+    kind: Any = find_class_by_path(tag)
     return kind[tree["is"]] if issubclass(kind, Enum) else _read_object(kind, tree)
 
 
 def _read_members(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _read_tree(each) for name, each in members.items()}
+    return {name: _restore_value(each) for name, each in members.items()}
 
 
 def _read_object(kind: Any, tree: Mapping[str, Any]) -> object:
@@ -181,7 +181,7 @@ def class_path(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def find_class(path: str) -> type:
+def find_class_by_path(path: str) -> type:
     """Return the class at a path; of modules that are not imported, known SDKs only. Raises NotCacheable."""
     module_name, _, names = path.partition(":")
     module: object = sys.modules.get(module_name)

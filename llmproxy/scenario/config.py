@@ -82,7 +82,7 @@ class ModelConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_names(cls, given: Any) -> Any:
+    def _resolve_parameter_aliases(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         found = {name: value for name, value in given.items() if not isinstance(value, UnsetParameter)}

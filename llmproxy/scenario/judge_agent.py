@@ -31,7 +31,7 @@ from llmproxy.scenario.models.model_calls import require_model
 from llmproxy.scenario.prompts import fence_text, format_entries, format_transcript, prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, discard_unproven_findings
+from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, mark_unproven_findings_inconclusive
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
@@ -127,7 +127,7 @@ class JudgeAgent(AgentAdapter):
             steps = self.max_discovery_steps
             question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
             seen = "\n".join(look.entries)
-        rulings = await self._collect_rulings(question, find_session(input))
+        rulings = await self._ask_judges_for_rulings(question, find_session(input))
         if forced and is_conversation_unscripted(input) and all(ruling.goes_on for ruling in rulings):
             return []  # no verdict even at the end: the run ends without conclusion
         result = self._result(criteria, rulings, seen, input)
@@ -154,7 +154,7 @@ class JudgeAgent(AgentAdapter):
             parts.append(fence_text("unknown", prompt("judge_unknown", reasons=reasons)))
         return "\n\n".join([*parts, fence_text("transcript", seen or "(nothing was said)")])
 
-    async def _collect_rulings(self, question: Question, session: RunSession | None) -> list[Ruling]:
+    async def _ask_judges_for_rulings(self, question: Question, session: RunSession | None) -> list[Ruling]:
         """Return each judge's ruling; all are awaited before an error of one is raised."""
         names = list_judge_party_names(len(self.configs))
         asked = list(zip(self.configs, names, strict=True))
@@ -175,11 +175,11 @@ class JudgeAgent(AgentAdapter):
         return rulings
 
     def _result(self, criteria: Criteria, rulings: Sequence[Ruling], seen: str, given: AgentInput) -> ScenarioResult:
-        votes = [discard_unproven_findings(ruling.findings, seen) for ruling in rulings]
+        votes = [mark_unproven_findings_inconclusive(ruling.findings, seen) for ruling in rulings]
         findings, cast = combine_votes(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
         judged = criteria.build_results(findings, cast)
-        texts = {status: [each.text for each in judged if each.status == status] for status in CriterionOutcome}
-        passed = len(texts[CriterionOutcome.PASSED]) == len(judged)
+        texts = {status: [each.text for each in judged if each.status == status] for status in CriterionStatus}
+        passed = len(texts[CriterionStatus.PASSED]) == len(judged)
         against = [ruling.verdict for ruling in rulings if ruling.verdict not in {None, SUCCESS}] if passed else []
         reasoning = _join_reasonings(rulings, judged)
         if against:
@@ -188,9 +188,9 @@ class JudgeAgent(AgentAdapter):
             success=passed and not against,
             messages=given.messages,
             reasoning=reasoning,
-            passed_criteria=texts[CriterionOutcome.PASSED],
-            failed_criteria=texts[CriterionOutcome.FAILED],
-            inconclusive_criteria=texts[CriterionOutcome.INCONCLUSIVE],
+            passed_criteria=texts[CriterionStatus.PASSED],
+            failed_criteria=texts[CriterionStatus.FAILED],
+            inconclusive_criteria=texts[CriterionStatus.INCONCLUSIVE],
             criteria=judged,
         )
 
@@ -222,8 +222,8 @@ def _needs_other_judges(ruling: Ruling, question: Question) -> bool:
     if ruling.goes_on:
         return False
     statuses = [finding.status for finding in ruling.findings.values()]
-    all_passed = statuses == [CriterionOutcome.PASSED] * len(question.criteria)
-    return CriterionOutcome.FAILED in statuses or (question.forced and not all_passed)
+    all_passed = statuses == [CriterionStatus.PASSED] * len(question.criteria)
+    return CriterionStatus.FAILED in statuses or (question.forced and not all_passed)
 
 
 def _join_reasonings(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:

@@ -33,7 +33,7 @@ from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.prompts import prompt
 from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, object_schema
+from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, Finding, object_schema
 
 # -- looking things up in a long conversation
 
@@ -113,12 +113,12 @@ class Lookup:
         # As it is written: an expression of a model's would be run on a text that is not the user's, for as long as it
         # likes.
         words = [each for each in re.split(r"\.\*|\|", pattern) if each.strip()]
-        found = [line for entry in self.entries for line in _find_excerpts(entry, words)]
+        found = [line for entry in self.entries for line in _excerpt_around_words(entry, words)]
         more = f"\n({len(found) - _MATCHES} more matches)" if len(found) > _MATCHES else ""
         return "\n".join(found[:_MATCHES]) + more if found else f"No message has {pattern!r}."
 
 
-def _find_excerpts(entry: str, words: Sequence[str]) -> list[str]:
+def _excerpt_around_words(entry: str, words: Sequence[str]) -> list[str]:
     """Return the occurrences of any of the words in a message, with their surroundings."""
     number, folded = entry.partition(" ")[0], entry.casefold()
     found = []
@@ -201,7 +201,10 @@ class Question:
             if call is None or call.name not in {EXPAND, GREP}:
                 return await self._get_ruling_with_retry(model, party, session, said, (way, answer))
             found = self.look.answer_tool_call(call.name, call.arguments)
-            said += [{"role": "assistant", "content": _format_answer_text(answer)}, {"role": "user", "content": found}]
+            said += [
+                {"role": "assistant", "content": _format_answer_for_retry(answer)},
+                {"role": "user", "content": found},
+            ]
         decides = replace(self, forced=True, steps=0)
         return await decides._get_ruling_with_retry(model, party, session, said, None)  # noqa: SLF001 (its own kind)
 
@@ -223,8 +226,11 @@ class Question:
                 return self._read_ruling(answer)
             except _Unusable as error:
                 unusable = error
-            repair = prompt("judge_repair", problem=unusable.problem, instruction=self.instruction_prompt)
-            said += [{"role": "assistant", "content": _format_answer_text(answer)}, {"role": "user", "content": repair}]
+            repair = prompt("judge_repair", problem=unusable.problem, instruction=self.answer_instruction)
+            said += [
+                {"role": "assistant", "content": _format_answer_for_retry(answer)},
+                {"role": "user", "content": repair},
+            ]
         assert unusable is not None  # noqa: S101 - the loop runs
         if unusable.partial is not None:
             return unusable.partial
@@ -232,7 +238,7 @@ class Question:
         raise JudgeError(f"Invalid response from judge agent, {unusable.literal}", hint=hint)
 
     @property
-    def instruction_prompt(self) -> str:
+    def answer_instruction(self) -> str:
         return prompt("judge_final" if self.forced else "judge_open")
 
     def answer_tools(self) -> list[dict[str, Any]]:
@@ -261,7 +267,7 @@ class Question:
                     party=party,
                     session=session,
                     messages=self._messages(said, way),
-                    **self._build_answer_form_arguments(way),
+                    **self._build_answer_forcing_parameters(way),
                 )
             except ToolChoiceRefused:
                 if way is _AnswerForcing.PLAIN:
@@ -270,14 +276,14 @@ class Question:
 
     def _messages(self, said: Sequence[Message], way: _AnswerForcing) -> list[Message]:
         shown = self.whole if self.whole and way >= _AnswerForcing.SCHEMA else self.text
-        text = f"{shown}\n\n{self.instruction_prompt}"
+        text = f"{shown}\n\n{self.answer_instruction}"
         messages: list[Message] = [{"role": "system", "content": self.system}, {"role": "user", "content": text}, *said]
         if way >= _AnswerForcing.SCHEMA:
             how = prompt("judge_json", or_continue="" if self.forced else ' or "continue_test"')
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
-    def _build_answer_form_arguments(self, way: _AnswerForcing) -> dict[str, Any]:
+    def _build_answer_forcing_parameters(self, way: _AnswerForcing) -> dict[str, Any]:
         if way is _AnswerForcing.PLAIN:
             return {}
         if way is _AnswerForcing.SCHEMA:
@@ -299,7 +305,7 @@ class Question:
             first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
-                raise _Unusable(problem, f"{problem}: {_shorten(_format_answer_text(answer))!r}")
+                raise _Unusable(problem, f"{problem}: {_shorten(_format_answer_for_retry(answer))!r}")
             return self._parse_ruling(*first)
         found = _OBJECT.search(answer.text)
         given = _load_json_or_none(found[0]) if found else None
@@ -370,7 +376,7 @@ def _build_unambiguous_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _format_answer_text(answer: Answer) -> str:
+def _format_answer_for_retry(answer: Answer) -> str:
     """Return an answer as text, for the retry."""
     calls = [f"{call.name}({call.arguments})" for call in answer.tool_calls[:1]]
     return "\n".join([*([answer.text] if answer.text else []), *calls]) or "(nothing)"
@@ -405,20 +411,20 @@ def combine_votes(
     """Return each criterion's outcome, with the first agreeing judge's evidence, and each judge's status."""
     found: dict[str, Finding] = {}
     cast: dict[str, tuple[str, ...]] = {}
-    silent = Finding(CriterionOutcome.INCONCLUSIVE)
+    silent = Finding(CriterionStatus.INCONCLUSIVE)
     for id_ in ids:
         findings = [vote.get(id_, silent) for vote in votes]
         cast[id_] = tuple(finding.status.value for finding in findings)
-        decided = _decide_status([finding.status for finding in findings], rule)
+        decided = _decide_status_by_vote([finding.status for finding in findings], rule)
         split = f"the judges do not agree: {', '.join(cast[id_])}"
-        disagreement = Finding(CriterionOutcome.INCONCLUSIVE, reason=split)
+        disagreement = Finding(CriterionStatus.INCONCLUSIVE, reason=split)
         found[id_] = next((finding for finding in findings if finding.status is decided), disagreement)
     return found, cast
 
 
-def _decide_status(statuses: Sequence[CriterionOutcome], rule: VoteRule) -> CriterionOutcome:
+def _decide_status_by_vote(statuses: Sequence[CriterionStatus], rule: VoteRule) -> CriterionStatus:
     wanted = len(statuses) if rule is VoteRule.UNANIMOUS else len(statuses) // 2 + 1
-    for status in (CriterionOutcome.PASSED, CriterionOutcome.FAILED):
+    for status in (CriterionStatus.PASSED, CriterionStatus.FAILED):
         if statuses.count(status) >= wanted:
             return status
-    return CriterionOutcome.INCONCLUSIVE
+    return CriterionStatus.INCONCLUSIVE

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from llmproxy.client.child_env import find_upstreams
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyUnreachable
-from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_proxy_url
+from llmproxy.client.proxy_process import TOKEN_VARIABLE, Proxy, ensure_proxy, read_env_proxy_url
 from llmproxy.client.pytest_scenario_hooks import HOST
 from llmproxy.client.session_reports import Miss, Report
 from llmproxy.errors import SettingsError
@@ -34,9 +34,9 @@ from llmproxy.report.events import PartyUse
 from llmproxy.scenario.turn_taking import (
     bind_service,
     env_without_turn,
+    hold_process_turn,
     list_base_url_sessions,
     process_session_name,
-    process_turn,
 )
 from llmproxy.scenario.types import LLM, AgentRole
 
@@ -206,13 +206,15 @@ class RunSession:
             yield 0.0
             return
         keys, party = self.llm.key_names, adapter.role.value.lower()
-        async with process_turn(self.control, self.name, replay=self.llm.replay, key_names=keys, party=party) as waited:
+        async with hold_process_turn(
+            self.control, self.name, replay=self.llm.replay, key_names=keys, party=party
+        ) as waited:
             yield waited
 
     @asynccontextmanager
     async def importing_environment(self) -> AsyncIterator[None]:
         """Point clients created in the block to the proxy: an imported module may create its own."""
-        async with process_turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
+        async with hold_process_turn(self.control, None, replay=self.llm.replay, key_names=self.llm.key_names):
             yield
 
     # -- what passed
@@ -366,7 +368,7 @@ def choose_proxy(
     """
     chosen = next((each for each in (run_proxy, configured) if each is not None), None)
     if chosen is None:
-        return read_proxy_url(env) or None
+        return read_env_proxy_url(env) or None
     if chosen is True:
-        return read_proxy_url(env) or _OWN.proxy_url(env)
+        return read_env_proxy_url(env) or _OWN.proxy_url(env)
     return chosen.strip().rstrip("/") or None if isinstance(chosen, str) else None

@@ -109,7 +109,7 @@ def process_session_name() -> str:
 
 
 @asynccontextmanager
-async def process_turn(
+async def hold_process_turn(
     control: Control,
     session: str | None,
     *,
@@ -155,7 +155,7 @@ async def _take_turn(steps: _UndoableSteps, queue: FairLock) -> AsyncIterator[fl
 
     def end() -> None:
         try:
-            steps.undo_all()
+            steps.restore_env_and_bindings()
         finally:
             queue.release_lock()
 
@@ -229,7 +229,7 @@ class _UndoableSteps:
                 else:
                     env[name] = before
 
-    def undo_all(self) -> None:
+    def restore_env_and_bindings(self) -> None:
         with _GUARD:
             self.restore_environment(self._env)
             _TURN[:] = [steps for steps in _TURN if steps is not self]

@@ -148,7 +148,7 @@ class CriterionResult(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_names(cls, given: Any) -> Any:
+    def _accept_alternative_field_names(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
         other = {"criterion": "text", "reasoning": "reason"}
@@ -189,7 +189,7 @@ class AgentInput(BaseModel):
 
     @field_validator("judgment_request", mode="before")
     @classmethod
-    def _read_request(cls, asked: Any) -> Any:
+    def _accept_boolean_judgment_request(cls, asked: Any) -> Any:
         """Accept the older form: a bool."""
         return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
 

@@ -39,7 +39,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.criteria import object_schema
 from llmproxy.scenario.values.messages import Farewell
-from llmproxy.yaml_reader import SuiteProblems, read_document
+from llmproxy.yaml_reader import SuiteProblems, read_plain_document
 
 # -- who the user is
 
@@ -87,8 +87,8 @@ def find_persona(said: Persona | str | Path) -> Persona:
 
 @cache
 def load_built_in_personas() -> dict[str, Persona]:
-    entries = read_document(read_file("personas.yaml"), "personas.yaml")
-    personas = (_build_persona(entry, "data/prompts/personas.yaml") for entry in entries)
+    entries = read_plain_document(read_file("personas.yaml"), "personas.yaml")
+    personas = (_parse_persona(entry, "data/prompts/personas.yaml") for entry in entries)
     return {each.name: each for each in personas}
 
 
@@ -100,13 +100,13 @@ def _build_persona_from_file(path: Path) -> Persona:
     if path.suffix in {".md", ".txt"}:
         return Persona(name=path.stem, about=text.strip())
     try:
-        value = read_document(text, str(path))
+        value = read_plain_document(text, str(path))
     except SuiteProblems as error:
         raise SettingsError(f"the persona cannot be read: {error.message}") from error
-    return _build_persona(value, str(path))
+    return _parse_persona(value, str(path))
 
 
-def _build_persona(value: Any, where: str) -> Persona:
+def _parse_persona(value: Any, where: str) -> Persona:
     if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(map(_is_text_or_texts, value.values())):
         raise SettingsError(
             f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import LLMProxyError, SettingsError, SuiteError, add_prefix
+from llmproxy.errors import LLMProxyError, SettingsError, SuiteError, ensure_prefix
 from llmproxy.settings import find_project_tables
 from llmproxy.yaml_reader import Problems, read_documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteRunOptions:
+class SuiteCommandOptions:
     mode: str | None = None
     """Mode of every session; None: the proxy's."""
     runs: int | None = None
@@ -131,7 +131,7 @@ Seen = dict[Path, int]
 def read_change_times(paths: Sequence[str]) -> Seen:
     """Return the last change of each watched file: the suites, and files in their folders."""
     found: Seen = {}
-    for path in _list_files(paths):
+    for path in _list_watched_files(paths):
         try:
             found[path] = path.stat().st_mtime_ns
         except OSError:
@@ -141,7 +141,7 @@ def read_change_times(paths: Sequence[str]) -> Seen:
     return found
 
 
-def _list_files(paths: Sequence[str]) -> Iterator[Path]:
+def _list_watched_files(paths: Sequence[str]) -> Iterator[Path]:
     for folder in sorted({Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}):
         for root, names, files in os.walk(folder):
             names[:] = sorted(name for name in names if not name.startswith(".") and name not in _PASSED_OVER)
@@ -150,7 +150,7 @@ def _list_files(paths: Sequence[str]) -> Iterator[Path]:
             )
 
 
-def find_changed_files(before: Seen, after: Seen) -> list[Path]:
+def diff_file_snapshots(before: Seen, after: Seen) -> list[Path]:
     """Return new, removed and changed files."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
@@ -167,8 +167,8 @@ def rerun_on_change(
         try:
             run()
         except LLMProxyError as error:
-            say(add_prefix(error))
+            say(ensure_prefix(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
-        while not (found := find_changed_files(before, read_change_times(paths))):
+        while not (found := diff_file_snapshots(before, read_change_times(paths))):
             sleep(PAUSE)
         say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

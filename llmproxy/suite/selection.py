@@ -25,7 +25,7 @@ from llmproxy.errors import LLMProxyError, MissError, SuiteError
 from llmproxy.files import replace_file
 from llmproxy.protocol import OFFLINE, Mode
 from llmproxy.scenario.values.run_ids_and_options import name_cassette
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.steps import StepBase
 from llmproxy.trace.reading.recording_spans import spans_of
@@ -262,7 +262,7 @@ def _find_cost(store: Path, cassette: str) -> Decimal | None:
     return None
 
 
-def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteRunOptions) -> list[str]:
+def check_costs(store: Path, cases: Sequence[SuiteCase], options: SuiteCommandOptions) -> list[str]:
     """Return a message about costs. Raises SuiteError: the estimate is above the limit."""
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []

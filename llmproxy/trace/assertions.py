@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from llmproxy.core.traffic.json_diff import dump_for_comparison
 from llmproxy.trace.comparing.diff import ReplayDiff
-from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, get_span_arguments
+from llmproxy.trace.spans import AssertionResult, EvalResult, SpanKind, get_span_arguments_or_text
 from llmproxy.trace.trace_file import AgentRun, Cassette
 
 OnUnknown = Literal["fail", "ignore"]
@@ -68,7 +68,7 @@ def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> Ass
     cassette = unwrap_cassette(run)
     value, problem = _parse_json_output(cassette, embedded=embedded)
     if not problem:
-        problem = _validate_model(schema, value) if isinstance(schema, type) else _validate_schema(schema, value)
+        problem = _validate_model(schema, value) if isinstance(schema, type) else _list_schema_violations(schema, value)
     expected = getattr(schema, "__name__", schema)
     return build_result(
         "output_json_schema", cassette, expected, value if value is not None else cassette.output_text, problem
@@ -97,7 +97,7 @@ def _validate_model(model: Any, value: object) -> str:
     return ""
 
 
-def _validate_schema(schema: object, value: object) -> str:
+def _list_schema_violations(schema: object, value: object) -> str:
     import jsonschema  # type: ignore[import-untyped,unused-ignore]
 
     if not isinstance(schema, Mapping | bool):
@@ -159,7 +159,7 @@ def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int =
     """
     cassette = unwrap_cassette(run)
     tools = cassette.get_tool_calls()
-    calls = Counter(f"{span.tool_name} {dump_for_comparison(get_span_arguments(span))}" for span in tools)
+    calls = Counter(f"{span.tool_name} {dump_for_comparison(get_span_arguments_or_text(span))}" for span in tools)
     loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
     for words_, group in groupby([span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]):
         count = len(list(group))
@@ -227,12 +227,14 @@ def tool_called(
     cassette = unwrap_cassette(run)
     sequence = cassette.get_tool_sequence()
     calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
-    fitting = [span for span in calls if with_args is None or matches_partially(with_args, get_span_arguments(span))]
+    fitting = [
+        span for span in calls if with_args is None or matches_partially(with_args, get_span_arguments_or_text(span))
+    ]
     said = "" if with_args is None else f" with {_format_json(with_args)}"
     given = {"times": times, "with_args": with_args, "before": before, "after": after}
     conditions = {key: value for key, value in given.items() if value is not None}
     name = f"tool_called({', '.join([tool_name, *(f'{key}={value}' for key, value in conditions.items())])})"
-    actual: Any = [get_span_arguments(span) for span in calls] if with_args is not None else sequence
+    actual: Any = [get_span_arguments_or_text(span) for span in calls] if with_args is not None else sequence
     problem = ""
     if times is not None and len(fitting) != times:
         problem = f"{tool_name!r} was called {_format_call_count(len(fitting))}{said}, not {_format_call_count(times)}."

@@ -26,7 +26,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.proxy_calls import Call
 from llmproxy.trace.reading.recording_spans import read_interaction, spans_of
 from llmproxy.trace.spans import Span, SpanKind, SpanListDigest
-from llmproxy.trace.trace_file import Cassette, begin_trace, build_trace_header, count_spans, from_interactions
+from llmproxy.trace.trace_file import Cassette, add_spans_to_totals, begin_trace, build_trace_header, from_interactions
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -65,7 +65,7 @@ class OtlpSpanConverter:
         for span in spans:
             yield from self._convert_or_hold(span)
         for request in self._requests.values():
-            yield self._convert_model_call(None, request)
+            yield self._model_call_to_otlp(None, request)
         for plain in self._steps:
             conversation = plain.pop("conversation")
             end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
@@ -79,7 +79,7 @@ class OtlpSpanConverter:
         if span.kind is SpanKind.LLM_REQUEST:
             self._requests[span.id] = span
         elif span.kind is SpanKind.LLM_RESPONSE:
-            yield self._convert_model_call(self._requests.pop(span.parent_id or "", None), span)
+            yield self._model_call_to_otlp(self._requests.pop(span.parent_id or "", None), span)
         elif span.kind is SpanKind.TOOL_CALL:
             yield self._convert_tool_call(span)
         elif span.kind is SpanKind.AGENT_STEP:
@@ -89,7 +89,7 @@ class OtlpSpanConverter:
             else:
                 yield plain
 
-    def _convert_model_call(self, request: Span | None, span: Span) -> Plain:
+    def _model_call_to_otlp(self, request: Span | None, span: Span) -> Plain:
         attributes = {"gen_ai.operation.name": "chat"}
         attributes |= (request.metadata or {}) if request else {}
         attributes |= span.metadata or {}
@@ -263,7 +263,7 @@ def write_trace(
     """Write a recording as a trace file; returns its head (totals, fingerprint). Raises as `Cassette.from_store`."""
     trace, fingerprint, first = begin_trace(cassette, sample), SpanListDigest(), True
     versions = {name: value for name, value in build_trace_header(trace).items() if name != "cassette"}
-    for span in count_spans(trace, spans_of(store, cassette=cassette, sample=sample, party=party)):
+    for span in add_spans_to_totals(trace, spans_of(store, cassette=cassette, sample=sample, party=party)):
         plain = span.to_dict()
         fingerprint.add(plain)
         out.write(json.dumps(versions)[:-1] + ', "spans": [\n' if first else ",\n")

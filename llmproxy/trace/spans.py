@@ -45,7 +45,7 @@ class TraceWrongShape(CassetteCorrupt, AttributeError, TypeError):
     """A list, a text or a number in place of an object, or the other way round."""
 
 
-class TraceIncomplete(CassetteCorrupt, KeyError):
+class TraceMemberMissing(CassetteCorrupt, KeyError):
     """A required member is missing."""
 
 
@@ -167,13 +167,14 @@ class Span:
     def from_dict(cls, data: Any) -> Span:
         """Read one span, ignoring unknown members.
 
-        Raises TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: unknown kind,
-        or an invalid number (also a ValueError); TraceWrongShape: something is no object (also an AttributeError).
+        Raises TraceMemberMissing: `id`, `kind` or `timestamp` is missing (also a KeyError); TraceWrongValue: unknown
+        kind, or an invalid number (also a ValueError); TraceWrongShape: something is no object (also an
+        AttributeError).
         """
         raise_if_wrong_type(data, dict, "a span")
         for name in ("id", "kind", "timestamp"):
             if name not in data:
-                raise TraceIncomplete(f"A span has no {name!r}.")
+                raise TraceMemberMissing(f"A span has no {name!r}.")
         members = {name: data[name] for name in _SPAN if name in data}
         try:
             members["kind"] = SpanKind(data["kind"])
@@ -198,7 +199,7 @@ class Span:
 _SPAN = tuple(Span.__dataclass_fields__)
 
 
-def get_span_arguments(span: Span) -> Any:
+def get_span_arguments_or_text(span: Span) -> Any:
     """Return a tool call's arguments; if they were no object, their text."""
     return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
 

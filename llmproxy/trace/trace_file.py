@@ -280,7 +280,7 @@ def begin_trace(cassette: str, sample: int) -> Cassette:
     )  # fmt: skip
 
 
-def count_spans(trace: Cassette, spans: Iterable[Span]) -> Iterator[Span]:
+def add_spans_to_totals(trace: Cassette, spans: Iterable[Span]) -> Iterator[Span]:
     """Yield spans, each after adding it to a trace's totals; the first input and the last output are the trace's."""
     root: set[str] = set()
     for span in spans:
@@ -306,7 +306,7 @@ def from_interactions(interactions: Iterable[Interaction], name: str) -> Cassett
 
 def _build_trace(cassette: str, sample: int, spans: Iterable[Span]) -> Cassette:
     trace = begin_trace(cassette, sample)
-    trace.spans += count_spans(trace, spans)
+    trace.spans += add_spans_to_totals(trace, spans)
     trace.compute_fingerprint()
     return trace
 

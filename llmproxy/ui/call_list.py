@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.core.store.reader import CassetteInfo, Readable
-from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, from_sql, to_sql, to_summary
+from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, decode_sql_text, to_sql, to_summary
 
 MOST = 1000
 """Maximum rows of a window."""
@@ -64,12 +64,12 @@ def read_row_window(store: Readable, wanted: CallFilter, offset: int, limit: int
     return [row_to_json(to_summary(row)) for row in store.query(sql, (*values, min(limit, MOST), offset))]
 
 
-def read_first_prompt(store: Readable, info: CassetteInfo) -> str:
+def read_first_prompt_of_cassette(store: Readable, info: CassetteInfo) -> str:
     """Return the beginning of the first request's prompt."""
     where, values = CallFilter(info.name, info.sample).to_sql()
     first = f"SELECT last_user_text FROM interactions WHERE {where} ORDER BY started_at, id LIMIT 1"
     found = store.query(first, values)
-    return from_sql(found[0][0] or "")[:USER] if found else ""
+    return decode_sql_text(found[0][0] or "")[:USER] if found else ""
 
 
 def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def sum_calls(store: Readable, wanted: CallFilter) -> dict[str, Any]:
     ((calls, tokens_in, tokens_out, cost, priced, first, last, failed, counted, parties),) = store.query(
         _SUMS.format(where=where), values
     )
-    models = [from_sql(model) for (model,) in store.query(_MODELS.format(where=where), values)]
+    models = [decode_sql_text(model) for (model,) in store.query(_MODELS.format(where=where), values)]
     return {
         "calls": calls, "in": tokens_in, "out": tokens_out, "cost": cost, "unpriced": counted - priced, "from": first,
         "to": last, "failed": failed or 0, "parties": parties, "models": models,
@@ -93,8 +93,8 @@ def summarize_cassettes(store: Readable) -> dict[tuple[str, int], dict[str, Any]
         " FROM interactions WHERE superseded_at IS NULL GROUP BY cassette, sample, model ORDER BY model"
     )
     for name, sample, model, cost, failed in store.query(sql):
-        own = found.setdefault((from_sql(name), sample), {"models": [], "cost": None, "failed": 0})
-        own["models"] += [] if model is None else [from_sql(model)]
+        own = found.setdefault((decode_sql_text(name), sample), {"models": [], "cost": None, "failed": 0})
+        own["models"] += [] if model is None else [decode_sql_text(model)]
         own["cost"] = own["cost"] if cost is None else cost + (own["cost"] or 0)
         own["failed"] += failed
     return found
@@ -112,7 +112,7 @@ def list_timeline_marks(store: Readable, wanted: CallFilter) -> list[list[Any]]:
         "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400 OR ending <> 'complete', party, "
         f"coalesce(model, operation) FROM interactions WHERE {where} ORDER BY started_at, id LIMIT ?"
     )
-    found = [[*row[:5], *map(from_sql, row[5:])] for row in store.query(sql, (*values, DRAWN + 1))]
+    found = [[*row[:5], *map(decode_sql_text, row[5:])] for row in store.query(sql, (*values, DRAWN + 1))]
     return found if len(found) <= DRAWN else []
 
 

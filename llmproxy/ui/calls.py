@@ -21,7 +21,7 @@ from llmproxy.core.dialects.conversation import compare_requests
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_str, entry_messages, keep_user_text
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.core.dialects.usage_and_cost import compute_cost, read_model_and_fingerprint
-from llmproxy.core.providers.provider_table import read_client
+from llmproxy.core.providers.provider_table import parse_user_agent_client
 from llmproxy.core.store.rows import read_answer_time
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.core.traffic.json_diff import ABSENT, count_common_prefix, count_common_suffix
@@ -84,7 +84,7 @@ class RecordingReader:
         self._conversations.add_turn(exchange, place)
         if exchange.answer is not None and not exchange.failed:
             for call in exchange.answer.tool_calls:
-                self._conversations.add_tool_call(place.conversation, call, interaction.id)
+                self._conversations.add_pending_tool_call(place.conversation, call, interaction.id)
         return LinkedExchange(exchange, 0 if previous is None else place.known, previous, place.retry, results)
 
     def _match_tool_results(self, exchange: DecodedExchange, place: RequestPlace) -> Iterator[ReportedToolResult]:
@@ -137,7 +137,8 @@ def build_call_facts(interaction: Interaction) -> dict[str, Any]:
         "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
         "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
         "redacted": i.redacted, "recorded_at": read_answer_time(i.started_at, i.response.headers),
-        "client": str(read_client(i.request.headers) or ""), "answered_by": read_model_and_fingerprint(i.response),
+        "client": str(parse_user_agent_client(i.request.headers) or ""),
+        "answered_by": read_model_and_fingerprint(i.response),
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
         "request": {"headers": list(map(list, i.request.headers)), "bytes": len(i.request.body)},
@@ -296,7 +297,7 @@ def decode_text(data: bytes) -> str | None:
         return None
 
 
-def compute_text_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
+def encode_text_as_delta(base: tuple[int, str], text: str) -> dict[str, Any]:
     """Return `text` as a delta to another one, or whole if that saves nothing."""
     of, old = base
     front = count_common_prefix(old, text)

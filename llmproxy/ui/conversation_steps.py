@@ -27,14 +27,14 @@ TEXT = 6000
 Step = dict[str, Any]
 
 
-def build_step_summaries(interactions: Iterable[Interaction]) -> list[Step]:
-    reader = _StepReader()
+def summarize_recorded_steps(interactions: Iterable[Interaction]) -> list[Step]:
+    reader = _SpanToStepConverter()
     steps = [step for span in build_spans(reader.remember_interactions(interactions)) for step in reader.read(span)]
     return steps + [{**step, "call": None} for step in reader.waiting]  # user inputs without a following request
 
 
 @dataclass(slots=True)
-class _StepReader:
+class _SpanToStepConverter:
     depth: dict[str, int] = field(default_factory=dict)
     """Depth of agent_step spans by id."""
     of: dict[str, tuple[int | None, int]] = field(default_factory=dict)

@@ -28,10 +28,10 @@ from llmproxy.ui.calls import (
     attach_results,
     body_to_json,
     call_to_json,
-    compute_text_delta,
     decode_text,
+    encode_text_as_delta,
 )
-from llmproxy.ui.conversation_steps import build_step_summaries
+from llmproxy.ui.conversation_steps import summarize_recorded_steps
 from llmproxy.ui.queries import (
     MAX_RUN_BYTES,
     MAX_RUN_CALLS,
@@ -73,7 +73,7 @@ def page_data(store: Readable, wanted: Sequence[CassetteInfo], title: str, most:
                 "left": info.live - len(found),
                 "sums": call_list.sum_calls(store, which),
                 "strip": [each for each in call_list.list_timeline_marks(store, which) if each[0] in taken],
-                "steps": {"steps": build_step_summaries(told), "calls": len(told), "of": info.live},
+                "steps": {"steps": summarize_recorded_steps(told), "calls": len(told), "of": info.live},
             }
         )
     start = f"#/c/{quote(canonical_name(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
@@ -151,7 +151,7 @@ class PageDataBuilder:
         depth = self.depth.get(of or 0, 0) + 1
         if text is None or base is None or of is None or depth > _DEEPEST:
             return body_to_json(interaction.request.body)
-        made = compute_text_delta((of, base), text)
+        made = encode_text_as_delta((of, base), text)
         if "of" in made:
             self.depth[interaction.id or 0] = depth
         return made

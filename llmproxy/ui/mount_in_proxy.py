@@ -29,7 +29,7 @@ from llmproxy.server_store_copies import show_store
 from llmproxy.ui import queries
 from llmproxy.ui.responses import (
     PageAnswer,
-    answer_as_json,
+    answer_query_as_json,
     error_answer,
     page_answer,
     redirect_to_page,
@@ -78,7 +78,9 @@ class Viewer:
         else:
             question, query = path.removeprefix(_DATA), dict(parse_qsl(target.query, keep_blank_values=True))
             try:
-                return self._thread.submit(answer_as_json, self._choose_answerer(question, query), question, query)
+                return self._thread.submit(
+                    answer_query_as_json, self._choose_answerer(question, query), question, query
+                )
             except LLMProxyError as error:
                 answer = error_answer(error)
         made: Future[PageAnswer] = Future()
@@ -107,7 +109,7 @@ class Viewer:
             return lambda *_: {**seen, "rows": [_call_to_row(number, each) for number, each in seen["rows"]]}
         if question == "miss":
             misses, all_of_them = engine.journal.list_misses(), format_command("why", path)
-            return lambda *_: _answer_miss(misses, query, all_of_them)
+            return lambda *_: _answer_miss_details(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
         return lambda asked, given: _answer_store_question(path, asked, given)
@@ -161,7 +163,7 @@ def _answer_store_question(path: Path, question: str, query: dict[str, str]) -> 
         return queries.answer_question(store, question, query)
 
 
-def classify_call(call: Call) -> str:
+def name_call_outcome(call: Call) -> str:
     """Return the outcome in one word: hit, bound, carried, miss, recorded, passed, fault, refused."""
     if call.fault:
         return "fault"
@@ -174,7 +176,7 @@ def classify_call(call: Call) -> str:
 
 def _call_to_row(number: int, o: Call) -> dict[str, Json]:
     return {
-        "n": number, "at": o.at, "what": classify_call(o), "session": o.session, "party": o.party,
+        "n": number, "at": o.at, "what": name_call_outcome(o), "session": o.session, "party": o.party,
         "provider": o.provider, "model": o.model, "operation": o.operation or f"{o.method} {o.target}",
         "channel": o.channel.value, "status": o.status, "ms": o.ms, "first": o.first_ms, "in": o.input, "out": o.output,
         "cost": None if o.cost is None else float(o.cost), "id": o.interaction, "nearest": o.nearest, "key": o.key,
@@ -183,7 +185,7 @@ def _call_to_row(number: int, o: Call) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _answer_miss(misses: Sequence[JournaledMiss], query: Mapping[str, str], all_of_them: str) -> Json:
+def _answer_miss_details(misses: Sequence[JournaledMiss], query: Mapping[str, str], all_of_them: str) -> Json:
     """Return a miss: text, places, commands; repeated ones are kept once. Raises BadQuestion, NoSuchQuestion."""
     try:
         at = float(query.get("at", ""))

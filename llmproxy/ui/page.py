@@ -27,7 +27,7 @@ _NO_SCRIPT = "This page needs JavaScript, which is switched off here."
 
 def render_page(data: dict[str, Any], title: str = "llmproxy", *, served: bool = False) -> str:
     """Return the page with its data; `served` allows requests to its server."""
-    style, code = read_static("style.css"), list_page_scripts()
+    style, code = read_static("style.css"), build_page_scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{build_security_policy(style, code, served=served)}">'
@@ -89,7 +89,7 @@ START = (
 )
 
 
-def list_page_scripts() -> list[str]:
+def build_page_scripts() -> list[str]:
     """Return the scripts of the page in order: the module loader, the modules, and the start of the first one."""
     return [START, *(wrap_js_module(name) for name in _list_module_and_imports(MAIN)), f'use("{MAIN}");']
 

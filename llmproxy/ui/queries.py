@@ -23,7 +23,7 @@ from llmproxy.server_store_copies import find_server_of_copy, show_store
 from llmproxy.ui import call_list
 from llmproxy.ui.call_list import CallFilter
 from llmproxy.ui.calls import RecordingReader, attach_results, body_to_json, call_to_json
-from llmproxy.ui.conversation_steps import build_step_summaries
+from llmproxy.ui.conversation_steps import summarize_recorded_steps
 
 Json = Any
 """Plain JSON values."""
@@ -88,7 +88,7 @@ def answer_cassettes(store: Readable, _query: Query) -> Json:
                 **asdict(info),
                 **children.get((info.name, info.sample), NO_CHILD),
                 **sums[info.name, info.sample],
-                "asked": call_list.read_first_prompt(store, info) if n < TOLD else "",
+                "asked": call_list.read_first_prompt_of_cassette(store, info) if n < TOLD else "",
             }
             for n, info in enumerate(each for each in store.cassettes() if each.live)
         ],
@@ -123,7 +123,7 @@ def answer_calls(store: Readable, query: Query) -> Json:
 
 def answer_call_place(store: Readable, query: Query) -> Json:
     """Return a call's position in its recording's list, and its name in every store with the same cassettes."""
-    row = _read_call_row(store, read_int(query, "id", None, 1 << 62))
+    row = _load_row_summary(store, read_int(query, "id", None, 1 << 62))
     which = replace(read_call_filter({**query, "cassette": row.cassette}), sample=row.sample)
     return {
         "cassette": row.cassette,
@@ -139,13 +139,13 @@ def answer_steps(store: Readable, query: Query) -> Json:
     listed = call_list.read_row_window(store, which, 0, call_list.MOST)
     rows = [row for row in listed if row["party"] == AGENT] or listed  # without simulators and judges
     read = list(take_until_byte_limit((store.load(row["id"]) for row in rows[:MAX_RUN_CALLS]), MAX_RUN_BYTES))
-    return {"steps": build_step_summaries(read), "calls": len(read), "of": call_list.count_calls(store, which)}
+    return {"steps": summarize_recorded_steps(read), "calls": len(read), "of": call_list.count_calls(store, which)}
 
 
 def answer_call(store: Readable, query: Query) -> Json:
     """Return one call with its new content among its neighbours, and its tools' results."""
     id_ = read_int(query, "id", None, 1 << 62)
-    row = _read_call_row(store, id_)
+    row = _load_row_summary(store, id_)
     reader = RecordingReader()
     for earlier in reversed(list(_load_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
@@ -188,7 +188,7 @@ def count_body_bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
-def _read_call_row(store: Readable, id_: int) -> RowSummary:
+def _load_row_summary(store: Readable, id_: int) -> RowSummary:
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", (id_,))
     if not found:
         raise CassetteNotFound(

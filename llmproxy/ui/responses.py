@@ -51,7 +51,7 @@ def json_answer(status: int, value: object) -> PageAnswer:
     return PageAnswer(status, "application/json", text.encode("utf-8", "backslashreplace"))
 
 
-def answer_as_json(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
+def answer_query_as_json(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
     try:
         return json_answer(200, ask(question, query))
     except LLMProxyError as error:

@@ -23,7 +23,7 @@ from llmproxy.ui.responses import (
     Ask,
     Headers,
     PageAnswer,
-    answer_as_json,
+    answer_query_as_json,
     build_headers,
     error_answer,
     json_answer,
@@ -74,7 +74,7 @@ def answer_ui_request(
     if put is not None and writes:
         return _store_page_input(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
-    return answer_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
+    return answer_query_as_json(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
 def _store_page_input(put: Put, body: bytes) -> PageAnswer:

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.cli.parts.options import load_settings
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.transfer_files import describe_parcel, local_cassette_folder, merge_cassettes
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.scenario.cluster.transfer_files import describe_parcel, driver_cassette_folder, merge_cassettes
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import load_suites
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.run_on_cluster import SuiteParcel, pack_suites
@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     cases = [case for case in load_suites(["."]).scenarios if case.id == "a"]
-    world = RunContext(options=SuiteRunOptions(mode=mode), proxy=None)
+    world = RunContext(options=SuiteCommandOptions(mode=mode), proxy=None)
     return pack_suites(
         world, cases, ["."], load_settings({"mode": mode}), [], files=files, variables=variables, env=env
     )
@@ -62,7 +62,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
 
 
 def test_recordings_are_brought_into_the_folder(project: Path) -> None:
-    folder = local_cassette_folder(load_settings({}))
+    folder = driver_cassette_folder(load_settings({}))
     assert merge_cassettes([], folder) == ""
     assert "0 cassette files came home to tests/cassettes" in merge_cassettes(
         [{"t/a.yaml": (project / "tests/cassettes/t/a.yaml").read_bytes()}], folder

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.isolated_network import check_isolation, parse_allowed_address
+from llmproxy.client.isolated_network import parse_allowed_address, require_network_isolation
 from llmproxy.errors import MachineError, SettingsError
 from tests.cli.test_run import run_at
 from tests.support.asking import ASK_EACH as ASK
@@ -74,7 +74,7 @@ JAVA = 'class A { public static void main(String[] a) throws Exception { new jav
 @pytest.fixture(autouse=True)
 def _able() -> None:
     try:
-        check_isolation()
+        require_network_isolation()
     except MachineError as error:
         needed(str(error), rare=True)
 
@@ -172,7 +172,7 @@ def test_without_rights_it_is_refused_in_words(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []  # noqa: PTH208 (names are all that is asked)
 
 
-ABLE = "from llmproxy.client.isolated_network import check_isolation; check_isolation()"
+ABLE = "from llmproxy.client.isolated_network import require_network_isolation; require_network_isolation()"
 
 
 def test_root_of_a_container_without_net_admin_is_able() -> None:

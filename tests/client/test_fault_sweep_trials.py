@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from llmproxy.client.fault_sweep_judging import (
-    SweepOutcome,
+    PlannedTrial,
+    SweepKind,
     SweepRun,
-    Trial,
     TrialFinding,
     find_failure_message,
     findings_to_json,
@@ -45,8 +45,8 @@ def miss(seq: int, key: str = "new") -> Call:
     return call(seq, key, decision="REFUSE", miss=True, status=404)
 
 
-def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> Trial:
-    return Trial(KINDS[kind], number, key, 1, {"kind": kind})
+def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> PlannedTrial:
+    return PlannedTrial(KINDS[kind], number, key, 1, {"kind": kind})
 
 
 BASELINE = SweepRun(calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n")
@@ -95,22 +95,22 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> SweepRun:
 
 
 @pytest.mark.parametrize(("run", "outcome", "detail", "mark"), [
-    (went(RETRIED), SweepOutcome.RECOVERED, "2 retries, +1.0 s", " "),
-    (went(ACCEPTED), SweepOutcome.RECOVERED, "not disturbed, +1.0 s", " "),
-    (went(ACCEPTED, said="one\n"), SweepOutcome.QUIET, "says nothing, not 'took 3 ms'", "!"),
-    (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), SweepOutcome.QUIET, "says 'three', not 'two'", "!"),
-    (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepOutcome.QUIET, "says 'oops' besides", "!"),
-    (went([call(1, "a"), injected(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
-    (went(RETRIED[:3], failed="Error: 500"), SweepOutcome.GAVE_UP, "Error: 500", "!"),
-    (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to a request that is not recorded, at call 3", "?"),
-    (went([*ACCEPTED[:2], miss(3)], failed="404"), SweepOutcome.WENT_ON,
+    (went(RETRIED), SweepKind.RECOVERED, "2 retries, +1.0 s", " "),
+    (went(ACCEPTED), SweepKind.RECOVERED, "not disturbed, +1.0 s", " "),
+    (went(ACCEPTED, said="one\n"), SweepKind.QUIET, "says nothing, not 'took 3 ms'", "!"),
+    (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), SweepKind.QUIET, "says 'three', not 'two'", "!"),
+    (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepKind.QUIET, "says 'oops' besides", "!"),
+    (went([call(1, "a"), injected(2, "b")]), SweepKind.QUIET, "ended well, without call 3", "!"),
+    (went(RETRIED[:3], failed="Error: 500"), SweepKind.GAVE_UP, "Error: 500", "!"),
+    (went([*ACCEPTED[:2], miss(3)]), SweepKind.WENT_ON, "to a request that is not recorded, at call 3", "?"),
+    (went([*ACCEPTED[:2], miss(3)], failed="404"), SweepKind.WENT_ON,
      "to a request that is not recorded, at call 3", "?"),
-    (went([*RETRIED[:4], miss(5)]), SweepOutcome.WENT_ON, "to a request that is not recorded, at call 3", "?"),
-    (went(RETRIED[:2], hung=True, failed="killed"), SweepOutcome.HUNG, "had not ended after 2.0 s", "!"),
-    (went(BASELINE.calls), SweepOutcome.UNMET, "the call did not come", "?"),
-    (went(ACCEPTED, wrong="step 1: nope"), SweepOutcome.QUIET, "step 1: nope", "!"),
+    (went([*RETRIED[:4], miss(5)]), SweepKind.WENT_ON, "to a request that is not recorded, at call 3", "?"),
+    (went(RETRIED[:2], hung=True, failed="killed"), SweepKind.HUNG, "had not ended after 2.0 s", "!"),
+    (went(BASELINE.calls), SweepKind.UNMET, "the call did not come", "?"),
+    (went(ACCEPTED, wrong="step 1: nope"), SweepKind.QUIET, "step 1: nope", "!"),
 ])  # fmt: skip
-def test_what_the_agent_did(run: SweepRun, outcome: SweepOutcome, detail: str, mark: str) -> None:
+def test_what_the_agent_did(run: SweepRun, outcome: SweepKind, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
     found = judge_trial(trial(), run, [BASELINE])
     assert (found.outcome, found.detail, found.severity_mark) == (outcome, detail, mark)
@@ -128,9 +128,9 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
     more = SweepRun(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
-    assert judge_trial(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
-    assert judge_trial(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
-    assert judge_trial(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
+    assert judge_trial(trial(), other, [BASELINE]).outcome is SweepKind.QUIET
+    assert judge_trial(trial(), other, [BASELINE, more]).outcome is SweepKind.RECOVERED
+    assert judge_trial(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepKind.QUIET
 
 
 @pytest.mark.parametrize(("err", "said", "crashed"), [
@@ -150,11 +150,11 @@ def test_last_words(err: str, said: str, crashed: bool) -> None:
 
 
 FINDINGS = [
-    TrialFinding(trial("http-429", 1), SweepOutcome.RECOVERED, "1 retry, +0.5 s", weak=False),
-    TrialFinding(trial("http-429", 2), SweepOutcome.RECOVERED, "1 retry, +1.5 s", weak=False),
-    TrialFinding(trial("http-429", 4), SweepOutcome.RECOVERED, "1 retry, +0.2 s", weak=False),
-    TrialFinding(trial("http-429", 5), SweepOutcome.RECOVERED, "2 retries, +0.2 s", weak=False),
-    TrialFinding(trial("length", 2), SweepOutcome.QUIET, "says 'a', not 'b'", weak=True),
+    TrialFinding(trial("http-429", 1), SweepKind.RECOVERED, "1 retry, +0.5 s", weak=False),
+    TrialFinding(trial("http-429", 2), SweepKind.RECOVERED, "1 retry, +1.5 s", weak=False),
+    TrialFinding(trial("http-429", 4), SweepKind.RECOVERED, "1 retry, +0.2 s", weak=False),
+    TrialFinding(trial("http-429", 5), SweepKind.RECOVERED, "2 retries, +0.2 s", weak=False),
+    TrialFinding(trial("length", 2), SweepKind.QUIET, "says 'a', not 'b'", weak=True),
 ]
 
 
@@ -189,7 +189,7 @@ def test_what_it_comes_to() -> None:
         "Run one alone: llmproxy run --faults length@2 -- x",
     ]
     assert format_sweep_summary_lines(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
-    unsure = [TrialFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
+    unsure = [TrialFinding(trial("length", 2), SweepKind.WENT_ON, "at call 3", weak=False)]
     assert "Unknown, for want of recordings: length@2" in format_sweep_summary_lines(unsure, "x FAULT")[1]
     assert format_sweep_summary_lines([], "") == ["0 faults, one at a time: none"]
 

@@ -23,7 +23,7 @@ from llmproxy.client.proxy_process import (
     ensure_proxy,
     find_program,
     find_proxy_command,
-    read_proxy_url,
+    read_env_proxy_url,
     run_child,
     spawn_proxy,
     to_exit_code,
@@ -203,7 +203,7 @@ def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
 
 def test_no_address_is_none() -> None:
     """An empty variable is as good as none."""
-    assert read_proxy_url({"LLMPROXY_URL": " "}) == ""
+    assert read_env_proxy_url({"LLMPROXY_URL": " "}) == ""
 
 
 ENV = dict(os.environ)

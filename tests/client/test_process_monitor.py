@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.bypass_monitor import (
-    HostLookup,
     MonitoredProcess,
+    ObservedLookup,
     ProcessMonitor,
     find_lookup_bypasses,
     lookup_log_path,
-    make_lookup_env,
+    make_lookup_reporting_env,
     read_lookups,
 )
 from tests.support.process import clean_env, until
@@ -107,7 +107,7 @@ def test_hosts_of_providers_and_of_the_web_count(
     told: list[tuple[int, str, str, int]], past: dict[int, tuple[str, list[tuple[str, int]]]]
 ) -> None:
     """Loopback, a database and the proxy's own port are nobody's business; where no name is resolved the name is left."""
-    assert find_lookup_bypasses([HostLookup(*each) for each in told], "laptop") == past
+    assert find_lookup_bypasses([ObservedLookup(*each) for each in told], "laptop") == past
 
 
 def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "sitecustomize.py").write_text("import sys; sys.customised = True\n")
-    given = make_lookup_env({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
+    given = make_lookup_reporting_env({"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}, tmp_path)
     assert given["PYTHONPATH"].endswith(f"{os.pathsep}{mine}")
     assert given["NODE_OPTIONS"].startswith("--no-warnings --require ")
     code = "import socket, sys; socket.getaddrinfo('127.0.0.1', 80); print(sys.customised)"
@@ -130,4 +130,7 @@ def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
     """Two children may write at once, and one may be killed while it does."""
     assert list(read_lookups(tmp_path)) == []
     lookup_log_path(tmp_path).write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
-    assert list(read_lookups(tmp_path)) == [HostLookup(7, "python", "api.x.com", 443), HostLookup(9, "", "h", 0)]
+    assert list(read_lookups(tmp_path)) == [
+        ObservedLookup(7, "python", "api.x.com", 443),
+        ObservedLookup(9, "", "h", 0),
+    ]

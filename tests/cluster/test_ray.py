@@ -105,7 +105,7 @@ async def main(where, mode):
     kinds = {}
     for event in heard:
         kinds[type(event).__name__] = kinds.get(type(event).__name__, 0) + 1
-    print(json.dumps([made.success, made.rate, made.n_of_n, made.replayed, made.cassette, [[e.sample, e.status, e.result.messages, e.result.cassette] for e in made.samples], kinds]))
+    print(json.dumps([made.success, made.rate, made.counted_of_total_runs, made.replayed, made.cassette, [[e.sample, e.status, e.result.messages, e.result.cassette] for e in made.samples], kinds]))
 
 asyncio.run(main(sys.argv[1], sys.argv[2]))
 """

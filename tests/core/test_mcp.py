@@ -15,7 +15,7 @@ from llmproxy.core.mcp_answer_replay import (
     answers,
     build_error_message,
     build_refusal,
-    find_member,
+    find_member_span,
     frame_http_chunk,
     may_ignore_unrecorded,
     read_call,
@@ -77,7 +77,7 @@ def test_whether_the_result_came() -> None:
 )
 def test_members_are_found_at_the_top(text: str, found: str | None) -> None:
     """Of a name that stands twice the last one counts, as parsers have it."""
-    place = find_member(text, ("id",))
+    place = find_member_span(text, ("id",))
     assert (place and text[slice(*place)]) == found
 
 

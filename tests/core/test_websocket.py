@@ -14,13 +14,13 @@ from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, decode_frames
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, CUT, Frame, parse_recorded_frames
 from llmproxy.core.ws_replay import (
     LONGEST_REASON,
     FrameCanon,
     FrameMismatch,
     FramePlayer,
-    FrameRecording,
+    FrameRecorder,
     classify_ending,
     clip_reason,
     explain,
@@ -54,7 +54,7 @@ def test_what_the_server_said_is_due_after_what_it_answered() -> None:
         server(4100, close=1000),
     ]  # fmt: skip
     play = player(*tape)
-    assert (play.client_message_count, play.server_speaks_first, play.is_over) == (2, True, False)
+    assert (play.recorded_client_message_count, play.server_speaks_first, play.is_over) == (2, True, False)
     assert [(after, frame.data) for after, frame in play.take_server_frames(950)] == [(0, "hello")]
     assert play.on_message("a") == [(500, tape[2]), (2000, tape[3])]
     assert play.on_message("d") == [(100, tape[5])]
@@ -65,7 +65,7 @@ def test_a_conversation_without_messages() -> None:
     """Opened and left: nothing is due, and anything said is one too many."""
     play = player(client(5, "", 1000))
     assert play.take_server_frames(0) == []
-    assert (play.is_over, play.server_speaks_first, play.client_message_count) == (True, False, 0)
+    assert (play.is_over, play.server_speaks_first, play.recorded_client_message_count) == (True, False, 0)
     missed = narrow(FrameMismatch, play.on_message("x"))
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
@@ -209,13 +209,13 @@ def redact(data: str | bytes) -> str | bytes:
     return body.decode() if isinstance(data, str) else body
 
 
-def end(recording: FrameRecording) -> Response:
+def end(recording: FrameRecorder) -> Response:
     return recording.build_response("realtime", stream=False, proper=True)
 
 
 def test_a_conversation_becomes_a_response() -> None:
     """101, the upgrade's own headers without those of the connection, a chunk a message."""
-    recording = FrameRecording(redact, 500, HEADERS)
+    recording = FrameRecorder(redact, 500, HEADERS)
     assert (recording.has_head, recording.is_whole, recording.first_byte_offset) == (True, False, 500)
     recording.record_message(700, "hi", client=True)
     recording.record_message(900, b"\x00", client=False)
@@ -227,14 +227,14 @@ def test_a_conversation_becomes_a_response() -> None:
         "Sec-WebSocket-Protocol": "realtime", "x-request-id": "req-1", "content-type": CONTENT_TYPE,
     }  # fmt: skip
     assert [chunk.offset for chunk in response.chunks] == [700, 900, 1000]
-    assert [frame.data for frame in decode_frames(response.body)] == ["hi", b"\x00", "bye"]
+    assert [frame.data for frame in parse_recorded_frames(response.body)] == ["hi", b"\x00", "bye"]
 
 
 def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
     """A server that says the session's settings again does not give them away; its message keeps its length."""
     tool = {"type": "mcp", "authorization": "Bearer hunter2/9-hunter2-hunter2", "server_url": "https://x"}
     update, echo = json.dumps({"session": {"tools": [tool]}}), json.dumps({"echo": [tool]}, ensure_ascii=False)
-    recording = FrameRecording(redact, 0, ())
+    recording = FrameRecorder(redact, 0, ())
     recording.record_message(1, update, client=True)
     recording.record_message(2, echo, client=False)
     recording.record_message(3, echo.encode(), client=False)
@@ -242,7 +242,7 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
     response = end(recording)
     assert recording.overwritten
     assert b"hunter2" not in response.body
-    said = [frame.data for frame in decode_frames(response.body)]
+    said = [frame.data for frame in parse_recorded_frames(response.body)]
     assert "[REDACTED-1:credential]" in str(said[0])
     assert len(str(said[1]).encode()) == len(echo.encode())
     assert json.loads(said[1])["echo"][0]["authorization"].startswith("REDACTED**")
@@ -252,7 +252,7 @@ def test_secrets_of_the_client_are_taken_out_of_both_sides() -> None:
 
 def test_without_secrets_nothing_is_overwritten() -> None:
     """The flag is for recordings that are not exact."""
-    recording = FrameRecording(redact, 0, ())
+    recording = FrameRecorder(redact, 0, ())
     recording.record_message(1, '{"type": "a"}', client=True)
     recording.record_message(2, '{"type": "b"}', client=False)
     end(recording)
@@ -283,7 +283,7 @@ def test_what_counts_as_whole(frames: list[Frame], expected: Ending) -> None:
 
 def test_it_tells_when_the_end_has_begun() -> None:
     """From then on what reaches the client is the end, whatever length a header named."""
-    recording = FrameRecording(redact, 0, HEADERS)
+    recording = FrameRecorder(redact, 0, HEADERS)
     before = recording.is_whole
     recording.is_closing = lambda: True
     assert (before, recording.is_whole) == (False, True)

@@ -67,7 +67,7 @@ def test_the_bundle_holds_ours_and_everybody_else_s(folder: Path) -> None:
     """Variables that replace what is trusted must not cut off the rest of the world."""
     made = prepare_authority(folder)
     ours, all_of_them, theirs = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(3))
-    ours.load_verify_locations(made.ca_certificate)
+    ours.load_verify_locations(made.ca_certificate_path)
     all_of_them.load_verify_locations(made.ca_bundle)
     theirs.load_verify_locations(certifi.where())
     assert len(ours.get_ca_certs()) == 1
@@ -88,12 +88,12 @@ def test_what_follows_from_the_key_is_written_again(folder: Path, gone: str) -> 
 
 def test_a_removed_key_means_a_new_authority(folder: Path) -> None:
     """And a note that whoever trusted the old one must trust it anew."""
-    old = prepare_authority(folder).ca_certificate.read_bytes()
+    old = prepare_authority(folder).ca_certificate_path.read_bytes()
     (folder / KEY).unlink()
     again = prepare_authority(folder)
-    assert again.ca_certificate.read_bytes() != old
+    assert again.ca_certificate_path.read_bytes() != old
     assert "trust it anew" in " ".join(again.notes)
-    assert again.ca_bundle.read_text("utf-8").endswith(again.ca_certificate.read_text("utf-8"))
+    assert again.ca_bundle.read_text("utf-8").endswith(again.ca_certificate_path.read_text("utf-8"))
 
 
 def test_an_expired_authority_is_replaced(folder: Path) -> None:
@@ -151,14 +151,14 @@ def test_a_proxy_for_base_urls_does_without(tmp_path: Path) -> None:
     """It has an authority for its run, and says why."""
     (tmp_path / "file").write_text("")
     made = prepare_or_use_temporary(tmp_path / "file")
-    assert made.ca_certificate.is_file()
+    assert made.ca_certificate_path.is_file()
     assert "for this run alone" in made.notes[0]
 
 
 def test_proxies_that_start_at_once_share_one(folder: Path) -> None:
     """However many come first, there is one authority, and every one of them has it."""
     with ThreadPoolExecutor(6) as pool:
-        made = list(pool.map(lambda _: prepare_authority(folder).ca_certificate.read_bytes(), range(6)))
+        made = list(pool.map(lambda _: prepare_authority(folder).ca_certificate_path.read_bytes(), range(6)))
     assert set(made) == {(folder / CERTIFICATE).read_bytes()}
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 

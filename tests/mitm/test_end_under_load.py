@@ -23,7 +23,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import list_call_times
-from llmproxy.mitm.proxy_context import LiveAnswerTurns, ProxyContext
+from llmproxy.mitm.proxy_context import LiveAnswerEndSequencer, ProxyContext
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, body_of, chat
 from tests.provider import Provider, Reply, Script, Step, step
@@ -196,7 +196,7 @@ def test_who_asks_on_and_on_leaves_other_answers_their_turn(tmp_path: Path) -> N
         rig.wait_idle()
 
 
-class WaitingTurns(LiveAnswerTurns):
+class WaitingTurns(LiveAnswerEndSequencer):
     waits = threading.Event()
 
     async def wait_for_turn(self, exchange: Exchange) -> None:

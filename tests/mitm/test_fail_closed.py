@@ -93,8 +93,8 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "on_event", "_pass_commands", "_end_forwarding", "_send_commands_held_for_store", "_find_early_failure",
-            "forward_body", "forward", "forward_stream",
+            "on_event", "_filter_commands_to_client", "_end_forwarding", "_send_commands_held_for_store", "_find_failure_before_answer",
+            "forward_body", "forward", "stream_request_upstream",
         )
     ),
     *(("sender", name) for name in ("send_recorded", "continue_sending", "drop_answer")),

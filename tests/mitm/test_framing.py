@@ -26,7 +26,7 @@ def read(pieces: list[bytes]) -> list[tuple[Head, bytes, bytes]]:
         while True:
             if head is None and (head := reader.take_head()) is None:
                 break
-            more_raw, more, over = reader.take_body()
+            more_raw, more, over = reader.take_received_body_part()
             raw += more_raw
             decoded += more
             if not over:
@@ -158,7 +158,7 @@ def test_what_is_over_the_request_waits() -> None:
     made = reader.take_head()
     assert made is not None
     assert made.raw.endswith(b"\r\n\r\n")
-    assert reader.take_body() == (b"abc", b"abc", True)
+    assert reader.take_received_body_part() == (b"abc", b"abc", True)
     assert reader.count_waiting == len(b"GET /next")
     assert reader.take_head() is None
 

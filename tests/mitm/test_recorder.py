@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, build_upstream_headers, simplify_cause, unite_lengths
+from llmproxy.mitm.recorder import Fields, build_upstream_headers, merge_equal_content_lengths, simplify_cause
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, connected, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -224,7 +224,7 @@ def test_a_length_said_twice_is_taken(store: Path) -> None:
 ])  # fmt: skip
 def test_equal_content_lengths_are_one(data: bytes, united: int) -> None:
     """As RFC 9112 lets a recipient take them; what differs, or is no whole head, stays as it came."""
-    found = unite_lengths(data)
+    found = merge_equal_content_lengths(data)
     assert (found != data) is bool(united)
     if united:
         assert found.lower().count(b"content-length: 5\r\n") == 1

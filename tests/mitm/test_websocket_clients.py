@@ -17,10 +17,10 @@ from llmproxy.mitm.http1_parser import Head, parse_head
 from llmproxy.mitm.websocket_recorder import (
     PIECE,
     UpgradeMissed,
-    UpgradeRefused,
-    check_upgrade,
-    find_subprotocol_key,
+    UpgradeRequired,
+    find_api_key_in_subprotocols,
     join_message_parts,
+    raise_if_invalid_upgrade,
     split_into_frame_events,
 )
 from tests.mitm.rig import Rig, recorded
@@ -241,7 +241,7 @@ def head(line: str = "GET /v1/realtime HTTP/1.1", **changed: str | None) -> Head
 
 def test_an_upgrade_may_pass() -> None:
     """As RFC 6455 section 4.1 has it."""
-    check_upgrade(head())
+    raise_if_invalid_upgrade(head())
 
 
 @pytest.mark.parametrize("bad", [
@@ -252,12 +252,12 @@ def test_an_upgrade_may_pass() -> None:
 def test_what_only_claims_to_be_one_is_refused(bad: Head) -> None:
     """Each of these would be a raw tunnel, or a request that two readers understand differently."""
     with pytest.raises(RefusedError, match="no upgrade to a WebSocket"):
-        check_upgrade(bad)
+        raise_if_invalid_upgrade(bad)
 
 
 def test_refusals_let_clients_fall_back() -> None:
     """426 is the one status on which Codex goes over to HTTP at once."""
-    assert (UpgradeRefused.status, UpgradeMissed.status, UpgradeMissed.code) == (426, 426, "llmproxy_cache_miss")
+    assert (UpgradeRequired.status, UpgradeMissed.status, UpgradeMissed.code) == (426, 426, "llmproxy_cache_miss")
 
 
 @pytest.mark.parametrize(("offered", "key"), [
@@ -268,7 +268,7 @@ def test_refusals_let_clients_fall_back() -> None:
 ])  # fmt: skip
 def test_a_browsers_key_is_found(offered: str | None, key: str | None) -> None:
     """It cannot set headers, so the key stands among the subprotocols."""
-    assert find_subprotocol_key(head(Sec_WebSocket_Protocol=offered)) == key
+    assert find_api_key_in_subprotocols(head(Sec_WebSocket_Protocol=offered)) == key
 
 
 @pytest.mark.parametrize("data", ["", b"", "short", b"short", "ü" * (PIECE + 1), b"x" * (3 * PIECE)])

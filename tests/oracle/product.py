@@ -26,7 +26,7 @@ from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, build_store
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_mapping import read_http_entity
-from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
+from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
 from llmproxy.trace.observing.history_edits import ProcessorFindings, find_history_edits
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter
@@ -69,7 +69,7 @@ def seen(exchanges: Iterable[Exchange]) -> WireObserver:
     return wire
 
 
-def judge(said: dict[str, Any], step: AgentStep) -> Status:
+def judge(said: dict[str, Any], step: AgentActivity) -> Status:
     scope = VariableScope()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
     if explain_unseen_traffic(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):

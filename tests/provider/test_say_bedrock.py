@@ -6,7 +6,7 @@ import json
 import struct
 from zlib import crc32
 
-from llmproxy.core.dialects.streams import iter_frames
+from llmproxy.core.dialects.streams import iter_aws_event_frames
 
 from . import Call, Reply, Seen, render
 from .say_bedrock import frame
@@ -42,7 +42,7 @@ def test_a_streamed_answer_is_the_whole_one_in_frames() -> None:
     whole = json.loads(render(SAID, seen("converse", {}), 1).body)
     events = [
         (head[":event-type"], json.loads(payload))
-        for head, payload in iter_frames(render(SAID, seen("converse-stream", {}), 1).body)
+        for head, payload in iter_aws_event_frames(render(SAID, seen("converse-stream", {}), 1).body)
     ]
     deltas = [value["delta"] for kind, value in events if kind == "contentBlockDelta"]
     text, used = whole["output"]["message"]["content"]

@@ -57,7 +57,7 @@ work.put(lambda: ask("queue, in its test"))
 while not any(who == "queue, in its test" for who, _ in said):
     time.sleep(0.01)
 time.sleep(0.2)
-late.on_test_end("test_a", lambda: where)
+late.watch_leftover_threads_and_tasks("test_a", lambda: where)
 late.on_test_start()
 go.set()
 thread.join(20)
@@ -69,7 +69,7 @@ work.put(lambda: ask("queue"))
 work.put(None)
 while not any(who == "queue" for who, _ in said):
     time.sleep(0.01)
-late.on_test_end("test_b", lambda: where)
+late.watch_leftover_threads_and_tasks("test_b", lambda: where)
 print(sorted(said), len(late.refused))
 """
 
@@ -168,7 +168,7 @@ threads = [
 for each in threads:
     each.start()
 ready.wait(60)
-late.on_test_end("test_a", lambda: server.server_address)
+late.watch_leftover_threads_and_tasks("test_a", lambda: server.server_address)
 late.on_test_start()
 theirs.append(connected())
 ask("next", theirs[0])
@@ -176,7 +176,7 @@ go.set()
 for each in threads:
     each.join(60)
 ask("next-again", connected())
-late.on_test_end("test_b", lambda: server.server_address)
+late.watch_leftover_threads_and_tasks("test_b", lambda: server.server_address)
 late.close()
 print(sorted(heard), sorted(said), len(late.refused), socket.socket.sendall is plain)
 """
@@ -197,6 +197,6 @@ def test_without_late_threads_nothing_is_hooked() -> None:
     thread = threading.Thread(target=Path.cwd)
     thread.start()
     thread.join()
-    late.on_test_end("test_a", lambda: ("127.0.0.1", 1))
+    late.watch_leftover_threads_and_tasks("test_a", lambda: ("127.0.0.1", 1))
     assert not late._hooked
     assert late.refused == []

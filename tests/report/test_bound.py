@@ -13,11 +13,11 @@ from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call, Totals, find_strict_violations
 from llmproxy.report import json_report, junit
 from llmproxy.report.events import Finished, Started, Status
-from llmproxy.report.formatting import describe_replayed_answers
+from llmproxy.report.formatting import describe_replay_match_kinds
 from llmproxy.report.proxy_console import format_totals
 from llmproxy.report.request_line import describe_request_handling, format_request_line
 from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
-from llmproxy.ui.mount_in_proxy import classify_call
+from llmproxy.ui.mount_in_proxy import name_call_outcome
 from tests.report import samples
 
 STARTED = Started(run_id="r", scenario="s", name="s")
@@ -43,7 +43,7 @@ BOUND = _finished(replayed=True, bound=3, bound_names=("cwd", "date"))
 )
 def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) -> None:
     """A run says that it was replayed, and what was bound if anything was."""
-    assert describe_replayed_answers(finished) == words
+    assert describe_replay_match_kinds(finished) == words
 
 
 def test_console_junit_and_json_say_it() -> None:
@@ -71,7 +71,7 @@ def test_lines_of_calls_summaries_and_the_viewer_say_what_is_carried() -> None:
     call = Call(Decision.REPLAY, status=200, bound=("date",), carried=("system-3f2a",), cost=Decimal("0.1"))
     assert "CARRIED" in format_request_line(call, colour=False, zone=None, room=None)
     assert "system-3f2a" in "\n".join(describe_request_handling(call))
-    assert classify_call(call) == "carried"
+    assert name_call_outcome(call) == "carried"
     totals = Totals()
     totals.add(call)
     said = "1 hit (1 bound: date; 1 carried under system-3f2a)"

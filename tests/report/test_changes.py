@@ -14,10 +14,10 @@ from llmproxy.core.changes.change import (
     diff_hunks,
     digest_texts,
 )
-from llmproxy.core.sessions.trial_results import SampleTrialResult
+from llmproxy.core.sessions.trial_results import TrialSessionResult
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.traffic.interaction import Ending, Key
-from llmproxy.report.change_summary import ChangeSummary, summarize_trials
+from llmproxy.report.change_summary import ChangeSummary, group_trial_changes
 
 
 def change(before: str | None = "Be brief.", after: str | None = "Be brief and kind.", **more: object) -> Change:
@@ -36,13 +36,13 @@ def call(
     return UnrecordedTrialCall(*place, recording, changes, refusal, pending, 10, 2, cost, 2000.0)
 
 
-def trial(name: str, *seen: UnrecordedTrialCall, calls: int = 4, passed: bool | None = True) -> SampleTrialResult:
-    return SampleTrialResult(name, 1, 0.0, passed, calls, seen)
+def trial(name: str, *seen: UnrecordedTrialCall, calls: int = 4, passed: bool | None = True) -> TrialSessionResult:
+    return TrialSessionResult(name, 1, 0.0, passed, calls, seen)
 
 
-def total(*trials: SampleTrialResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
+def total(*trials: TrialSessionResult, after: dict[int, float | None] | None = None) -> ChangeSummary:
     """Put trials together; each cassette holds these recordings, with what they cost."""
-    return summarize_trials(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
+    return group_trial_changes(trials, lambda _: {number: row(number, cost) for number, cost in (after or {}).items()})
 
 
 def row(number: int, cost: float | None) -> RowSummary:

@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
 from llmproxy.proxy_calls import Call, Totals, Use
-from llmproxy.report.proxy_console import Console, ProxyStarted, format_totals, get_terminal_width, wants_colour
+from llmproxy.report.proxy_console import Console, ProxyStarted, format_totals, get_width_if_terminal, wants_colour
 from llmproxy.report.request_line import format_request_line
 
 ASKED = partial(
@@ -42,8 +42,8 @@ def test_a_pipe_gets_no_colour_and_a_terminal_may_refuse(tmp_path: Path) -> None
     assert not wants_colour(Terminal(), {"NO_COLOR": "1"})
     assert not wants_colour(Terminal(), {"TERM": "dumb"})
     with (tmp_path / "out").open("w") as stream:
-        assert get_terminal_width(stream) is None
-    assert get_terminal_width(stream) is None
+        assert get_width_if_terminal(stream) is None
+    assert get_width_if_terminal(stream) is None
 
 
 def test_quiet_leaves_misses_and_the_summary() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHubAnnotator
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.shared_parts import show_path
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
@@ -70,7 +70,7 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
     text = f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    steps:\n      - chat: x\n"
     text += "        response: {contains: nope}\n  - id: two\n    steps:\n      - {chat: x}\n      - chat: $runIndex\n        timeout: 1\n"
     lines: list[str] = []
-    world = RunContext(options=SuiteRunOptions(), proxy=None, handlers=[GitHubAnnotator(lines.append)])
+    world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[GitHubAnnotator(lines.append)])
     asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
     assert any(f"file={show_path(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
 

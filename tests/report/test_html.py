@@ -19,7 +19,7 @@ from llmproxy.report.report_kinds import BufferedReport, make_report_handler
 from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.trend import TrendRecorder
-from llmproxy.ui.page import list_page_scripts
+from llmproxy.ui.page import build_page_scripts
 from tests.report import samples
 from tests.ui import samples as recordings
 
@@ -155,11 +155,11 @@ def test_every_message_criterion_and_check_is_on_the_page(tmp_path: Path) -> Non
 
 
 def test_what_an_agent_says_cannot_become_markup() -> None:
-    """A script in an answer stays text, nothing is loaded, and the render_report's own policy runs nothing but the viewer's list_page_scripts."""
+    """A script in an answer stays text, nothing is loaded, and the render_report's own policy runs nothing but the viewer's build_page_scripts."""
     text = render_report(samples.story())
     reader = read(text)
     assert "<script>alert('x')</script>" in json.dumps(written_data(text))
-    assert reader.tags.count("script") == len(list_page_scripts()) + 1
+    assert reader.tags.count("script") == len(build_page_scripts()) + 1
     assert set(reader.tags) <= {
         "html", "head", "meta", "title", "style", "body", "div", "noscript", "p", "script",
     }  # fmt: skip
@@ -169,7 +169,7 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
     assert "@import" not in text
     found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert found is not None
-    named = " ".join(map(digest, list_page_scripts()))
+    named = " ".join(map(digest, build_page_scripts()))
     assert found[1] == (
         f"default-src 'none'; script-src {named}; style-src {digest(style)}; img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
     )

@@ -13,7 +13,7 @@ from llmproxy.report.request_line import (
     clip_middle,
     count_cells,
     describe_request_handling,
-    format_head_line,
+    format_column_headings,
     format_request_line,
     pad_cells,
     wrap_to_cells,
@@ -28,7 +28,7 @@ def test_a_hit_is_one_aligned_line() -> None:
     assert format_request_line(HIT, zone=UTC) == (
         "12:34:56  REPLAY   openai     gpt-4o-mini               chat.completions  200         3 ms        412>38  #7"
     )
-    assert format_head_line().split() == [
+    assert format_column_headings().split() == [
         *("time", "what", "provider", "model", "operation", "status", "took", "tokens"),
         *("recording,", "session", "prompt", "->", "answer"),
     ]
@@ -65,7 +65,7 @@ def test_prompt_and_answer_fill_the_width_and_no_more(room: int) -> None:
         shown = format_request_line(outcome, zone=UTC, room=room)
         assert count_cells(shown) <= room
         assert ("#7" if outcome.interaction else "nearest #7") in shown
-    head, shown = format_head_line(room), format_request_line(TALK, zone=UTC, room=room)
+    head, shown = format_column_headings(room), format_request_line(TALK, zone=UTC, room=room)
     assert head.index("model") == shown.index("gpt-4o-mini")
     assert head.index("status") == shown.index("200")
     assert "Do I" in shown

@@ -22,7 +22,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.run_tree import RunTree, deserialize_event, matches_annotation, to_plain
+from llmproxy.report.run_tree import RunTree, deserialize_event, to_plain, value_has_annotated_type
 from tests.report import samples
 
 
@@ -133,7 +133,7 @@ def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> N
                 refused += 1
                 continue
             kind = declared[name]
-            assert matches_annotation(odd, kind) or not kind.startswith(
+            assert value_has_annotated_type(odd, kind) or not kind.startswith(
                 ("str", "int", "float", "bool", "Mapping[str, int]", "Sequence[str]")
             ), (name, odd, made)
         assert deserialize_event({**tree, name: value}) == deserialize_event(tree)

@@ -28,7 +28,7 @@ from llmproxy.scenario.judging import (
     read_vote_rule,
 )
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
+from llmproxy.scenario.values.criteria import Criteria, CriterionStatus, Finding
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, run_session, shown
 from tests.support import near
@@ -144,7 +144,7 @@ def test_gemini_gets_the_schema_in_its_form(wire: Any) -> None:
 def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) -> None:
     """Three dialects, one ruling; every recording belongs to the party `judge`, and no key is in the store."""
     store, _, rulings = wire
-    assert [ruling.findings["c1"].status for ruling in rulings] == [CriterionOutcome.PASSED] * 3
+    assert [ruling.findings["c1"].status for ruling in rulings] == [CriterionStatus.PASSED] * 3
     with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
         assert [each.party for each in opened.iter_interactions("a")] == ["judge"] * 3
     assert b"sk-secret" not in store.read_bytes()
@@ -182,14 +182,14 @@ def test_a_miss_is_told_in_our_words_by_each_provider(wire: Any) -> None:
 def test_a_refused_choice_is_asked_as_required() -> None:
     """Row 37: some models take tools, but none by name."""
     ruling, provider = put(refusal(NO_CHOICE), finish("passed"))
-    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
+    assert ruling.findings["c1"].status is CriterionStatus.PASSED
     assert bodies(provider)[1]["tool_choice"] == "required"
 
 
 def test_refused_again_it_is_a_schema() -> None:
     """A model that takes no tools at all answers in a JSON schema, with the same members."""
     ruling, provider = put(refusal(NO_CHOICE), refusal(NO_CHOICE), step(say=JSON_VERDICT))
-    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
+    assert ruling.findings["c1"].status is CriterionStatus.PASSED
     last = bodies(provider)[2]
     assert not {"tools", "tool_choice"} & set(last)
     schema = last["response_format"]["json_schema"]
@@ -202,7 +202,7 @@ def test_at_the_bottom_it_is_asked_for_json() -> None:
     """Where a response format is refused too, words must do; fenced JSON is read."""
     fenced = step(say=f"```json\n{JSON_VERDICT}\n```")
     ruling, provider = put(refusal(NO_CHOICE), refusal("response_format json_schema unavailable"), fenced, forced=False)
-    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
+    assert ruling.findings["c1"].status is CriterionStatus.PASSED
     assert set(bodies(provider)[2]) == {"model", "messages", "temperature"}
     assert '"finish_test" or "continue_test"' in bodies(provider)[2]["messages"][-1]["content"]
 
@@ -230,7 +230,7 @@ ODD = {
 def test_a_malformed_answer_is_repaired_once(kind: str) -> None:
     """Row 37: the judge is told what was wrong, and what it said, and asked again."""
     ruling, provider = put(ODD[kind][0], finish("failed"))
-    assert ruling.findings["c1"].status is CriterionOutcome.FAILED
+    assert ruling.findings["c1"].status is CriterionStatus.FAILED
     first, second = (body["messages"] for body in bodies(provider))
     assert second[: len(first)] == first
     assert [message["role"] for message in second[len(first) :]] == ["assistant", "user"]
@@ -252,7 +252,7 @@ def test_a_missing_criterion_is_asked_for_once_and_then_missing() -> None:
     ruling, provider = put(finish("passed"), finish("passed"), texts=("a", "b"))
     assert set(ruling.findings) == {"c1"}
     assert "c2 is missing" in bodies(provider)[1]["messages"][-1]["content"]
-    assert put(go_on(), finish("passed"))[0].findings["c1"].status is CriterionOutcome.PASSED
+    assert put(go_on(), finish("passed"))[0].findings["c1"].status is CriterionStatus.PASSED
     ruling = put(go_on(), go_on())[0]
     assert (ruling.goes_on, dict(ruling.findings)) == (True, {})
 
@@ -262,7 +262,7 @@ def test_only_the_first_tool_call_counts() -> None:
     both = [{"name": "continue_test", "arguments": {}}, {"name": "finish_test", "arguments": {}}]
     assert put(step(call=both), forced=False)[0].goes_on
     ruling, provider = put(raw({"content": f"<think>hm {{}}</think>Here you are: {JSON_VERDICT}"}), forced=False)
-    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
+    assert ruling.findings["c1"].status is CriterionStatus.PASSED
     assert len(provider.requests) == 1
 
 
@@ -271,7 +271,7 @@ def test_who_passes_and_fails_has_decided_nothing() -> None:
     passed, failed = ({"criteria": {"c1": {"status": word}}, "reasoning": ""} for word in ("passed", "failed"))
     twice = [{"name": "finish_test", "arguments": each} for each in (passed, failed)]
     ruling, provider = put(step(call=twice), finish("failed"))
-    assert (ruling.findings["c1"].status, len(provider.requests)) == (CriterionOutcome.FAILED, 2)
+    assert (ruling.findings["c1"].status, len(provider.requests)) == (CriterionStatus.FAILED, 2)
     assert "decides more than once" in bodies(provider)[1]["messages"][-1]["content"]
     torn = '{"criteria": {"c1": {"status": "failed"}, "c1": {"status": "passed"}}, "reasoning": ""}'
     with pytest.raises(JudgeError):
@@ -364,7 +364,7 @@ def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
 
 # -- What votes come to
 
-WORDS = {"p": CriterionOutcome.PASSED, "f": CriterionOutcome.FAILED, "i": CriterionOutcome.INCONCLUSIVE}
+WORDS = {"p": CriterionStatus.PASSED, "f": CriterionStatus.FAILED, "i": CriterionStatus.INCONCLUSIVE}
 
 
 def outcome(votes: str, rule: VoteRule) -> str:
@@ -402,9 +402,9 @@ def test_the_winning_side_gives_the_evidence() -> None:
     cast_so = (("p", "yes", "a"), ("f", "no", "b"), ("f", "never", "c"))
     votes = [{"c1": Finding(WORDS[vote], *why)} for vote, *why in cast_so]
     found, cast = combine_votes(["c1"], votes, VoteRule.MAJORITY)
-    assert found["c1"] == Finding(CriterionOutcome.FAILED, "no", "b")
+    assert found["c1"] == Finding(CriterionStatus.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}
-    votes = [{"c1": Finding(CriterionOutcome.PASSED)}, {"c1": Finding(CriterionOutcome.FAILED)}]
+    votes = [{"c1": Finding(CriterionStatus.PASSED)}, {"c1": Finding(CriterionStatus.FAILED)}]
     assert combine_votes(["c1"], votes, VoteRule.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
 
 

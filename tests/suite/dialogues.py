@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request
 
-from llmproxy.suite.checks.entities.row_selection import make_row_id
+from llmproxy.suite.checks.entities.row_selection import derive_setup_row_key
 from llmproxy.suite.stores import Kind
 from tests.provider import Step, step
 from tests.support.process import ROOT, Process, clean_env
@@ -43,7 +43,7 @@ def talk(
 
 def dialogue(kind: Kind = Kind.INTEGER) -> list[Step]:
     """Script the whole suite, and what broken agents ask besides; `kind` is that of the store's keys (UNKNOWN over HTTP)."""
-    parent = make_row_id("subtask", 1, "parent", kind)
+    parent = derive_setup_row_key("subtask", 1, "parent", kind)
     review = {"title": "Review PR", "status": "todo"}
     plants = {"title": "Water the plants"}
     milk = {"title": "Buy milk", "dueDate": "2027-01-05", "priority": 2}

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from llmproxy.suite.reading.load import LoadedSuites
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker
-from llmproxy.suite.schema.base_nodes import add_refusals
+from llmproxy.suite.schema.base_nodes import report_validation_errors
 from llmproxy.suite.schema.response_assertions import Created, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import Step
 from llmproxy.suite.schema.suite import Scenario, Suite
@@ -51,7 +51,7 @@ def load_fragment(kind: str, yaml: str | Map | List, *, declared: Iterable[str] 
         context: Any = problems
         made = TypeAdapter(_TYPES[kind]).validate_python(value, context=context)
     except ValidationError as error:
-        add_refusals(error, value, problems, YamlPlace(_NAME, 1, 1))
+        report_validation_errors(error, value, problems, YamlPlace(_NAME, 1, 1))
         made = None
     problems.raise_if_any()
     return made

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SuiteResult, run_cases
@@ -111,7 +111,7 @@ def run(
 ) -> Result:
     told = Told()
     world = RunContext(
-        options=SuiteRunOptions(**options),
+        options=SuiteCommandOptions(**options),
         proxy=proxy,
         handlers=[told],
         agent=agent,

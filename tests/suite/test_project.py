@@ -9,8 +9,8 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
 from llmproxy.suite.project_settings import (
-    SuiteRunOptions,
-    find_changed_files,
+    SuiteCommandOptions,
+    diff_file_snapshots,
     parse_agent_or_store_flag,
     read_change_times,
     read_project_table,
@@ -56,7 +56,7 @@ def test_agents_and_stores_of_the_command_line() -> None:
 
 def test_nothing_is_spent_or_written_unasked() -> None:
     """One run at a time, the proxy's own mode, no snapshots written, stopping at a failure."""
-    default = SuiteRunOptions()
+    default = SuiteCommandOptions()
     assert (default.mode, default.parallel, default.update, default.keep_going, default.max_cost) == (
         None, 1, False, False, None,
     )  # fmt: skip
@@ -73,8 +73,8 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
 
 def test_changes_are_told(tmp_path: Path) -> None:
     one, two, three = tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    assert find_changed_files({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
-    assert find_changed_files({one: 1}, {one: 1}) == []
+    assert diff_file_snapshots({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
+    assert diff_file_snapshots({one: 1}, {one: 1}) == []
 
 
 def test_it_runs_again_after_a_change_and_survives_a_broken_suite(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import Exit, SuiteError
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.selection import (
     FILE,
@@ -158,12 +158,12 @@ def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None
     """Before anything runs; in replay nothing is spent."""
     store, cases = recorded
     for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
-        check_costs(store, cases, SuiteRunOptions(mode=mode, max_cost=Decimal(limit)))
+        check_costs(store, cases, SuiteCommandOptions(mode=mode, max_cost=Decimal(limit)))
     with pytest.raises(SuiteError, match="this would cost"):
-        check_costs(store, cases, SuiteRunOptions(mode="record", max_cost=Decimal("0.0001")))
-    (doubt, *_) = check_costs(store, cases, SuiteRunOptions(mode="auto", max_cost=Decimal(9)))
+        check_costs(store, cases, SuiteCommandOptions(mode="record", max_cost=Decimal("0.0001")))
+    (doubt, *_) = check_costs(store, cases, SuiteCommandOptions(mode="auto", max_cost=Decimal(9)))
     assert "nothing is known about the cost of two" in doubt
-    assert check_costs(store, cases, SuiteRunOptions(mode="auto")) == []
+    assert check_costs(store, cases, SuiteCommandOptions(mode="auto")) == []
 
 
 @pytest.mark.parametrize(("cases", "selected", "partly", "said"), [

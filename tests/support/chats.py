@@ -12,7 +12,7 @@ from llmproxy.cli import main
 from llmproxy.core.keys.normalize import build_key, canonicalize
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.routing import route
-from llmproxy.core.sessions.exchange import CallProgress, Exchange, ReceivedRequest, RoutedRequestHead
+from llmproxy.core.sessions.exchange import CallProgress, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Request, Response, Usage
@@ -47,7 +47,7 @@ def chat_exchange(session: Session, headers: Headers) -> Exchange:
     """Return a request for a chat that has arrived, and whose body is empty."""
     where = route("/v1/chat/completions", headers)
     place = RoutedRequestHead(AGENT, session.name, where, True, "POST", headers, where.operation, b"", 0, {})
-    return Exchange(place, session, CallProgress(0, 1.0, NOW), ReceivedRequest(headers, b""))
+    return Exchange(place, session, CallProgress(0, 1.0, NOW), EffectiveRequest(headers, b""))
 
 
 def fill(path: Path, *interactions: Interaction, supersede: bool = False) -> None:

@@ -12,7 +12,7 @@ class CutNetwork:
     """Connections between a port of this machine and a Unix socket."""
 
     def __init__(self, target: str) -> None:
-        self._target = target
+        self._request_path = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -59,7 +59,7 @@ class CutNetwork:
                     continue
                 server = socket.socket(socket.AF_UNIX)
                 try:
-                    server.connect(self._target)
+                    server.connect(self._request_path)
                 except OSError:
                     client.close()
                     server.close()

@@ -34,7 +34,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Headers, Response
 from llmproxy.core.traffic.response_plan import ClientHttp, SendingPlan
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.core.ws_replay import FrameRecording
+from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -203,7 +203,7 @@ class InProcess:
         self, exchange: Exchange, label: str, says: list[str], upstream: Callable[[str], list[str]]
     ) -> Answer:
         exchange.recording.on_head(10, SWITCHING, "Switching Protocols", (("x-request-id", "r"),))
-        recording = FrameRecording(
+        recording = FrameRecorder(
             lambda data: redact_message(self.engine, exchange, data), *exchange.recording.timed_head
         )
         exchange.recording, at, heard = recording, 20, []

@@ -10,11 +10,11 @@ import pytest
 
 from llmproxy.errors import CassetteCorrupt, LLMProxyError
 from llmproxy.trace import Cassette
-from llmproxy.trace.spans import TraceIncomplete, TraceNotJSON, TraceWrongShape, TraceWrongValue
+from llmproxy.trace.spans import TraceMemberMissing, TraceNotJSON, TraceWrongShape, TraceWrongValue
 
 
 @pytest.mark.parametrize(("kind", "theirs"), [
-    (TraceNotJSON, json.JSONDecodeError), (TraceWrongShape, AttributeError), (TraceIncomplete, KeyError),
+    (TraceNotJSON, json.JSONDecodeError), (TraceWrongShape, AttributeError), (TraceMemberMissing, KeyError),
     (TraceWrongValue, ValueError),
 ])  # fmt: skip
 def test_each_is_both(kind: type[Exception], theirs: type[Exception]) -> None:
@@ -37,7 +37,7 @@ def test_no_json_says_where(tmp_path: Path) -> None:
 
 def test_a_missing_member_reads_as_a_sentence() -> None:
     """KeyError alone would print a bare name in quotes."""
-    with pytest.raises(TraceIncomplete) as caught:
+    with pytest.raises(TraceMemberMissing) as caught:
         Cassette.from_dict({"spans": [{"kind": "tool_call"}]})
     assert str(caught.value) == "A span has no 'id'."
     assert isinstance(caught.value, LLMProxyError)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_page_query_handler
+from llmproxy.cli.ui import make_page_query_function
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.ui.serve import make_server
@@ -21,7 +21,7 @@ from tests.ui import samples
 @contextmanager
 def viewing(path: Path, start: str = "") -> Iterator[str]:
     """Serve the viewer on a store; yields the address with its token."""
-    made = make_server(0, "the-token", make_page_query_handler(path), {"store": str(path), "start": start})
+    made = make_server(0, "the-token", make_page_query_function(path), {"store": str(path), "start": start})
     with serving(made) as url:
         yield f"{url}{UI_PREFIX}#token=the-token"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.ui import make_label_file_writer, make_page_query_handler, open_view_target
+from llmproxy.cli.ui import make_label_file_writer, make_page_query_function, open_view_target
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.report import json_report
 from llmproxy.report.events import (
@@ -214,7 +214,7 @@ def served(file: Path, store: Path, labels: Path) -> Iterator[str]:
         made = make_server(
             0,
             "the-token",
-            make_page_query_handler(seen.store, seen.report),
+            make_page_query_function(seen.store, seen.report),
             seen.start,
             make_label_file_writer(file, labels),
         )

@@ -23,13 +23,13 @@ _RUNS = 3
 _LONGEST = 60
 
 
-def decode_run_variables(said: str) -> list[dict[str, str]]:
+def parse_stored_run_variables(said: str) -> list[dict[str, str]]:
     return list(json.loads(said)) if said else []
 
 
 def format_run_variables_line(said: str) -> str:
     """Return run variables on one line: ``cwd /tmp/a, home /home/kim``; long values are cut."""
-    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in decode_run_variables(said))
+    return ", ".join(f"{each['name']} {_shorten_value(each['value'])}" for each in parse_stored_run_variables(said))
 
 
 def _shorten_value(text: str) -> str:
@@ -57,12 +57,12 @@ def format_volatile_fields(name: str, fields: Sequence[VolatileField]) -> Iterat
 
 def bindings_to_json(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
-        "run_variables": [decode_run_variables(each) for each in said],
+        "run_variables": [parse_stored_run_variables(each) for each in said],
         "volatile": [field.to_dict() for field in fields],
     }
 
 
-def extract_volatile_values(
+def list_request_volatile_values(
     database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Return the volatile values of a recorded request: name, kind, value and path."""
@@ -77,7 +77,7 @@ def extract_volatile_values(
     ]
 
 
-def list_volatile_merges(
+def find_recordings_merged_by_fields(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[InterchangeablePair]]:
     """Return the recordings that a cassette's own and built-in volatile fields merge, by cassette, if any."""
@@ -89,7 +89,7 @@ def list_volatile_merges(
     return found
 
 
-def print_merges(found: Mapping[str, Sequence[InterchangeablePair]]) -> None:
+def print_merged_recordings(found: Mapping[str, Sequence[InterchangeablePair]]) -> None:
     """Print the recordings that volatile fields merge; nothing without volatile fields."""
     if not found:
         return

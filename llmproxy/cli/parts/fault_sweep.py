@@ -31,8 +31,8 @@ from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import find_agent_tools, plan_environment, redirect_tools, start_options
 from llmproxy.client.control import ControlError
 from llmproxy.client.fault_sweep_judging import (
+    PlannedTrial,
     SweepRun,
-    Trial,
     TrialFinding,
     find_failure_message,
     findings_to_json,
@@ -128,7 +128,7 @@ class Sweep:
                 f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
                 f"without faults it takes {format_seconds(longest)}"
             )
-            self._collect_trial_findings(trials, jobs)
+            self._run_trials_in_parallel(trials, jobs)
 
     def _run_undisturbed(self) -> SweepRun:
         """Return a successful undisturbed run. Raises SweepImpossible."""
@@ -170,7 +170,7 @@ class Sweep:
         self._tell("sweep: several runs at once disturb each other; one at a time, then")
         return self._determine_safe_parallelism(1)
 
-    def _collect_trial_findings(self, trials: Sequence[Trial], jobs: int) -> None:
+    def _run_trials_in_parallel(self, trials: Sequence[PlannedTrial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 pending = [pool.submit(self._run_trial, trial) for trial in trials]
@@ -185,7 +185,7 @@ class Sweep:
                         kill_group(each)
                 raise
 
-    def _run_trial(self, trial: Trial) -> TrialFinding:
+    def _run_trial(self, trial: PlannedTrial) -> TrialFinding:
         return judge_trial(trial, self._run_once([trial.rule]), self.baseline)
 
     def _run_once(self, rules: Sequence[Mapping[str, Any]] = ()) -> SweepRun:

@@ -51,7 +51,7 @@ class RepeatedLiveRuns:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
     def to_json(self) -> dict[str, object]:
-        found = compare_live_runs(self.loaded, self.runs)
+        found = compare_finished_live_runs(self.loaded, self.runs)
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
@@ -67,7 +67,7 @@ class RepeatedLiveRuns:
             f"llmproxy: live {', '.join(last['channels'])}; kept in {to_line(kept)}"
             + (f", {served} served from {to_line(str(last['parent']))}" if served else "")
         ]
-        found = compare_live_runs(self.loaded, self.runs)
+        found = compare_finished_live_runs(self.loaded, self.runs)
         if found is not None:
             first, *rest = found.summary_lines()
             lines += [f"  {to_line(first)}", *(f"    {to_line(text.strip())}" for text in rest)]
@@ -104,7 +104,7 @@ class LiveTestDiff:
         before = self._read_baseline_verdicts()
         lines, told = [], dict[str, object]()
         for name, runs in self._runs.items():
-            found = compare_live_runs(self._loaded, runs, before.get(name, ""), self._store)
+            found = compare_finished_live_runs(self._loaded, runs, before.get(name, ""), self._store)
             if found is None:
                 lines.append(f"{to_line(name)}: live {', '.join(runs[0].live['channels'])}")
                 continue
@@ -125,7 +125,7 @@ class LiveTestDiff:
         return {name: str(row.get("status")) for name, row in rows.items()}
 
 
-def compare_live_runs(
+def compare_finished_live_runs(
     loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
 ) -> RecordingComparison | None:
     """Return the differences of live runs from the recording with verdict `verdict`; None without model calls or
@@ -138,7 +138,7 @@ def compare_live_runs(
     from llmproxy.core.keys.user_rules import Rules
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import read_volatile_fields
-    from llmproxy.scenario.repeats.differences_from_recording import ComparedRun, RecordingComparison
+    from llmproxy.scenario.repeats.differences_from_recording import RecordingComparison, RunAgainstRecording
     from llmproxy.trace.comparing.behavior_comparison import read_behavior
 
     with_model = [each for each in runs if "llm" in each.live["channels"]]
@@ -155,7 +155,7 @@ def compare_live_runs(
                 mine = list(store.iter_interactions(str(each.live["cassette"])))
                 told, _ = restate_run(recorded, mine, volatile, rules, loaded.settings.upstream)
                 name, unknown = str(each.live["cassette"]), tuple(each.live["unknown"])
-                made.append(ComparedRun(name, read_behavior(mine), read_behavior(told), each.verdict, unknown))
+                made.append(RunAgainstRecording(name, read_behavior(mine), read_behavior(told), each.verdict, unknown))
     except LLMProxyError:  # a proxy elsewhere, with a store of its own
         return None
     return RecordingComparison(parent, read_behavior(recorded), tuple(made), verdict)

@@ -61,7 +61,7 @@ class SettingsCommand(TyperCommand):
                 if option.has_flag and option.name not in own_names and not (self.without_live and option.of_live)
             ]
             self._derived = _make_parameters(settings)
-            self._shared = _make_parameters(_make_run_signature_parameters(self.run_options or self.name or "-"))
+            self._shared = _make_parameters(_make_run_option_parameters(self.run_options or self.name or "-"))
         own = super().get_params(ctx)
         at = len(self.params)  # behind them stands --help
         own = [*own[:at], *self._shared, *own[at:]]
@@ -111,7 +111,7 @@ def _shorten_help(text: str) -> str:
     return text[: max([end for end in ends if end <= _SHORT], default=ends[0])]
 
 
-class OwnOptionsFirstCommand(SettingsCommand):
+class OwnOptionsFirstInHelp(SettingsCommand):
     """A command whose own options matter most."""
 
     free_port, own_first, shown = True, True, ("mode", "store", "cassette_dir")
@@ -154,7 +154,7 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
     return list(get_command(app).params)
 
 
-def _make_run_signature_parameters(command: str) -> list[inspect.Parameter]:
+def _make_run_option_parameters(command: str) -> list[inspect.Parameter]:
     made, kinds = [], get_type_hints(RunOptions)
     for name, row in list_run_options(command).items():
         default = RUN_DEFAULTS[name]
@@ -211,5 +211,5 @@ STORE = Path(protocol.TESTS_STORE)
 LAST_REPORT = Path(protocol.LAST_REPORT)
 
 
-def tests_store(settings: Loaded) -> Path:
+def find_tests_store(settings: Loaded) -> Path:
     return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

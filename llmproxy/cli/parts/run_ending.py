@@ -80,7 +80,7 @@ class RunEnding:
         control, complete = self.proxy.control, False if failed else None
         try:
             self.refused += self._read_refusals()
-            self.unfiled = self.unfiled or self._describe_unfiled_answers()
+            self.unfiled = self.unfiled or self._describe_hits_in_no_file()
             self.report = control.close_session(self.session, complete=complete, interrupted=interrupted)
             alone = self.proxy.process is not None and self.report.live is None
             misses = control.misses(None if alone else self.session) if alone or self.report.misses else ()
@@ -94,9 +94,11 @@ class RunEnding:
             self.trouble = str(error)
         if last or self.trouble:
             self.proxy.end_if_started()
-            self.totals, self.unused = (None, None) if self.proxy.process is None else self.proxy.process.read_totals()
+            self.totals, self.unused = (
+                (None, None) if self.proxy.process is None else self.proxy.process.read_final_totals()
+            )
 
-    def _describe_unfiled_answers(self) -> str:
+    def _describe_hits_in_no_file(self) -> str:
         settings = self.loaded.settings
         if settings.cassette_dir is None or settings.mode not in OFFLINE or self.proxy.process is None:
             return ""
@@ -160,7 +162,7 @@ class RunEnding:
             refused = ["what was refused"] * bool(report.refused or self.refused) + ["stubs"] * bool(report.stubs)
             recorded = 0 if refused else len(report.unused or ())
             write_stderr_lines(
-                *(explain_unused_recordings(recorded, report.cassette, code, plan) if recorded else ()),
+                *(explain_no_recording_used(recorded, report.cassette, code, plan) if recorded else ()),
                 *(
                     ()
                     if recorded
@@ -194,7 +196,7 @@ class RunEnding:
             return forbidden[0]
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
-    def print_blocked_for_exit_code(self, code: int, *, only: bool) -> int:
+    def report_bypass_attempts(self, code: int, *, only: bool) -> int:
         """Print known attempts to bypass the proxy, and return the exit code."""
         if self.tries:
             said = explain_exit(Exit.MISS, "--only", "the command tried to bypass the proxy, and was blocked")
@@ -249,12 +251,12 @@ class RunEnding:
 
     def _warn_of_shorter_recording(self, report: Report) -> list[str]:
         """Return a warning if a new recording has fewer calls than the one before; else empty."""
-        from llmproxy.core.store.queries import count_current_recordings_at
+        from llmproxy.core.store.queries import count_recordings_live_at_time
 
         settings, before = self.loaded.settings, 0
         if self.proxy.process is not None and settings.mode.policy.anew:
             with suppress(LLMProxyError), open_given(settings.store) as store:
-                before = count_current_recordings_at(store, report.cassette, report.sample, self.since)
+                before = count_recordings_live_at_time(store, report.cassette, report.sample, self.since)
         told = f"{report.recorded} recorded, and {before} before in cassette {report.cassette}"
         return [
             f"llmproxy: FEWER CALLS THAN THE LAST TIME: {told}.",
@@ -301,7 +303,7 @@ _CACHES = {
 INTERCEPT = "    `llmproxy run --intercept -- COMMAND` catches clients whose base URL cannot be changed"
 
 
-def explain_unused_recordings(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
+def explain_no_recording_used(recorded: int, cassette: str, code: int, plan: EnvironmentPlan) -> list[str]:
     """Return the message for a command that used none of its recordings: it failed, or has its own cache."""
     calls = f"{recorded} recorded call{'s' if recorded > 1 else ''} of cassette {cassette}"
     if code:

@@ -14,7 +14,7 @@ from llmproxy.client.child_env import EnvironmentPlan, find_upstreams, list_pres
 from llmproxy.client.control import CONFLICT, ControlError
 from llmproxy.client.proxy_process import ProxyHandle
 from llmproxy.client.session_reports import Report
-from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_tools
+from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers
 from llmproxy.client.tools.proxied_mcp_config import rewrite
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import RUN_VARIABLE
@@ -77,7 +77,7 @@ def open_session(
 
 def find_agent_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
     """Return the known MCP servers of the agent to run. Raises SettingsError."""
-    return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
+    return find_agent_mcp_servers(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
 def redirect_tools(

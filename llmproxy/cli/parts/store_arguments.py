@@ -64,7 +64,7 @@ def refuse_url(
         raise SettingsError(f"{error}.", hint=hint) from error
 
 
-def list_recording_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+def list_stores_and_cassette_files(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield stores (True) and cassette files (False): given ones, and those in given folders."""
     from llmproxy.core.cassettes.formats import find_matching_format, read_source_file
 
@@ -152,7 +152,7 @@ def build_no_cassette_error(store: Readable, typed: str) -> CassetteNotFound:
     return CassetteNotFound(f"there is no cassette {to_line(typed)} in {show_store(store.path)}{near}", hint=hint)
 
 
-def suggest_cassette_named_by_number(store: Readable, typed: str, command: str) -> str:
+def suggest_cassette_with_numeric_name(store: Readable, typed: str, command: str) -> str:
     """Return how to name a cassette whose name is a number, after `command`, if there is one: a number is an id."""
     shown = f"The cassette {typed}: {format_command(f'{command} --cassette {typed}', store.path)}"
     return shown if store.has_recordings(typed, 1) else ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.amount_formatting import format_count
-from llmproxy.cli.parts.options import LAST_REPORT, tests_store
+from llmproxy.cli.parts.options import LAST_REPORT, find_tests_store
 from llmproxy.errors import Exit, LLMProxyError, SettingsError
 from llmproxy.files import make_ignored
 from llmproxy.report.event_handlers import SecretHider
@@ -102,7 +102,7 @@ def signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
+async def run_or_raise_interrupt[T](pending: Coroutine[Any, Any, T]) -> T:
     """Run; at a signal let running work clean up, then raise KeyboardInterrupt."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
     heard = 0
@@ -131,7 +131,7 @@ async def run_until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
             signal.signal(number, handler)
 
 
-class CaseEndEmitter(ImmediateHandler):
+class MissingTestEndEmitter(ImmediateHandler):
     """Tracks whether reports got the end of the test, and emits it if an error came first."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class CaseEndEmitter(ImmediateHandler):
     def handle(self, event: Event) -> None:
         self._told = self._told or isinstance(event, Completed)
 
-    def emit_end_with_error(self, reports: Sequence[Handler], error: BaseException) -> None:
+    def emit_test_end_with_error(self, reports: Sequence[Handler], error: BaseException) -> None:
         """Emit that an error ended the test, unless its end was emitted."""
         code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
         note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
@@ -160,7 +160,7 @@ def make_last_report_writer() -> Handler | None:
 
 def find_tests_journal_path(settings: LoadedSettings) -> Path:
     """Return the path of the journal of the tests' store."""
-    store = tests_store(settings)
+    store = find_tests_store(settings)
     return store.with_name(f"{store.name}.state.db")
 
 

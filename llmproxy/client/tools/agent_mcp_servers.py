@@ -22,7 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.client.tools.proxied_mcp_config import ToolsConfig, insert_config, make_config, parse_tools_config
+from llmproxy.client.tools.proxied_mcp_config import (
+    ParsedMcpConfig,
+    build_config_from_servers,
+    insert_config,
+    parse_tools_config,
+)
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bounded_text
@@ -43,14 +48,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 class FoundTools:
     """An agent's servers, and how to replace them in its command."""
 
-    config: ToolsConfig
+    config: ParsedMcpConfig
     place: Callable[[Mapping[str, Any], Path], tuple[str, ...]]
     """Takes the run's configuration and a folder that lives as long; returns the command."""
     notes: tuple[str, ...] = ()
     """Messages about the servers."""
 
 
-def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def find_agent_mcp_servers(
+    asked: str | None, command: Sequence[str], env: Mapping[str, str], cwd: Path
+) -> FoundTools | None:
     """Return the agent's servers; None if none are known. Raises SettingsError: not in `asked`."""
     if asked is not None and asked != NONE:
         insert_config(command, asked, f"{asked}.copy")  # what cannot be meant is said now
@@ -66,13 +73,13 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
             return insert_config(command, asked, write_config_copy(made, folder))
 
         return FoundTools(parse_tools_config(text, asked), place)
-    return _find_agent_tools(command, env, cwd) if asked is None else None
+    return _find_agent_mcp_servers(command, env, cwd) if asked is None else None
 
 
-def _find_agent_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_agent_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     """Return a known agent's servers; an agent in a shell's text gets its arguments there."""
     if (inside := parse_shell_command(command)) is not None:
-        found = _find_agent_tools((inside.program, *inside.words), env, cwd)
+        found = _find_agent_mcp_servers((inside.program, *inside.words), env, cwd)
         if found is None:
             return None
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
@@ -80,7 +87,7 @@ def _find_agent_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path)
                 f"{inside.program}: LEFT AS IT IS: {_CLAUDE} in a shell's words; let `llmproxy run` start it without "
                 "the shell"
             )
-            return FoundTools(make_config({}), lambda *_: tuple(command), (note,))
+            return FoundTools(build_config_from_servers({}), lambda *_: tuple(command), (note,))
         behind = len(inside.words)
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
@@ -104,7 +111,7 @@ def write_config_copy(made: Mapping[str, Any], folder: Path) -> str:
 # --- Claude Code -----------------------------------------------------------------------------------------------------
 
 
-def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_claude_mcp_servers(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     rest, given = _extract_mcp_config_values(command)
     servers: dict[str, Any] = {}
     notes: list[str] = []
@@ -136,7 +143,7 @@ def _find_claude_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path
         # of the unread ones claude says what is wrong
         return (program, _CLAUDE, write_config_copy(made, folder), *unread, _STRICT, *others)
 
-    return FoundTools(make_config(servers), place, tuple(notes))
+    return FoundTools(build_config_from_servers(servers), place, tuple(notes))
 
 
 def _extract_mcp_config_values(command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -214,7 +221,7 @@ def _find_codex_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path)
         words = list(_build_toml_overrides(made["mcpServers"], servers))
         return (command[0], *(part for word in words for part in ("-c", word)), *command[1:])
 
-    return FoundTools(make_config(servers), place, tuple(notes))
+    return FoundTools(build_config_from_servers(servers), place, tuple(notes))
 
 
 def _build_toml_overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
@@ -233,7 +240,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundTools | None]] = {
-    "claude": _find_claude_tools,
+    "claude": _find_claude_mcp_servers,
     "codex": _find_codex_tools,
 }
 """Agents by program."""

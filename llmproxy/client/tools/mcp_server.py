@@ -23,7 +23,7 @@ from llmproxy.client.tools.mcp_tool_commands import (
     list_offered_tools,
     unknown_tool_error,
 )
-from llmproxy.errors import LLMProxyError, MachineError, add_prefix
+from llmproxy.errors import LLMProxyError, MachineError, ensure_prefix
 
 PATIENCE = 600.0
 """Timeout of a command in seconds."""
@@ -106,7 +106,7 @@ async def answer_tool_call(
     except CommandFailed as error:
         return str(error), True
     except LLMProxyError as error:
-        return add_prefix(error), True
+        return ensure_prefix(error), True
 
 
 def _write_instructions(tools: Mapping[str, McpTool], serving: ServerOptions) -> str:

@@ -74,29 +74,29 @@ class McpTool:
 def _get_asked_cassette(asked: Arguments, serving: ServerOptions) -> str:
     """Return the requested cassette. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
-        return _refuse_option(named)
+        return _refuse_leading_dash(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
-def _refuse_option(word: str) -> str:
+def _refuse_leading_dash(word: str) -> str:
     """Return a word unless it is an option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
     return word
 
 
-def _build_ls_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _build_llmproxy_ls_command(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
-    return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+    return ["ls", *([_refuse_leading_dash(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
-def _build_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
+def _build_llmproxy_replay_words(asked: Arguments, serving: ServerOptions) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
     run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
-    return ["replay", *([f"--cassette={_refuse_option(named)}"] if named else []), *run, *results, *answers]
+    return ["replay", *([f"--cassette={_refuse_leading_dash(named)}"] if named else []), *run, *results, *answers]
 
 
 TOOLS = (
@@ -109,13 +109,15 @@ TOOLS = (
             "channel": {"type": "string", "enum": ["llm", "mcp", "http"], "description": "Only calls of this kind."},
             "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "description": "How many at most; 50."},
         },
-        _build_ls_words,
+        _build_llmproxy_ls_command,
     ),
     McpTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
         "conversation.", {"what": _EITHER},
-        lambda asked, serving: ["show", _refuse_option(str(asked.get("what") or _get_asked_cassette(asked, serving)))],
+        lambda asked, serving: [
+            "show", _refuse_leading_dash(str(asked.get("what") or _get_asked_cassette(asked, serving))),
+        ],
     ),
     McpTool(
         "why",
@@ -128,7 +130,8 @@ TOOLS = (
         "diff",
         "Say where two interactions differ, by prompt, tool or message; or two cassettes, by tools, texts, tokens, "
         "cost, time and requests.", {"old": _EITHER, "new": _EITHER},
-        lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])], ("old", "new"),
+        lambda asked, _: ["diff", _refuse_leading_dash(asked["old"]), _refuse_leading_dash(asked["new"])],
+        ("old", "new"),
     ),
     McpTool(
         "learn",
@@ -139,7 +142,7 @@ TOOLS = (
         "replay",
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
         "leaves the recording. The agent's command was chosen by whoever started this server. No model is asked.",
-        {"cassette": _CASSETTE, **_OVERRIDES}, _build_replay_words, runs_agent=True,
+        {"cassette": _CASSETTE, **_OVERRIDES}, _build_llmproxy_replay_words, runs_agent=True,
     ),
     McpTool(
         "fork", "Make a new cassette that begins like another one.",
@@ -150,7 +153,7 @@ TOOLS = (
         },
         lambda asked, serving: [
             "fork", _get_asked_cassette(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
-            *([f"--as={_refuse_option(asked['name'])}"] if "name" in asked else []),
+            *([f"--as={_refuse_leading_dash(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
     ),

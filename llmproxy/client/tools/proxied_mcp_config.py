@@ -29,7 +29,7 @@ _REMOTE = frozenset({"http", "streamable-http", "streamableHttp"})
 
 
 @dataclass(frozen=True, slots=True)
-class ToolsConfig:
+class ParsedMcpConfig:
     values: Mapping[str, Any]
     table: str
     """The member with the servers."""
@@ -48,7 +48,7 @@ class ToolsConfig:
         return {name: origin for name, origin in self.upstreams.items() if not is_proxy_url(origin, url)}
 
 
-def parse_tools_config(text: str, name: str) -> ToolsConfig:
+def parse_tools_config(text: str, name: str) -> ParsedMcpConfig:
     """Parse a configuration; `name` is its file's. Raises SettingsError."""
     hint = 'It looks like {"mcpServers": {"files": {"command": "npx", "args": ["-y", "some-server"]}}}.'
     try:
@@ -63,20 +63,20 @@ def parse_tools_config(text: str, name: str) -> ToolsConfig:
         raise SettingsError(
             f"--mcp-config {name} names servers twice, in {' and in '.join(full)}.", hint="Leave one of them out."
         )
-    return _build_config(values, [*full, *tables][0])
+    return _build_tools_config(values, [*full, *tables][0])
 
 
-def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
-    return _build_config({_TABLES[0]: dict(servers)}, _TABLES[0])
+def build_config_from_servers(servers: Mapping[str, Any]) -> ParsedMcpConfig:
+    return _build_tools_config({_TABLES[0]: dict(servers)}, _TABLES[0])
 
 
-def _build_config(values: Mapping[str, Any], table: str) -> ToolsConfig:
-    names = choose_recorded_server_names(values[table])
+def _build_tools_config(values: Mapping[str, Any], table: str) -> ParsedMcpConfig:
+    names = assign_recorded_server_names(values[table])
     found = {names[server]: origin for server, each in values[table].items() if (origin := _server_origin(each))}
-    return ToolsConfig(values, table, names, found)
+    return ParsedMcpConfig(values, table, names, found)
 
 
-def choose_recorded_server_names(servers: Iterable[str]) -> dict[str, str]:
+def assign_recorded_server_names(servers: Iterable[str]) -> dict[str, str]:
     """Return the recorded name by server. Names are unique, so that no server gets another's answers."""
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())
@@ -102,7 +102,7 @@ def _server_origin(server: object) -> str:
     return f"{parts.scheme}://{parts.netloc}" if plain else ""
 
 
-def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def rewrite(config: ParsedMcpConfig, url: str, session: str, shim: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return a run's configuration, and a description of each server's change; `shim` are the words that start one."""
     made: dict[str, Any] = {}
     told = []
@@ -113,7 +113,7 @@ def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) ->
 
 
 def _rewrite_server(
-    name: str, server: Any, config: ToolsConfig, run: tuple[str, str], shim: Sequence[str]
+    name: str, server: Any, config: ParsedMcpConfig, run: tuple[str, str], shim: Sequence[str]
 ) -> tuple[Any, str]:
     url, session = run
     command, args = (server.get("command"), server.get("args", [])) if isinstance(server, dict) else (None, None)

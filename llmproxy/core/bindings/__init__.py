@@ -4,7 +4,7 @@ A *run variable* is a value that both runs declare (`RunVariable`: cwd, home, a 
 place in a tool's results whose value is known to vary (`VolatileField`). A request's exact key is looked up first, and
 nothing in this package changes an exact key. Pure: no I/O, no clock, nothing of the engine.
 
-    build_bound_key(canonical)                              key of everything that no binding can change (``b1:``)
+    build_value_independent_key(canonical)              key of everything that no binding can change (``b1:``)
     bindings = Bindings(recorded run variables, present ones, volatile fields, BindScope.ALL | PATHS | NONE)
     fit_request(bindings, recorded, present, known)         -> Fit | Mismatch of two canonical trees
     fit_request(..., FittedMessages())                      the same, and remembers messages that fit for the next time
@@ -20,7 +20,7 @@ a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs
 """
 
 from llmproxy.core.bindings.answer_rewriting import rewrite_answer, rewrite_exact_hit_answer
-from llmproxy.core.bindings.binding_independent_key import build_bound_key
+from llmproxy.core.bindings.binding_independent_key import build_value_independent_key
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
 from llmproxy.core.bindings.id_pairs import IdPair, IdPairs
 from llmproxy.core.bindings.leaf_pairs import FittedMessages, list_volatile_values_of_request
@@ -45,7 +45,7 @@ from llmproxy.core.bindings.volatile_field_matching import (
     fits_kind,
     parse_volatile_field,
 )
-from llmproxy.core.bindings.volatile_learning import find_fields_of_variable
+from llmproxy.core.bindings.volatile_learning import derive_fields_from_variable
 from llmproxy.protocol import BindScope
 
 __all__ = [
@@ -66,9 +66,9 @@ __all__ = [
     "RunVariable",
     "ValueKind",
     "VolatileField",
-    "build_bound_key",
+    "build_value_independent_key",
+    "derive_fields_from_variable",
     "dump_run_variables",
-    "find_fields_of_variable",
     "find_volatile_matches",
     "fit_request",
     "fits_kind",

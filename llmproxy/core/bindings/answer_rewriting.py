@@ -37,7 +37,7 @@ from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKin
 from llmproxy.core.bindings.id_pairs import (
     IdPair,
     IdPairs,
-    IdPairSearch,
+    RecordedIdFinder,
     ShortValue,
     cast_to_type_of,
     collect_changed_short_values,
@@ -51,7 +51,7 @@ from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.text_alignment import splice
 from llmproxy.core.bindings.value_forms import FormMatch
 from llmproxy.core.dialects.answer_json_edits import ByteReplacement, apply_edits_to_chunks, list_json_parts
-from llmproxy.core.traffic.canonical_json import read_members
+from llmproxy.core.traffic.canonical_json import reject_duplicate_members
 from llmproxy.core.traffic.interaction import Response
 from llmproxy.core.traffic.json_diff import format_path
 from llmproxy.lazy_regex import late
@@ -203,7 +203,7 @@ def rewrite_exact_hit_answer(
     held = {text[spot.start : spot.end] for text in texts for spot in paths.answer_forms.find_matches(text)}
     # Any number in an equal request may be a short value, so short values stay in its answer.
     left = [each for each in known or () if each.is_distinct and each.recorded != each.present]
-    tokens = IdPairSearch(left)
+    tokens = RecordedIdFinder(left)
     held_ids = {token.identity for text in texts for token in tokens.find_matches(text)}
     fit = Fit((), (), unchanged=held)
     others = IdPairs(each for each in left if each not in held_ids)
@@ -242,7 +242,7 @@ class AnswerRewriter:
         self._named = named
         whole = IdPairs((*fit.identities, *(known or ())))
         self._bindings, self._fit = bindings, fit
-        self._tokens = IdPairSearch(each for each in whole if each.recorded != each.present)
+        self._tokens = RecordedIdFinder(each for each in whole if each.recorded != each.present)
         self._shorts = collect_changed_short_values(bindings.pairs, whole)
         self._changed: Mapping[str, IdPair] = index_changed_id_pairs(whole)
         self._members: dict[tuple[int, Path], dict[str, str]] = {}
@@ -306,7 +306,7 @@ class AnswerRewriter:
         if piece.is_name:
             return self._record_renamed_member(n, piece, place)
         node = value_at_path(values[n], piece.path)
-        if piece.inner and (short := self._find_short_value(piece.tool or "", piece, node, place)):
+        if piece.inner and (short := self._find_short_value_replacement(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
             set_at(values[n], piece.path, cast_to_type_of(node, short.present))
             return True
@@ -356,19 +356,19 @@ class AnswerRewriter:
             at = end
         return edited
 
-    def _find_short_value(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
+    def _find_short_value_replacement(self, tool: str, piece: Piece, value: object, place: str) -> ShortValue | None:
         """Return the short value to replace at a leaf of arguments; None if this run's request leaves it unchanged."""
         found = [
             short
             for short in short_values_at(self._shorts, tool, piece.inner, piece.member, value)
-            if self._short_value_differs(short, place)
+            if self._is_short_value_replaced(short, place)
         ]
         if len({short.present for short in found}) > 1:
             names = " and ".join(sorted({short.name for short in found}))
             raise _Refused(Mismatch(MismatchKind.AMBIGUOUS, place, found[0].recorded, "", names))
         return found[0] if found else None
 
-    def _short_value_differs(self, short: ShortValue, place: str) -> bool:
+    def _is_short_value_replaced(self, short: ShortValue, place: str) -> bool:
         """Return whether this run replaces a short value: its request may leave it unchanged."""
         if short.comparison_label not in self._fit.unchanged:
             return True
@@ -399,7 +399,7 @@ class AnswerRewriter:
     def _list_json_changes(self, text: str, place: str, tool: str) -> list[TextEdit]:
         """Return the changes to JSON text that keep it valid: each string in it is rewritten separately."""
         try:
-            whole = json.loads(text, object_pairs_hook=read_members)
+            whole = json.loads(text, object_pairs_hook=reject_duplicate_members)
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # incomplete, a duplicate member, or plain text
@@ -407,7 +407,7 @@ class AnswerRewriter:
         changes: list[TextEdit] = []
         for start, end, piece in locate_pieces_in_json(text, list_argument_pieces(whole, tool)):
             value = json.loads(text[start:end])
-            if piece is not None and (short := self._find_short_value(tool, piece, value, place)):
+            if piece is not None and (short := self._find_short_value_replacement(tool, piece, value, place)):
                 self.names.add(short.name)
                 changes.append(TextEdit(start, end, json.dumps(cast_to_type_of(value, short.present)), short.name))
             elif isinstance(value, str):
@@ -441,7 +441,9 @@ class AnswerRewriter:
         for short in self._shorts if self._strict else ():
             if is_argument and text.strip() == short.recorded:
                 continue  # its member identifies it
-            if mentions_short_value(text, short, is_argument=is_argument) and self._short_value_differs(short, place):
+            if mentions_short_value(text, short, is_argument=is_argument) and self._is_short_value_replaced(
+                short, place
+            ):
                 raise _Refused(Mismatch(MismatchKind.SHORT, place, short.recorded, short.present, short.name))
 
     def _replace_form(self, text: str, spot: FormMatch, place: str) -> TextEdit | None:

@@ -121,9 +121,12 @@ def _build_piece(
         return Piece(path, value, ("block", index, is_json), is_json, tool)
     if "choices" in path and "delta" in path:  # chat completions, by choice and call
         numbers = [step for step in path if isinstance(step, int)]
-        choice, call = _get_index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
+        choice, call = (
+            _read_index_member(event, ("choices", numbers[0])),
+            node.get("index") if "tool_calls" in path else None,
+        )
         if "tool_calls" in path and len(numbers) > 1:
-            call = _get_index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
+            call = _read_index_member(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
         return Piece(path, value, ("choice", choice, call, name), name in _ARGUMENTS, tool)
     if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
@@ -135,7 +138,7 @@ def _build_piece(
     return Piece(path, value, None, name in _ARGUMENTS, tool)
 
 
-def _get_index(event: object, path: Path) -> object:
+def _read_index_member(event: object, path: Path) -> object:
     node = value_at_path(event, path)
     return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from llmproxy.core.bindings.leaf_places import ROLES, Zone, iterate_request_members
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.volatile_field_matching import OUTSIDE
-from llmproxy.core.dialects.messages import find_agent_written_spans
+from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.lazy_regex import late
 
@@ -43,7 +43,7 @@ _BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "too
 """Members next to the user's text that no user typed."""
 
 
-def build_bound_key(canonical: Canonical) -> str:
+def build_value_independent_key(canonical: Canonical) -> str:
     parts = [canonical.provider, canonical.method, canonical.model or "", str(canonical.stream), canonical.kind]
     parts += [text for pair in (*canonical.headers, *canonical.query) for text in pair]
     parts.append(canonical.operation)
@@ -79,7 +79,7 @@ def _iter_turns(node: object) -> Iterator[str]:
         for each in node:
             yield from _iter_turns(each)
     elif isinstance(node, str):
-        if not find_agent_written_spans(node):
+        if not find_system_reminder_spans(node):
             yield _LONG.sub(_blank_id_like_word, node[: _find_first_path_start(node)])
     elif isinstance(node, dict):
         yield from _list_turn_parts(node)
@@ -143,4 +143,4 @@ def read_last_user_text(canonical: Canonical) -> str | None:
     if isinstance(said, list):
         texts = [each.get("text") if isinstance(each, dict) else None for each in said]
         said = "\0".join(each for each in texts if isinstance(each, str)) if texts and None not in texts else None
-    return said if isinstance(said, str) and not find_agent_written_spans(said) else None
+    return said if isinstance(said, str) and not find_system_reminder_spans(said) else None

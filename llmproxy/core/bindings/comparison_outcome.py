@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflict
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairConflictReason
 from llmproxy.core.traffic.json_diff import count_common_prefix
 
 ON_TRIAL = "on trial: "
@@ -69,7 +69,7 @@ class Mismatch:
         return f"{self.path}: {texts[self.why]}"
 
 
-def build_conflict_mismatch(path: str, pair: IdPair, conflict: IdPairConflict) -> Mismatch:
+def build_conflict_mismatch(path: str, pair: IdPair, conflict: IdPairConflictReason) -> Mismatch:
     """Return the mismatch of an id pair that contradicts an earlier one."""
     both = f"{pair.present}, before {conflict.other}"
     return Mismatch(MismatchKind.NOT_ONE_TO_ONE, path, pair.recorded, both, pair.name)

@@ -49,7 +49,7 @@ def is_distinct_value(kind: str, value: str) -> bool:
     return kind in PREFIXED or not value.isalpha()
 
 
-class IdPairConflict(NamedTuple):
+class IdPairConflictReason(NamedTuple):
     """The reason why a pair cannot be added."""
 
     other: str
@@ -73,22 +73,22 @@ class IdPairs:
     def __len__(self) -> int:
         return len(self._by_recorded)
 
-    def find_conflict(self, each: IdPair) -> IdPairConflict | None:
+    def find_conflict(self, each: IdPair) -> IdPairConflictReason | None:
         """Return why a pair contradicts the others; None if it does not."""
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
-            return IdPairConflict(before.present)
+            return IdPairConflictReason(before.present)
         meant = self._by_present.get((each.name, each.present))
         if meant is not None and meant.recorded != each.recorded:
-            return IdPairConflict(meant.recorded, merges=True)
+            return IdPairConflictReason(meant.recorded, merges=True)
         return None
 
-    def find_present(self, name: str, recorded: str) -> str | None:
+    def get_present_value(self, name: str, recorded: str) -> str | None:
         """Return the present value for a recorded value of a volatile field."""
         known = self._by_recorded.get((name, recorded))
         return None if known is None else known.present
 
-    def add_pair(self, each: IdPair) -> IdPairConflict | None:
+    def add_pair(self, each: IdPair) -> IdPairConflictReason | None:
         """Add a pair; on a conflict change nothing and return the conflict."""
         if (conflict := self.find_conflict(each)) is not None:
             return conflict
@@ -120,7 +120,7 @@ class IdPairMatch(NamedTuple):
     identity: IdPair
 
 
-class IdPairSearch:
+class RecordedIdFinder:
     """Search for distinctive ids in texts."""
 
     def __init__(self, identities: Iterable[IdPair]) -> None:
@@ -152,7 +152,7 @@ class IdPairSearch:
             if not text.startswith(head, start):
                 continue
             for each in identities:
-                length = _measure_id_match(text, start, each)
+                length = _measure_recorded_id_at(text, start, each)
                 if length and is_isolated(text, start, start + length) and (best is None or start + length > best.end):
                     present = each.present[:length] if length < len(each.recorded) else each.present
                     best = IdPairMatch(start, start + length, present, each)
@@ -195,7 +195,7 @@ def contains_recorded_id(each: IdPair, text: str) -> bool:
     return any(one.recorded in text and one.recorded not in one.present for one in _list_spellings(each))
 
 
-def _measure_id_match(text: str, start: int, each: IdPair) -> int:
+def _measure_recorded_id_at(text: str, start: int, each: IdPair) -> int:
     """Return the length of the recorded value at a position: all of it or a prefix; 0 if it is not there."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)
@@ -248,7 +248,7 @@ def _keep_letters_and_digits(text: str) -> str:
     return "".join(letter for letter in text.lower() if is_letter_or_digit(letter))
 
 
-def is_member_of_value(name: str, member: str, tool: str) -> bool:
+def member_matches_variable_name(name: str, member: str, tool: str) -> bool:
     """Return whether a member of a tool's JSON holds values of this name.
 
     ``task.id`` (or ``task``, ``task_id``) matches ``task_id``, ``taskId``, ``task``, ``task_ids``, and ``id`` if the
@@ -280,7 +280,7 @@ def short_values_at(shorts: Iterable[ShortValue], tool: str, path: str, member: 
     text = value if isinstance(value, str) else str(value)
     same = [each for each in shorts if each.recorded == text]
     placed = [each for each in same if each.path and each.tool in ("", tool) and matches_path(each.path, path)]
-    return placed or [each for each in same if is_member_of_value(each.name, member, tool)]
+    return placed or [each for each in same if member_matches_variable_name(each.name, member, tool)]
 
 
 def cast_to_type_of(value: object, text: str) -> object:

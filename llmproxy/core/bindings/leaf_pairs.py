@@ -34,7 +34,7 @@ from llmproxy.core.bindings.run_bindings import Bindings, write_arguments_with_p
 from llmproxy.core.bindings.shell_listings import remove_llmproxy_files_from_both
 from llmproxy.core.bindings.text_alignment import FilledGap
 from llmproxy.core.bindings.volatile_field_matching import Names, VolatileField, fits_kind, matches_path
-from llmproxy.core.traffic.canonical_json import dump, pair_json_parts, parse_json_container
+from llmproxy.core.traffic.canonical_json import dump, pair_text_and_json_parts, parse_json_container
 
 Leaf = tuple[object, object, LeafPlace]
 """Recorded value, present value, and place."""
@@ -131,7 +131,7 @@ class PairedBodies(NamedTuple):
         return any(value in text for text in texts) or any(value in pair.texts for pair in self.messages)
 
 
-def pair_bodies(recorded: object, present: object, fitted: FittedMessages | None = None) -> PairedBodies:
+def pair_all_leaves(recorded: object, present: object, fitted: FittedMessages | None = None) -> PairedBodies:
     """Return the paired leaves of two whole trees."""
     mine = list(iterate_request_members(recorded))
     theirs = {name: value for name, value, _ in iterate_request_members(present)}
@@ -205,7 +205,7 @@ def _collect_member_leaf_pairs(
         return None
     if mine.keys() != theirs.keys():
         return build_mismatch(place.path, sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys()))
-    place = reader.enter_object(mine, place)
+    place = reader.determine_object_zone(mine, place)
     bare = not place.json
     for name in sorted(mine):
         one, other = mine[name], theirs[name]
@@ -345,7 +345,7 @@ class VolatileFieldReader(LeafPairVisitor):
             recorded, present = remove_llmproxy_files_from_both(recorded, present)
         # JSON in a result: a field may stand at a path, or in the lines of a member
         if call is not None and not place.json and (recorded[:1] == "{" or self.is_json_tool_result(place)):
-            for mine, theirs in pair_json_parts(recorded, present):
+            for mine, theirs in pair_text_and_json_parts(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.descend(mine, theirs, place.enter_json())) is not None:
                     return wrong
         fields = list_fields_at(self.bindings, place)
@@ -372,5 +372,5 @@ class VolatileFieldReader(LeafPairVisitor):
 def list_volatile_values_of_request(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
     """Return the values of volatile fields in one request (a canonical tree), in its order."""
     reader = VolatileFieldReader(Bindings((), (), fields))
-    reader.collect_field_values(pair_bodies(tree, tree).leaves)
+    reader.collect_field_values(pair_all_leaves(tree, tree).leaves)
     return reader.values

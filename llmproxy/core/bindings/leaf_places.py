@@ -28,7 +28,7 @@ from llmproxy.core.bindings.volatile_field_matching import (
     find_field_values,
     may_occur,
 )
-from llmproxy.core.dialects.messages import find_agent_written_spans, find_qualified_name
+from llmproxy.core.dialects.messages import find_system_reminder_spans, read_namespaced_name
 from llmproxy.core.traffic.json_diff import format_path
 
 Node = dict[str, Any]
@@ -38,7 +38,7 @@ class Zone(StrEnum):
     SYSTEM = "system"
     """System text and descriptions of tools."""
     USER = "user"
-    """The user's text, without the blocks that the agent put around it (`find_agent_written_spans`)."""
+    """The user's text, without the blocks that the agent put around it (`find_system_reminder_spans`)."""
     ASSISTANT = "assistant"
     THINKING = "thinking"
     ARGUMENTS = "arguments"
@@ -160,7 +160,7 @@ class PlaceReader:
         self._last[call.tool] = call
         self.noted.append((id_, call))
 
-    def enter_object(self, node: Node, place: LeafPlace) -> LeafPlace:
+    def determine_object_zone(self, node: Node, place: LeafPlace) -> LeafPlace:
         """Return the place of an object by its role and type; record an object that is a result."""
         if place.json or place.zone in _CLOSED:
             return place
@@ -189,14 +189,14 @@ class PlaceReader:
         if name in _CALLS and isinstance(value, dict):
             self._record_tool_call(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.enter_zone(Zone.ASSISTANT)
-        if name in _ASKED and (tool := find_qualified_name(node)) is not None:
+        if name in _ASKED and (tool := read_namespaced_name(node)) is not None:
             call = self._record_tool_call(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.enter_zone(Zone.ARGUMENTS, call or ToolInvocation(tool, value)).enter_json()
         if name in _THOUGHTS:
             return inner.enter_zone(Zone.THINKING)
         return inner
 
-    def map_leaves(
+    def transform_leaves(
         self,
         node: object,
         place: LeafPlace,
@@ -205,17 +205,17 @@ class PlaceReader:
     ) -> object:
         """Return a tree with other leaves, and with other names of members inside of a tool's JSON."""
         if isinstance(node, dict):
-            at = self.enter_object(node, place)
+            at = self.determine_object_zone(node, place)
             made = {}
             for name in sorted(node):
-                made[name] = self.map_leaves(node[name], self.enter_member(node, name, at), leaf, named)
+                made[name] = self.transform_leaves(node[name], self.enter_member(node, name, at), leaf, named)
             return {named(name, at) if at.json else name: made[name] for name in node}
         if isinstance(node, list):
-            return [self.map_leaves(each, place.enter_child(n), leaf, named) for n, each in enumerate(node)]
+            return [self.transform_leaves(each, place.enter_child(n), leaf, named) for n, each in enumerate(node)]
         return leaf(node, place)
 
     def _record_tool_call(self, node: Node, name: object) -> ToolInvocation | None:
-        tool = find_qualified_name(node)
+        tool = read_namespaced_name(node)
         if tool is None:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
@@ -297,7 +297,7 @@ def find_volatile_matches(
         (each for field in wanted for each in find_field_values(field, text, names)),
         key=lambda each: (each.start, -each.end),
     )
-    blocks = find_agent_written_spans(text) if any(field.tool == BLOCK for field in wanted) else []
+    blocks = find_system_reminder_spans(text) if any(field.tool == BLOCK for field in wanted) else []
     kept: list[VolatileMatch] = []
     for each in found:
         if each.field.tool == BLOCK and not is_in_any_span(blocks, each.start):

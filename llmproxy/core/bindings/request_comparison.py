@@ -29,7 +29,7 @@ from llmproxy.core.bindings.comparison_outcome import (
 from llmproxy.core.bindings.id_pairs import (
     IdPairMatch,
     IdPairs,
-    IdPairSearch,
+    RecordedIdFinder,
     ShortValue,
     collect_changed_short_values,
     index_changed_id_pairs,
@@ -42,7 +42,7 @@ from llmproxy.core.bindings.leaf_pairs import (
     MessagePair,
     PairedBodies,
     VolatileFieldReader,
-    pair_bodies,
+    pair_all_leaves,
 )
 from llmproxy.core.bindings.leaf_places import (
     LeafPlace,
@@ -66,15 +66,15 @@ from llmproxy.core.bindings.text_alignment import (
     FilledGap,
     GapOption,
     TextDivergence,
-    TextGap,
+    VariableSpan,
     align_text,
-    fill_gaps,
     splice,
+    splice_present_values,
 )
 from llmproxy.core.bindings.value_consistency import ValueConsistency, find_merged_ids
 from llmproxy.core.bindings.value_forms import FormMatch, FormScope, ValueForm, is_isolated
 from llmproxy.core.bindings.volatile_field_matching import IN_TEXT, Names, VolatileMatch, fits_kind, may_occur
-from llmproxy.core.dialects.messages import find_agent_written_spans
+from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import dump, split_text_by_json
 
 _MOST_NAMES = 100
@@ -95,7 +95,7 @@ def fit_request(
     `known` are the id pairs of the session's earlier requests. `fitted` remembers the messages that fit: their trees
     must then not change.
     """
-    paired = pair_bodies(recorded, present, fitted)
+    paired = pair_all_leaves(recorded, present, fitted)
     leaves, fields = paired.leaves, VolatileFieldReader(bindings)
     if (wrong := fields.collect_field_values(leaves)) is not None:
         return wrong
@@ -128,7 +128,7 @@ class RequestComparison(LeafPairVisitor):
         super().__init__(bindings)
         whole = IdPairs((*found, *(known or ())))  # this pair takes precedence; conflicts were checked
         self._identities = whole
-        self._tokens = IdPairSearch(whole)
+        self._tokens = RecordedIdFinder(whole)
         self._shorts = collect_changed_short_values(bindings.pairs, whole)
         self._forbidden = [text for text in index_changed_id_pairs(whole) if len(text) >= _WHOLE_ID]
         self.equalities = ValueConsistency(bindings, whole, self._shorts)
@@ -170,13 +170,18 @@ class RequestComparison(LeafPairVisitor):
                 ):
                     return True
         changed = self.bindings.changed
-        return next(self.equalities.find_newly_equal_values(leaves, self.list_gaps, changed), None) is not None
+        return (
+            next(self.equalities.find_newly_equal_values(leaves, self.list_spans_that_may_differ, changed), None)
+            is not None
+        )
 
     def find_unequal(self, leaves: list[Leaf]) -> Mismatch | None:
         """Return values that are no longer equal, or became equal, although each leaf by itself fits."""
         for each in self._filled:
-            self.equalities.record_gap(*each)
-        return find_merged_ids(self._found) or self.equalities.find_unequal(leaves, self.list_gaps, self._found)
+            self.equalities.record_filled_gap(*each)
+        return find_merged_ids(self._found) or self.equalities.find_unequal(
+            leaves, self.list_spans_that_may_differ, self._found
+        )
 
     def build_fit(self) -> Fit:
         """Return the fit, if nothing differed."""
@@ -202,7 +207,9 @@ class RequestComparison(LeafPairVisitor):
         """Pair members one to one by name; names may differ where texts may."""
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
-            gaps = _add_nonoverlapping_gaps(self._list_id_gaps(name, accepts=False), self._list_form_gaps(name, place))
+            gaps = _add_nonoverlapping_gaps(
+                self._list_id_gaps(name, accepts=False), self._list_bound_value_gaps(name, place)
+            )
             told = self._find_present_name(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
@@ -215,9 +222,9 @@ class RequestComparison(LeafPairVisitor):
             return build_mismatch(place.path, [], sorted(left))
         return names
 
-    def _find_present_name(self, name: str, gaps: list[TextGap], left: set[str], place: LeafPlace) -> str | None:
+    def _find_present_name(self, name: str, gaps: list[VariableSpan], left: set[str], place: LeafPlace) -> str | None:
         """Return which remaining member has this name in this run: the expected one, else any that fits."""
-        told = fill_gaps(name, gaps)
+        told = splice_present_values(name, gaps)
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys([each for each in (told,) if each in left] + (others if gaps else [])):
             aligned = align_text(name, gaps, other)
@@ -243,7 +250,7 @@ class RequestComparison(LeafPairVisitor):
         told = (
             field is not None
             and _are_values_of_kind(field.kind, recorded, present)
-            and not (field.is_id and self._identities.find_present(field.name, mine) != theirs)
+            and not (field.is_id and self._identities.get_present_value(field.name, mine) != theirs)
         )
         # A number may be a field's and look like a short id by its member's name: the field is the more exact.
         if short is not None and same and not (told and not isinstance(recorded, str)):
@@ -255,7 +262,7 @@ class RequestComparison(LeafPairVisitor):
         elif not told:
             return False if short is None else build_mismatch(place.path, recorded, present)
         label = short.comparison_label if short is not None and option is not None else ""
-        gap = TextGap(0, len(mine), name=field.name if field is not None else "", label=label)
+        gap = VariableSpan(0, len(mine), name=field.name if field is not None else "", label=label)
         self._filled.append((FilledGap(gap, option, theirs), mine, place))
         return True
 
@@ -316,7 +323,7 @@ class RequestComparison(LeafPairVisitor):
         return None
 
     def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        gaps = self.list_gaps(recorded, place)
+        gaps = self.list_spans_that_may_differ(recorded, place)
         if place.zone is not Zone.THINKING:
             for text in self._forbidden:
                 if text in present and not any(
@@ -343,9 +350,9 @@ class RequestComparison(LeafPairVisitor):
 
     # -- gaps
 
-    def list_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
+    def list_spans_that_may_differ(self, recorded: str, place: LeafPlace) -> list[VariableSpan]:
         """Return the gaps of a recorded text: listings, then volatile fields, then ids, then run variables."""
-        gaps = list[TextGap]()
+        gaps = list[VariableSpan]()
         if place.zone is Zone.RESULT:  # fields are anchored behind listings
             values, elsewhere = self.bindings.values, "cwd" in self.bindings.changed
             gaps = list_shell_output_gaps(recorded, values, self.bindings.git_user, elsewhere=elsewhere)
@@ -354,26 +361,26 @@ class RequestComparison(LeafPairVisitor):
             found = find_volatile_matches(fields, call, recorded, self._names, self.write_arguments_with_placeholders)
             gaps = _add_nonoverlapping_gaps(gaps, [self._build_volatile_gap(each) for each in found])
         gaps = _add_nonoverlapping_gaps(gaps, self._list_id_gaps(recorded, accepts=place.zone is Zone.THINKING))
-        return _add_nonoverlapping_gaps(gaps, self._list_form_gaps(recorded, place))
+        return _add_nonoverlapping_gaps(gaps, self._list_bound_value_gaps(recorded, place))
 
-    def _list_id_gaps(self, recorded: str, *, accepts: bool) -> list[TextGap]:
+    def _list_id_gaps(self, recorded: str, *, accepts: bool) -> list[VariableSpan]:
         return [_build_id_gap(each, recorded, accepts=accepts) for each in self._tokens.find_matches(recorded)]
 
-    def _list_form_gaps(self, recorded: str, place: LeafPlace) -> list[TextGap]:
+    def _list_bound_value_gaps(self, recorded: str, place: LeafPlace) -> list[VariableSpan]:
         return [
-            TextGap(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, spot.in_answers)
+            VariableSpan(spot.start, spot.end, _list_gap_options(spot.forms), None, spot.forms[0].name, spot.in_answers)
             for spot in find_forms(self.bindings, recorded, place)
         ]
 
-    def _build_volatile_gap(self, found: VolatileMatch) -> TextGap:
+    def _build_volatile_gap(self, found: VolatileMatch) -> VariableSpan:
         field = found.field
         if not field.is_id:
-            return TextGap(found.start, found.end, free=IN_TEXT[field.kind], name=field.name)
-        present = self._identities.find_present(field.name, found.value)
+            return VariableSpan(found.start, found.end, free=IN_TEXT[field.kind], name=field.name)
+        present = self._identities.get_present_value(field.name, found.value)
         options = [GapOption(present, is_isolated, field.name)] if present is not None else []
         if present is None or present != found.value:
             options.append(GapOption(found.value, is_isolated, field.name, unchanged=True, leaks=True))
-        return TextGap(found.start, found.end, tuple(options), name=field.name)
+        return VariableSpan(found.start, found.end, tuple(options), name=field.name)
 
 
 @lru_cache(2_000)
@@ -386,15 +393,15 @@ def _list_gap_options(forms: tuple[ValueForm, ...]) -> tuple[GapOption, ...]:
     return (*(option for option in options if option.text != same.text), same)
 
 
-def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> TextGap:
+def _build_id_gap(token: IdPairMatch, recorded: str, *, accepts: bool) -> VariableSpan:
     name, same = token.identity.name, recorded[token.start : token.end]
     options = [GapOption(token.present, is_isolated, name)]
     if token.present != same:
         options.append(GapOption(same, is_isolated, name, unchanged=True, leaks=not accepts))
-    return TextGap(token.start, token.end, tuple(options), name=name)
+    return VariableSpan(token.start, token.end, tuple(options), name=name)
 
 
-def _add_nonoverlapping_gaps(gaps: list[TextGap], more: list[TextGap]) -> list[TextGap]:
+def _add_nonoverlapping_gaps(gaps: list[VariableSpan], more: list[VariableSpan]) -> list[VariableSpan]:
     """Return gaps and those of `more` that overlap none of them; all in order."""
     if not gaps or not more:
         return gaps or more
@@ -420,7 +427,7 @@ def find_forms(bindings: Bindings, recorded: str, place: LeafPlace) -> list[Form
         return bindings.forms_in_system_text.find_matches(recorded)
     if place.zone is not Zone.USER:
         return bindings.forms_outside_system_text.find_matches(recorded)
-    if not (spans := find_agent_written_spans(recorded)):
+    if not (spans := find_system_reminder_spans(recorded)):
         return bindings.forms_in_user_text.find_matches(recorded)
     return bindings.forms_in_system_text.find_matches(
         recorded, lambda form, at: form.reach is FormScope.EVERYWHERE or is_in_any_span(spans, at)
@@ -461,4 +468,4 @@ def _rewrite_node(bindings: Bindings, reader: PlaceReader, node: object, place: 
     def rewrite_leaf(value: object, place: LeafPlace) -> object:
         return rewrite_text(value, place) if isinstance(value, str) else value
 
-    return reader.map_leaves(node, place, rewrite_leaf, rewrite_text)
+    return reader.transform_leaves(node, place, rewrite_leaf, rewrite_text)

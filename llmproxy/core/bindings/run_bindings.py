@@ -63,7 +63,7 @@ class Bindings:
         return FormSearch(self._all_forms)
 
     @cached_property
-    def present_forms(self) -> FormSearch:
+    def forms_of_present_values(self) -> FormSearch:
         """Search for present values in recorded text, where they are no variables."""
         return FormSearch(list_value_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from llmproxy.core.bindings.text_alignment import TextGap
+from llmproxy.core.bindings.text_alignment import VariableSpan
 from llmproxy.lazy_regex import late
 
 LISTING = "listing"
@@ -46,7 +46,7 @@ CLEAN = "(clean)"
 _TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
-def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[TextGap]:
+def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[VariableSpan]:
     """Yield padding between the columns of listings, parents' rows and the user's name in rows.
 
     `elsewhere`: the run is in another folder. `users`: the recorded user's name and the present one, if they differ.
@@ -57,13 +57,15 @@ def find_listing_parts(text: str, *, elsewhere: bool, users: tuple[str, str] | N
     owners = re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
     for row in _ROW.finditer(text):
         if (parent := parents.get(row.start())) is not None:
-            yield TextGap(*parent.span(), free=_PARENT, name=LISTING)
+            yield VariableSpan(*parent.span(), free=_PARENT, name=LISTING)
             continue
-        yield from (TextGap(*each.span(), free=_PADDED, name=LISTING) for each in _PADDED.finditer(text, *row.span()))
+        yield from (
+            VariableSpan(*each.span(), free=_PADDED, name=LISTING) for each in _PADDED.finditer(text, *row.span())
+        )
         owned = (row.span(n) for n in ("owner", "group") if users and row[n] == users[0])
-        yield from (TextGap(*span, free=owners, name="user") for span in owned)
+        yield from (VariableSpan(*span, free=owners, name="user") for span in owned)
         if text[row.start()] == "l":
-            yield TextGap(*row.span("size"), free=_SIZE, name=LISTING)
+            yield VariableSpan(*row.span("size"), free=_SIZE, name=LISTING)
 
 
 def remove_llmproxy_files_from_both(recorded: str, present: str) -> tuple[str, str]:
@@ -104,7 +106,7 @@ _ON_BRANCH = (
 )
 
 
-def find_git_output_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[TextGap]:
+def find_git_output_parts(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[VariableSpan]:
     """Yield the positions at which this run's user or branch may replace the recorded one.
 
     `user` and `branch` are (recorded, present). An empty recorded user was not kept: then any author may be this run's
@@ -112,16 +114,16 @@ def find_git_output_parts(text: str, user: tuple[str, str], branch: tuple[str, s
     """
     for line in _AUTHOR.finditer(text) if user[1] else ():
         if user[0] in ("", line["who"]):
-            yield TextGap(*line.span("who"), free=_compile_alternatives(line["who"], user[1]), name=USER)
+            yield VariableSpan(*line.span("who"), free=_compile_alternatives(line["who"], user[1]), name=USER)
     if branch is not None and branch[0] in text:
         either = _compile_alternatives(*branch)
         for place in re.finditer(_ON_BRANCH.format(re.escape(branch[0])), text, re.MULTILINE):
-            yield TextGap(place.end() - len(branch[0]), place.end(), free=either, name=BRANCH)
+            yield VariableSpan(place.end() - len(branch[0]), place.end(), free=either, name=BRANCH)
 
 
 def list_shell_output_gaps(
     text: str, values: Mapping[str, tuple[str, str]], git_user: str, *, elsewhere: bool
-) -> list[TextGap]:
+) -> list[VariableSpan]:
     """Return the gaps of folder, user and branch in listings and git output, in order.
 
     `values` are recorded and present run variables by name; `git_user` is this run's.

@@ -1,6 +1,6 @@
 """Alignment of a recorded text, in which certain places may differ, with a present text.
 
-    recorded text, `TextGap`s in it, present text -> the present text at each gap, or the point where they diverge
+    recorded text, `VariableSpan`s in it, present text -> the present text at each gap, or the point where they diverge
 
 Text between gaps must be equal, character by character. At a gap with several options each is tried. Every state (gap,
 position) is visited once, so the work is bounded by gaps times options for any input.
@@ -33,7 +33,7 @@ class GapOption(NamedTuple):
     """Whether recorded and present value have the same spelling: ``November 2026`` on two of its days."""
 
 
-class TextGap(NamedTuple):
+class VariableSpan(NamedTuple):
     """A place in a recorded text that may differ."""
 
     start: int
@@ -51,7 +51,7 @@ class TextGap(NamedTuple):
 class FilledGap(NamedTuple):
     """The present text at a gap."""
 
-    gap: TextGap
+    gap: VariableSpan
     option: GapOption | None
     text: str
 
@@ -66,7 +66,7 @@ class TextDivergence(NamedTuple):
     """Whether a recorded value that must not occur is there."""
 
 
-def align_text(recorded: str, gaps: Sequence[TextGap], present: str) -> list[FilledGap] | TextDivergence:
+def align_text(recorded: str, gaps: Sequence[VariableSpan], present: str) -> list[FilledGap] | TextDivergence:
     """Align two texts; `gaps` are in order and do not overlap."""
     furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
@@ -104,7 +104,7 @@ def align_text(recorded: str, gaps: Sequence[TextGap], present: str) -> list[Fil
     return furthest
 
 
-def _list_gap_fillings(gap: TextGap, present: str, at: int) -> Iterable[tuple[int, GapOption | None]]:
+def _list_gap_fillings(gap: VariableSpan, present: str, at: int) -> Iterable[tuple[int, GapOption | None]]:
     if gap.free is not None:
         if (found := gap.free.match(present, at)) is not None:
             yield found.end() - at, None
@@ -124,6 +124,6 @@ def splice(text: str, changes: Iterable[tuple[int, int, str, *tuple[object, ...]
     return "".join([*parts, text[last:]])
 
 
-def fill_gaps(text: str, gaps: Iterable[TextGap]) -> str:
+def splice_present_values(text: str, gaps: Iterable[VariableSpan]) -> str:
     """Return a recorded text with this run's values at its gaps."""
     return splice(text, ((gap.start, gap.end, gap.options[0].text) for gap in gaps))

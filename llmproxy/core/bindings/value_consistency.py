@@ -17,18 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from llmproxy.core.bindings.comparison_outcome import Mismatch, MismatchKind, excerpt_line
-from llmproxy.core.bindings.id_pairs import IdPairs, IdPairSearch, ShortValue, short_values_at
+from llmproxy.core.bindings.id_pairs import IdPairs, RecordedIdFinder, ShortValue, short_values_at
 from llmproxy.core.bindings.leaf_pairs import Leaf
 from llmproxy.core.bindings.leaf_places import LeafPlace, Zone, is_in_any_span
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import ValueKind
-from llmproxy.core.bindings.text_alignment import FilledGap, TextGap
-from llmproxy.core.dialects.messages import find_agent_written_spans
+from llmproxy.core.bindings.text_alignment import FilledGap, VariableSpan
+from llmproxy.core.dialects.messages import find_system_reminder_spans
 from llmproxy.core.traffic.canonical_json import LossyJson, dump
 
 _BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
 """Zones in which a path that stays as recorded counts as unchanged."""
-FindGaps = Callable[[str, LeafPlace], list[TextGap]]
+FindGaps = Callable[[str, LeafPlace], list[VariableSpan]]
 
 
 class ValueConsistency:
@@ -38,7 +38,7 @@ class ValueConsistency:
         self._bindings = bindings
         self._natures = {pair.name: pair.recorded.kind for pair in bindings.pairs}
         self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
-        self._tokens = IdPairSearch(
+        self._tokens = RecordedIdFinder(
             each._replace(recorded=each.present, present=each.recorded)
             for each in identities
             if each.recorded != each.present
@@ -56,7 +56,7 @@ class ValueConsistency:
         self._merged: Mismatch | None = None
         self._stood: dict[str, tuple[LeafPlace, str]] = {}
 
-    def record_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
+    def record_filled_gap(self, chosen: FilledGap, recorded: str, place: LeafPlace) -> None:
         """Record the present text at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
         if option is None:
@@ -113,20 +113,20 @@ class ValueConsistency:
                     yield Mismatch(MismatchKind.MERGED, place.path, excerpt_line(text, start), text[start:end], name)
 
     def _find_present_in_recorded(self, text: str, moved: Collection[str]) -> Iterator[tuple[int, int, str]]:
-        for spot in self._bindings.present_forms.find_matches(text) if moved else ():
+        for spot in self._bindings.forms_of_present_values.find_matches(text) if moved else ():
             form = next((each for each in spot.forms if each.name in moved), None)
             if form is not None and text[spot.start : spot.end] not in form.present:
                 yield spot.start, spot.end, form.name
         for token in self._tokens.find_matches(text):
             yield token.start, token.end, token.identity.name
 
-    def _counts_as_unchanged(self, name: str, gap: TextGap, recorded: str, place: LeafPlace) -> bool:
+    def _counts_as_unchanged(self, name: str, gap: VariableSpan, recorded: str, place: LeafPlace) -> bool:
         """Return whether a recorded value that stays means something else than this run's value."""
         if self._natures.get(name) is not ValueKind.PATH:
             return place.zone is not Zone.THINKING
         if not gap.in_answers or place.zone not in _BINDING_ZONES:
             return False
-        return place.zone is not Zone.USER or not is_in_any_span(find_agent_written_spans(recorded), gap.start)
+        return place.zone is not Zone.USER or not is_in_any_span(find_system_reminder_spans(recorded), gap.start)
 
 
 def find_merged_ids(found: IdPairs) -> Mismatch | None:

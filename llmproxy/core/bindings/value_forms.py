@@ -274,17 +274,17 @@ def _list_nfc_forms(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
 
 
-def _trim_path(path: str) -> str:
+def _strip_trailing_slashes(path: str) -> str:
     return path.rstrip("/\\") or path
 
 
-def _list_paths(one: RunVariable) -> tuple[str, ...]:
+def _list_plain_and_resolved_path(one: RunVariable) -> tuple[str, ...]:
     """Return the plain and the resolved path; one if they are equal."""
-    return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
+    return tuple(dict.fromkeys(_strip_trailing_slashes(path) for path in (one.value, one.other) if path))
 
 
 def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[ValueForm]:
-    recorded, present = _list_paths(pair.recorded), _list_paths(pair.present)
+    recorded, present = _list_plain_and_resolved_path(pair.recorded), _list_plain_and_resolved_path(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)
         for way in _WAYS:
@@ -298,7 +298,7 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     if homes is None:
         return
     sides = ((pair.recorded, homes.recorded), (pair.present, homes.present))
-    trimmed = [(_trim_path(each.value), _trim_path(home.value)) for each, home in sides]
+    trimmed = [(_strip_trailing_slashes(each.value), _strip_trailing_slashes(home.value)) for each, home in sides]
     mine, theirs = (_abbreviate_home(path, home) for path, home in trimmed)
     if mine:
         yield ValueForm(pair.name, mine, tuple(text for text in (theirs, *present) if text), spans_path)
@@ -307,16 +307,18 @@ def _list_path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> It
     yield from _list_forms_below_hidden_folders(pair, homes)
     between = [_relative_path_to_home(path, home) for path, home in trimmed]
     if between[0] and between[1]:
-        there = (between[1], *_list_paths(homes.present))
+        there = (between[1], *_list_plain_and_resolved_path(homes.present))
         yield ValueForm(homes.name, between[0], there, spans_path, FormScope.NOT_TYPED)
 
 
 def _list_forms_below_hidden_folders(pair: RunVariablePair, homes: RunVariablePair) -> Iterator[ValueForm]:
     """Yield the working folder's name in hidden folders below home; in answers only for known agents."""
-    recorded, present = (posixpath.basename(_trim_path(each.value)) for each in (pair.recorded, pair.present))
+    recorded, present = (
+        posixpath.basename(_strip_trailing_slashes(each.value)) for each in (pair.recorded, pair.present)
+    )
     if pair.name != "cwd" or not (recorded and present):
         return
-    before, now = _list_paths(homes.recorded), _list_paths(homes.present)
+    before, now = _list_plain_and_resolved_path(homes.recorded), _list_plain_and_resolved_path(homes.present)
     border = _build_below_hidden_folder_check((*before, *now, "~"))
     for write in (str, _make_slug):
         yield ValueForm(pair.name, write(recorded), (write(present),), border, FormScope.NOT_TYPED, in_answers=False)

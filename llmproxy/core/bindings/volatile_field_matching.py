@@ -36,7 +36,7 @@ LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
 """`tool` of a volatile field in system text, which only the agent writes."""
 BLOCK = "<block>"
-"""`tool` of a volatile field in an agent's text around a user's words (`find_agent_written_spans`)."""
+"""`tool` of a volatile field in an agent's text around a user's words (`find_system_reminder_spans`)."""
 OUTSIDE = ""
 """`tool` of a volatile field outside of all tool results: such fields are accepted only one by one."""
 

@@ -61,7 +61,7 @@ def find_value_pair(
     """
     temporary = {end + 1 for _, end, name in taken if name == _TEMPORARY and recorded[end : end + 1] in ("/", "\\")}
     for kind in _ORDER:
-        for start, end in _find_kind_spans_at(kind, recorded, at):
+        for start, end in _find_kind_spans_touching(kind, recorded, at):
             same = at - start
             if (
                 any(start < stop and begin < end for begin, stop, _ in taken)
@@ -90,7 +90,7 @@ def find_pair_kind(recorded: str, present: str, before: str = "", *, number: boo
     return None
 
 
-def _find_kind_spans_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
+def _find_kind_spans_touching(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of values of a kind that touch a position, at word borders, longest first."""
     start = max(text.rfind("\n", 0, at) + 1, at - 200)
     end = text.find("\n", at)

@@ -25,14 +25,14 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from llmproxy.core.bindings.comparison_outcome import Fit, Mismatch, MismatchKind
-from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, IdPairSearch, ShortValue, short_values_at
-from llmproxy.core.bindings.leaf_pairs import VolatileFieldReader, pair_bodies
+from llmproxy.core.bindings.id_pairs import IdPair, IdPairs, RecordedIdFinder, ShortValue, short_values_at
+from llmproxy.core.bindings.leaf_pairs import VolatileFieldReader, pair_all_leaves
 from llmproxy.core.bindings.leaf_places import LeafPlace, PlaceReader, Zone, iterate_request_members
 from llmproxy.core.bindings.request_comparison import RequestComparison, fit_request, rewrite_recorded
 from llmproxy.core.bindings.run_bindings import Bindings
 from llmproxy.core.bindings.run_variables import RunVariable, ValueKind
 from llmproxy.core.bindings.shell_listings import LISTED, LISTING, USER
-from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, fill_gaps
+from llmproxy.core.bindings.text_alignment import TextDivergence, align_text, splice_present_values
 from llmproxy.core.bindings.volatile_field_matching import (
     BLOCK,
     KINDS,
@@ -56,7 +56,7 @@ _HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d
 _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
-def is_external_result(tool: str, arguments: str = "") -> bool:
+def is_result_from_other_machine(tool: str, arguments: str = "") -> bool:
     """Return whether a call's result comes from another machine; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
@@ -155,7 +155,7 @@ class LearnedField:
     @property
     def has_external_source(self) -> bool:
         """Whether the value came from outside of the agent's machine: listed separately, accepted by name only."""
-        return is_external_result(self.field.tool, self.field.arguments)
+        return is_result_from_other_machine(self.field.tool, self.field.arguments)
 
 
 def learn_volatile_fields(
@@ -212,7 +212,7 @@ class _FieldLearner(RequestComparison):
     def __init__(
         self, bindings: Bindings, recorded: object, present: object, known: IdPairs | None, *, outside: bool
     ) -> None:
-        leaves = pair_bodies(recorded, present).leaves
+        leaves = pair_all_leaves(recorded, present).leaves
         reading = VolatileFieldReader(bindings)
         reading.collect_field_values(leaves)
         super().__init__(bindings, IdPairs((*reading.found, *(known or ()))), None)
@@ -265,7 +265,7 @@ class _FieldLearner(RequestComparison):
         return self._add_field(ValuePair(kind, 0, recorded, present), place, at=at, before="", called=place.member)
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        gaps = self.list_gaps(recorded, place)
+        gaps = self.list_spans_that_may_differ(recorded, place)
         parted = align_text(recorded, gaps, present)
         if not isinstance(parted, TextDivergence) or parted.leaked:
             return False
@@ -304,16 +304,16 @@ class _FieldLearner(RequestComparison):
         """Return the text before a value with bound names and volatile kinds; None if too much of it varies."""
         parts: list[str] = []
         last = start
-        for gap in self.list_gaps(text, place):
+        for gap in self.list_spans_that_may_differ(text, place):
             if gap.start >= start and gap.end <= value.start and gap.name != LISTING:
                 parts.append(_escape_braces(text[last : gap.start]))
-                parts.append(self._format_anchor_part(gap.name, text[gap.start : gap.end]))
+                parts.append(self._format_anchor_placeholder(gap.name, text[gap.start : gap.end]))
                 last = gap.end
         if len(parts) > 2 * _BESIDE:
             return None
         return "".join([*parts, _escape_braces(text[last : value.start])])
 
-    def _format_anchor_part(self, name: str, text: str) -> str:
+    def _format_anchor_placeholder(self, name: str, text: str) -> str:
         for pair in self.bindings.pairs:
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
@@ -341,7 +341,7 @@ class _FieldLearner(RequestComparison):
         self.bindings = with_volatile_fields(self.bindings, [field])
         if field.is_id:
             self._identities.add_pair(IdPair(name, value.kind, value.recorded, value.present))
-            self._tokens = IdPairSearch(self._identities)
+            self._tokens = RecordedIdFinder(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
         return True
 
@@ -355,7 +355,7 @@ _OFTEN = 3
 _ANY_ROW = "{:row} "
 
 
-def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> tuple[LearnedField, ...]:
+def generalize_fields_over_commands(lessons: Sequence[LearnedField], often: int = _OFTEN) -> tuple[LearnedField, ...]:
     """Return lessons with any arguments for texts behind `often` commands, and one field for a listing's times."""
     groups: dict[tuple[str, str, str, str], list[LearnedField]] = {}
     for lesson in _merge_listing_rows(lessons):
@@ -373,10 +373,10 @@ def generalize_fields(lessons: Sequence[LearnedField], often: int = _OFTEN) -> t
 
 def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedField]:
     """Yield lessons with one volatile field for all times of a listing, if at least two of them varied."""
-    rows = Counter(_get_call_of_listed_time(lesson.field) for lesson in lessons)
+    rows = Counter(_get_call_of_file_listing(lesson.field) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
-        listing = _get_call_of_listed_time(lesson.field)
+        listing = _get_call_of_file_listing(lesson.field)
         if listing is None or rows[listing] == 1:
             yield lesson
         elif listing not in seen:
@@ -384,7 +384,7 @@ def _merge_listing_rows(lessons: Sequence[LearnedField]) -> Iterator[LearnedFiel
             yield replace(lesson, field=replace(lesson.field, before=_ANY_ROW))
 
 
-def _get_call_of_listed_time(field: VolatileField) -> tuple[str, str] | None:
+def _get_call_of_file_listing(field: VolatileField) -> tuple[str, str] | None:
     """Return tool and arguments of the listing of a file's time; None for any other volatile field."""
     listed = field.kind == "time" and field.at == LINE and LISTED.match(field.before)
     return (field.tool, field.arguments) if listed else None
@@ -395,7 +395,7 @@ _INDEX = re.compile(r"\[\d+\]")
 _UNNAMED = re.compile(r"[^\w.-]")
 
 
-def find_fields_of_variable(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
+def derive_fields_from_variable(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
     """Return the volatile fields for a captured value in tools' results of canonical requests, each once."""
     kind = next((kind for kind in _KINDS if fits_kind(kind, captured.value)), None)
     if kind is None or captured.kind not in (ValueKind.SHORT, ValueKind.IDENTIFIER):
@@ -413,12 +413,12 @@ def find_fields_of_variable(trees: Iterable[object], captured: RunVariable) -> l
         elif isinstance(leaf, str):
             for part in split_text_by_json(leaf):
                 if not isinstance(part, str):
-                    PlaceReader().map_leaves(part, place.enter_json(), find_in_leaf)
+                    PlaceReader().transform_leaves(part, place.enter_json(), find_in_leaf)
 
     for tree in trees:
         reader = PlaceReader()
         for _, node, place in iterate_request_members(tree):
-            reader.map_leaves(node, place, find_in_leaf)
+            reader.transform_leaves(node, place, find_in_leaf)
     return list(found)
 
 
@@ -450,7 +450,7 @@ def restate_recording(
 
 
 def _restate_once(bindings: Bindings, recorded: object, present: object, known: IdPairs | None) -> RestatedRecording:
-    paired, fields = pair_bodies(recorded, present), VolatileFieldReader(bindings)
+    paired, fields = pair_all_leaves(recorded, present), VolatileFieldReader(bindings)
     fields.collect_field_values(paired.leaves)
     restating, tree = RequestComparison(bindings, fields.found, known), rewrite_recorded(bindings, recorded)
     for mine, theirs, place in paired.leaves:
@@ -466,14 +466,14 @@ def _restate_fitting_beginning(
     """Return a leaf that does not fit, with its fitting beginning in the present form."""
     if not isinstance(recorded, str) or not isinstance(present, str):
         return recorded
-    gaps = comparing.list_gaps(recorded, place)
+    gaps = comparing.list_spans_that_may_differ(recorded, place)
     parted = align_text(recorded, gaps, present)
     if not isinstance(parted, TextDivergence):
         return recorded
     # After a leaked value the texts diverge behind it: its expected text is the difference.
     at = parted.recorded
     behind = (gap for gap in gaps if gap.options and gap.start >= at)
-    return present[: parted.present] + fill_gaps(recorded, behind)[at:]
+    return present[: parted.present] + splice_present_values(recorded, behind)[at:]
 
 
 def _put_at_path(tree: Any, steps: list[str | int], value: object) -> None:

@@ -51,7 +51,7 @@ from llmproxy.core.traffic.interaction import (
     Response,
     Usage,
     header,
-    replace_header,
+    overwrite_existing_header,
 )
 from llmproxy.errors import CassetteCorrupt, remove_prefix
 from llmproxy.protocol import AGENT
@@ -151,12 +151,16 @@ def to_anonymized_records(
 ) -> list[Recorded]:
     """Return recordings for pull requests, notes in the first (`read_head_notes`); `whole`: for other programs."""
     recorded = list(interactions)
-    found = [to_recorded(anonymize_interaction(each)) if whole else anonymize(each) for each in recorded]
-    found = found if whole else strip_records_of_unused_variables(found, [to_recorded(each) for each in recorded])
-    return attach_cassette_notes(found, notes)
+    found = [interaction_to_file_record(anonymize_interaction(each)) if whole else anonymize(each) for each in recorded]
+    found = (
+        found
+        if whole
+        else strip_records_of_unused_variables(found, [interaction_to_file_record(each) for each in recorded])
+    )
+    return embed_notes_in_first_recording(found, notes)
 
 
-def attach_cassette_notes(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
+def embed_notes_in_first_recording(found: list[Recorded], notes: Sequence[Note]) -> list[Recorded]:
     """Add the notes of a file's head to the first recording: age, volatile fields, and accepted changes."""
     said: dict[str, list[Any]] = {
         "max_age": [note.age for note in notes if isinstance(note, MaxAge)],
@@ -199,7 +203,7 @@ def read_head_notes(recorded: Sequence[Recorded], file: object) -> tuple[Note, .
 
 def anonymize(interaction: Interaction) -> Recorded:
     """Return an interaction for a file in pull requests, with stand-ins for personal values."""
-    return strip_record_of_unkeyed_headers(to_recorded(anonymize_interaction(interaction)))
+    return strip_record_of_unkeyed_headers(interaction_to_file_record(anonymize_interaction(interaction)))
 
 
 def strip_record_of_unkeyed_headers(each: Recorded) -> Recorded:
@@ -227,13 +231,15 @@ def _may_occur(variable: Mapping[str, str], text: str) -> bool:
     return False
 
 
-def to_recorded(interaction: Interaction) -> Recorded:
+def interaction_to_file_record(interaction: Interaction) -> Recorded:
     """Return an interaction in the form of a cassette file, with everything else in `Recorded.extra`."""
     request, response = interaction.request, interaction.response
     provider = PROVIDERS.get(interaction.provider)
     upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
     body = response.body
-    headers = replace_header(response.headers, "content-length", str(len(body))) if body else response.headers
+    headers = (
+        overwrite_existing_header(response.headers, "content-length", str(len(body))) if body else response.headers
+    )
     extra: dict[str, object] = {
         "provider": interaction.provider,
         "operation": interaction.operation,
@@ -267,7 +273,7 @@ Json = Any
 
 def to_json(interaction: Interaction) -> dict[str, Json]:
     i = interaction
-    released = to_recorded(i)
+    released = interaction_to_file_record(i)
     line: dict[str, Json] = build_line_object(released, i.cassette)
     line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
     line["recorded"] = {

@@ -186,7 +186,9 @@ class CassetteDir:
                 failed.append(error)
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
-            unfinished = _has_unfinished_recording(store, name) if not ours else review_yaml.is_incomplete(source)
+            unfinished = (
+                _has_unfinished_recording(store, name) if not ours else review_yaml.may_get_more_recordings(source)
+            )
             said = [strip_record_of_unkeyed_headers(each) for each in review_yaml.read(source)] if ours else []
             if (
                 ours
@@ -209,7 +211,7 @@ class CassetteDir:
             raise failed[0] if len(failed) == 1 else many
         for path, text in merged.items():
             write_text(path, text)
-        aside = sum(_replace_recordings(store, name, new, self.now, wait) for name, new in differing.items())
+        aside = sum(_supersede_by_file_recordings(store, name, new, self.now, wait) for name, new in differing.items())
         return FolderLoadSummary(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
@@ -358,7 +360,7 @@ class _FileData:
     """Recordings of the cassette with larger ids are in no file; None: it was never synchronized with one."""
 
 
-def _replace_recordings(
+def _supersede_by_file_recordings(
     store: Store, name: str, read: _FileData, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
     """Supersede all live recordings of a cassette by those of its file; return the number of superseded ones."""

@@ -34,7 +34,7 @@ from llmproxy.core.keys.server_object_changes import STATE_HEADER, StateChanges,
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, asks_for_stream, route_by_host
-from llmproxy.core.secrets.encoded_secret_redaction import Fingerprints
+from llmproxy.core.secrets.encoded_secret_redaction import FingerprintCache
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -172,7 +172,11 @@ class _ExchangeConverter:
     def build_interaction(self, each: Recorded, place: _RequestUrl, route: Route, extra: _OwnMember) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=extra.ours)
         sample, party = extra.get_number("sample", 1), extra.text("party") or AGENT
-        if not extra.ours and not route.known and (said := fingerprint_unstored_fields(headers, Fingerprints().digest)):
+        if (
+            not extra.ours
+            and not route.known
+            and (said := fingerprint_unstored_fields(headers, FingerprintCache().digest))
+        ):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         if not extra.ours:
@@ -188,7 +192,7 @@ class _ExchangeConverter:
         kind, answer = response.mime_type, response.body
         interaction = Interaction(
             provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
-            request=request, response=response, started_at=extra.get_float("started_at", each.recorded_at),
+            request=request, response=response, started_at=extra.get_float_or_default("started_at", each.recorded_at),
             cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
             model=canonical.model or read_model_in_body(header(headers, "content-type") or "", body),
             stream=canonical.stream,
@@ -246,7 +250,7 @@ class _OwnMember:
         value = self.values.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
-    def get_float(self, name: str, default: float) -> float:
+    def get_float_or_default(self, name: str, default: float) -> float:
         value = self.values.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 

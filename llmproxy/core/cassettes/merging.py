@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from llmproxy.advice import format_command, quote_word
-from llmproxy.core.cassettes.anonymized_export import attach_cassette_notes, read_head_notes
+from llmproxy.core.cassettes.anonymized_export import embed_notes_in_first_recording, read_head_notes
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, read_source_file, review_yaml, write_text
 from llmproxy.core.cassettes.formats.entries import Recorded
@@ -293,9 +293,9 @@ def _merge_three_way(name: str, base: Source | None, sides: Sequence[Source], co
         replace(each, extra={name: value for name, value in each.extra.items() if name not in review_yaml.NOTES})
         for each in kept
     ]
-    unfinished = any(review_yaml.is_incomplete(each) for each in sides)
+    unfinished = any(review_yaml.may_get_more_recordings(each) for each in sides)
     return review_yaml.dumps(
-        attach_cassette_notes(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished
+        embed_notes_in_first_recording(bare, united), name, review_yaml.read_fork(sides[0]), unfinished=unfinished
     )
 
 

@@ -49,7 +49,7 @@ class Condition(NamedTuple):
     def matches_client(self, client: Client | None) -> bool:
         if client is None or client_slug(client.name) != client_slug(self.client):
             return False
-        return not self.since or _parse_version(client.version) >= _parse_version(self.since)
+        return not self.since or _parse_version_numbers(client.version) >= _parse_version_numbers(self.since)
 
 
 GONE = "gone"
@@ -70,7 +70,7 @@ def client_slug(name: str) -> str:
     return name.lower().replace(" ", "-")
 
 
-def _parse_version(version: str) -> list[int]:
+def _parse_version_numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
@@ -127,7 +127,15 @@ class AcceptedChange(NamedTuple):
         if day is None:
             raise BadChange(f"change {texts[0]}: it has no day on which it was accepted")
         name, segment, difference = map(str, texts)
-        return cls(name, segment, difference, exactly, day, _parse_day(value.get("until")), _parse_condition(value))
+        return cls(
+            name,
+            segment,
+            difference,
+            exactly,
+            day,
+            _parse_day(value.get("until")),
+            _parse_client_version_condition(value),
+        )
 
 
 def _parse_day(value: object) -> date | None:
@@ -139,7 +147,7 @@ def _parse_day(value: object) -> date | None:
         raise BadChange(f"{value!r:.40} is no day: 2026-11-26 is one") from error
 
 
-def _parse_condition(value: Mapping[str, Any]) -> Condition | None:
+def _parse_client_version_condition(value: Mapping[str, Any]) -> Condition | None:
     if (said := value.get("when")) is None:
         return None
     if not isinstance(said, Mapping) or not {"client"} <= said.keys() <= {"client", "since"}:

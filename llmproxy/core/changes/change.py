@@ -150,11 +150,11 @@ def diff_hunks(before: str | None, after: str | None) -> tuple[Hunk, ...]:
     was, now = old[front : len(old) - back], new[front : len(new) - back]
     if len(was) + len(now) > _MOST_LINES:
         return (Hunk(front + 1, tuple(was), tuple(now)),)
-    edits = iterate_edits(was, now)
+    edits = iterate_sequence_edits(was, now)
     return tuple(Hunk(front + at + 1, tuple(was[i:j]), tuple(now[at:to])) for i, j, at, to in edits)
 
 
-def iterate_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+def iterate_sequence_edits(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """Yield the positions (i, j, at, to) at which old[i:j] became new[at:to], in order."""
     opcodes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     yield from ((i, j, at, to) for tag, i, j, at, to in opcodes if tag != "equal")

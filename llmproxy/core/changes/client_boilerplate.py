@@ -76,7 +76,7 @@ class ClientFrames:
 
     def _split_text(self, text: str) -> FrameSplit:
         own, others, between = list[_MatchedClientLine](), list[str](), list[str]()
-        for line, found in self._match_client_lines(text.split("\n")):
+        for line, found in self._match_each_line_to_client(text.split("\n")):
             if found is None:
                 between.append(line)
             else:
@@ -87,7 +87,7 @@ class ClientFrames:
         values = tuple(value for each in own for value in each.values)
         return FrameSplit(tuple(each.text for each in own), tuple(filter(None, others)), values)
 
-    def _match_client_lines(self, lines: Sequence[str]) -> Iterator[tuple[str, _MatchedClientLine | None]]:
+    def _match_each_line_to_client(self, lines: Sequence[str]) -> Iterator[tuple[str, _MatchedClientLine | None]]:
         """Yield each line with its match; None if it is empty or not the client's."""
         said = [n for n, line in enumerate(lines) if line.strip()]
         found = {n: self._match_client_line(lines[n]) for n in said}

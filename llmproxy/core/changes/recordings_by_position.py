@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.changes.accepted_changes import AcceptedChange
-from llmproxy.core.changes.change import Refusal, RefusalReason, digest_texts, iterate_edits
+from llmproxy.core.changes.change import Refusal, RefusalReason, digest_texts, iterate_sequence_edits
 from llmproxy.core.changes.client_boilerplate import get_client_frames
 from llmproxy.core.changes.request_parsing import KnownAnswers, ParsedRequest, parse_request, read_text, to_text
 from llmproxy.core.changes.reworded_results import blank_and_list_values
@@ -195,7 +195,7 @@ def asks_same_question(standing: ParsedRecording, request: ParsedRequest) -> boo
         if read_text(old.value) is None or read_text(new.value) is None:
             return False
         before, after = to_text(old.value).split("\n"), to_text(new.value).split("\n")
-        for i, j, at, to in iterate_edits(before, after):
+        for i, j, at, to in iterate_sequence_edits(before, after):
             if i == j and not _is_between_template_lines(standing, n, before, i):
                 return False
             if any((n, line) not in standing.prompt for line in before[i:j]) or (j > i and to - at > j - i):

@@ -30,7 +30,7 @@ from llmproxy.core.changes.change import (
     RefusalReason,
     diff_hunks,
     digest_texts,
-    iterate_edits,
+    iterate_sequence_edits,
 )
 from llmproxy.core.changes.client_boilerplate import FRAME, ClientFrames, get_client_frames
 from llmproxy.core.changes.recordings_by_position import ParsedRecording, asks_same_question
@@ -45,7 +45,7 @@ from llmproxy.core.changes.request_parsing import (
 )
 from llmproxy.core.changes.reworded_results import find_rewording
 from llmproxy.core.dialects.answers import parse_arguments
-from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_tool_change
+from llmproxy.core.dialects.conversation import Kind, Segment, describe_first_change_within_tool
 from llmproxy.core.dialects.messages import SCHEMAS, Message, as_dict, as_list, as_str
 from llmproxy.core.dialects.usage_and_cost import LIMITS
 from llmproxy.core.keys.server_object_changes import STATE_HEADER
@@ -123,14 +123,14 @@ class _RequestDiff:
         for slot in sorted(slots, key=lambda each: order.index(each[0]) if each[0] in order else len(order)):
             old, new = self.standing.request.slots.get(slot), self.now.slots.get(slot)
             if old is None or new is None or dump(old.value) != dump(new.value):
-                yield from self._compare_segments(slot, old, new)
+                yield from self._compare_segment_pair(slot, old, new)
         yield from self._compare_message_members()
         yield from self._compare_headers_or_query("header", was.headers, now.headers)
         yield from self._compare_headers_or_query("query", was.query, now.query)
 
     def _compare_system_texts(self) -> Iterator[Change]:
         old, new = ([dump(each.value) for each in side.systems] for side in (self.standing.request, self.now))
-        for i, j, at, to in iterate_edits(old, new):
+        for i, j, at, to in iterate_sequence_edits(old, new):
             for n in range(max(j - i, to - at)):
                 before = self.standing.request.systems[i + n] if i + n < j else None
                 after = self.now.systems[at + n] if at + n < to else None
@@ -142,16 +142,16 @@ class _RequestDiff:
             raise Refused(RefusalReason.DATA, f"{change}: other recordings say something else there")
         return change
 
-    def _compare_segments(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
+    def _compare_segment_pair(self, slot: Slot, old: Segment | None, new: Segment | None) -> Iterator[Change]:
         segment = old or new
         if segment is None:
             return
         name = segment.name
         match slot[0]:
             case Kind.TOOL | Kind.PARAMETER:
-                change = self._build_change(segment.kind, old, new, name, self._find_author(segment))
+                change = self._build_change(segment.kind, old, new, name, self._attribute_to_client_version(segment))
                 sides = [each.value for each in (old, new) if each is not None and slot[0] == Kind.PARAMETER]
-                if any(may_contain_question(segment.own, each) for each in sides):
+                if any(parameter_may_hold_question(segment.own, each) for each in sides):
                     raise Refused(RefusalReason.QUESTION, f"{name}: {_format_first_hunk(change)}")
                 yield change
             case kind if kind == FRAME:
@@ -271,7 +271,7 @@ class _RequestDiff:
         origin = self._build_origin(Author.CLIENT)
         return Change(kind, name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
 
-    def _find_author(self, segment: Segment) -> Author | None:
+    def _attribute_to_client_version(self, segment: Segment) -> Author | None:
         """Return the author of a tool or parameter from another client version: the client, or None if unknown."""
         names = {Kind.TOOL: "tools", Kind.PARAMETER: "parameters"}
         known = getattr(self.frames, names[segment.kind], ())
@@ -287,7 +287,11 @@ class _RequestDiff:
             source = Author.TOOL_SERVER if kind == Kind.TOOL and tool.startswith(_PROJECTS) else Author.PROMPT
         origin = self._build_origin(source, tool.split("__")[1] if source is Author.TOOL_SERVER else "")
         made = Change(str(kind), name, before, after, digests[0], digests[1], diff_hunks(before, after), origin)
-        return made._replace(place=describe_first_tool_change(old, new)) if kind == Kind.TOOL and old and new else made
+        return (
+            made._replace(place=describe_first_change_within_tool(old, new))
+            if kind == Kind.TOOL and old and new
+            else made
+        )
 
     def _build_origin(self, source: Author, name: str = "") -> ChangeSource:
         return ChangeSource(source, *(self.client or ())) if source is Author.CLIENT else ChangeSource(source, name)
@@ -316,7 +320,7 @@ class _ClientFramedText(NamedTuple):
 def _touches_varying_lines(change: Change, data: AbstractSet[str]) -> bool:
     """Return whether a change is at lines of system text that differ from call to call."""
     lines, after = ((text or "").split("\n") for text in (change.before, change.after))
-    edits = iterate_edits(lines, after) if data else ()
+    edits = iterate_sequence_edits(lines, after) if data else ()
     return any(line in data for i, j, _, _ in edits for line in (lines[i:j] or lines[max(0, i - 1) : i + 1]))
 
 
@@ -372,7 +376,7 @@ def explain_impossible(said: Message, output: int | None, was: ParsedRequest, no
     return _check_calls(said, was, now)
 
 
-def may_contain_question(name: str, value: object) -> bool:
+def parameter_may_hold_question(name: str, value: object) -> bool:
     """Return whether a parameter may contain a part of the question: by its name, or because it contains prose."""
     if name in _FORMATS | _GROUPS | _STOPS:
         return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from llmproxy.core.changes.change import Hunk, iterate_edits
+from llmproxy.core.changes.change import Hunk, iterate_sequence_edits
 from llmproxy.lazy_regex import late
 
 FAILS_NOW = "fails now"
@@ -66,7 +66,7 @@ def find_rewording(
     if acknowledges and not others and _is_new_failure(before, after):
         return (Hunk(1, tuple(old), tuple(blank_and_list_values(line, tool)[0] for line in new)),), FAILS_NOW
     hunks = []
-    for i, j, at, to in iterate_edits(old, new):
+    for i, j, at, to in iterate_sequence_edits(old, new):
         was, now = "\n".join(old[i:j]), "\n".join(new[at:to])
         if (why := _find_meaning_change(was, now, tool)) != "":
             return why
@@ -114,7 +114,7 @@ def _find_meaning_change(was: str, now: str, tool: str) -> str:
     if blank_and_list_values(was, tool)[1] != blank_and_list_values(now, tool)[1]:
         return "a value of it vanished, appeared or moved"
     old, fresh = ([found[0] for found in _WORD.finditer(_VALUE.sub(" ", text))] for text in (was, now))
-    edits = list(iterate_edits(old, fresh))
+    edits = list(iterate_sequence_edits(old, fresh))
     gone = [word for i, j, _, _ in edits for word in old[i:j]]
     new = [word for _, _, at, to in edits for word in fresh[at:to]]
     if {word.lower() for word in gone} & {word.lower() for word in new}:

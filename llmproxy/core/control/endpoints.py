@@ -37,7 +37,7 @@ from llmproxy.core.engine.bound_hits import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, canonical_name, parse_party
-from llmproxy.core.store.queries import list_api_key_names
+from llmproxy.core.store.queries import list_api_key_variables
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import LLMProxyError
 from llmproxy.files import DATA
@@ -215,7 +215,7 @@ def _open_session(engine: Engine, call: RoutedRequest) -> Json:
         except LLMProxyError:
             engine.sessions.close_session(session.name)
             raise
-    keys = None if engine.store is None else list_api_key_names(engine.store, session.cassette)
+    keys = None if engine.store is None else list_api_key_variables(engine.store, session.cassette)
     return build_session_report(engine, session) | ({} if keys is None else {"key_names": [*keys]})
 
 
@@ -256,10 +256,10 @@ def _list_faults(engine: Engine, call: RoutedRequest) -> Json:
     known = session.find_interceptor(FaultInterceptor)
     none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
     told = none if known is None else known.build_report().get("faults", none)
-    return _add_idle_reasons(told, engine.get_feature(FaultFeature).explain_idle_rules(session))
+    return _add_unmatched_fault_reasons(told, engine.get_feature(FaultFeature).explain_idle_rules(session))
 
 
-def _add_idle_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
+def _add_unmatched_fault_reasons(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
     """Return the report on faults with the reasons why rules met no call, in their rows and in a list."""
     rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
     return told | {"faults": rows, "idle": list(idle.values())}
@@ -323,7 +323,7 @@ def _close_session(engine: Engine, call: RoutedRequest) -> Json:
     if after is not None:
         last["calls"] = list_session_calls(engine, session, parse_call_number(str(after)))["calls"]
     if idle := engine.get_feature(FaultFeature).explain_idle_rules(session):
-        last["faults"] = _add_idle_reasons(last["faults"], idle)
+        last["faults"] = _add_unmatched_fault_reasons(last["faults"], idle)
     interrupted = bool(parse_flag(call.body.get("interrupted"), "interrupted"))
     engine.sessions.close_session(call.name, complete=complete, interrupted=interrupted)
     engine.trials.store_trial(session)
@@ -350,7 +350,7 @@ def _unbind_name(engine: Engine, call: RoutedRequest) -> Json:
 
 def _list_interactions(engine: Engine, call: RoutedRequest) -> Json:
     """List recorded interactions."""
-    rows = engine.list_rows(call.get_queried_session_name(), call.get_limit())
+    rows = engine.list_recording_summaries(call.get_queried_session_name(), call.get_limit())
     names = (
         "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",

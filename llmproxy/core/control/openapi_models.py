@@ -197,7 +197,7 @@ class Report(TypedDict):
     """Recordings of the cassette that this session neither played nor made, the first 100; null if recordings are not
     used."""
     unused_total: int | None
-    overrides: Overridden | None
+    overrides: OverrideUsageReport | None
     injected: NotRequired[int]
     faults: NotRequired[SessionFaults]
     """Absent if the session has none."""
@@ -392,12 +392,12 @@ class OverriddenTool(TypedDict):
     """Whether it comes from the cassette, which was recorded with it."""
 
 
-class OverriddenAnswer(TypedDict):
+class AnswerOverrideUse(TypedDict):
     call: int
     used: bool
 
 
-class Forked(TypedDict):
+class ForkPoint(TypedDict):
     cassette: str | None
     """Cassette that has been recorded since; null: the run stopped there."""
     step: int
@@ -407,18 +407,18 @@ class Forked(TypedDict):
     """The first JSON path of that request that differs."""
 
 
-class Overridden(TypedDict):
+class OverrideUsageReport(TypedDict):
     """Overrides used so far, and the fork of the run."""
 
     tools: list[OverriddenTool]
-    answers: list[OverriddenAnswer]
+    answers: list[AnswerOverrideUse]
     seen: list[str]
     """Tools whose calls or results were in the agent's requests."""
     requests: int
     llm_calls: int
     parent: str
     parent_sample: int
-    fork: Forked | None
+    fork: ForkPoint | None
 
 
 class RunVariable(TypedDict):

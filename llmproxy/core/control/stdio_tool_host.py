@@ -64,7 +64,7 @@ class _PendingPlayback:
 
 
 @dataclass(slots=True)
-class StdioClient:
+class ConnectedStdioClient:
     """One client of one server, while it is connected."""
 
     engine: Engine
@@ -82,18 +82,18 @@ class StdioClient:
     _number: int = 0
 
     @property
-    def _target(self) -> str:
+    def _request_path(self) -> str:
         return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
     def on_line(self, line: bytes) -> ToolLineReply:
         """Return the outcome of a client's line; an empty one requests ready lines. Raises LLMProxyError."""
         if not line:
-            out, again = self._take_ready_lines()
+            out, again = self._take_ready_answer_lines()
             return ToolLineReply(out, again=again)
         if self._number == 0:
             self._begin_unasked_exchange()
         self._number += 1
-        exchange = self.engine.begin_exchange("POST", self._target, None, _ASKED)
+        exchange = self.engine.begin_exchange("POST", self._request_path, None, _ASKED)
         self.proxy.record_begin(exchange)
         try:
             self.engine.stages.identify_and_decide(exchange, line)
@@ -107,7 +107,7 @@ class StdioClient:
         except Exception:
             self.proxy.report_exchange_end(exchange, 0)
             raise
-        told, again = self._take_ready_lines()
+        told, again = self._take_ready_answer_lines()
         return ToolLineReply(out + told, forward, again=again)
 
     def _execute_decision(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
@@ -136,7 +136,7 @@ class StdioClient:
 
     def _begin_unasked_exchange(self) -> None:
         """Decide whether the server's unsolicited messages are replayed or recorded."""
-        exchange = self.engine.begin_exchange("GET", self._target, None, _STREAM)
+        exchange = self.engine.begin_exchange("GET", self._request_path, None, _STREAM)
         self.engine.stages.identify_and_decide(exchange, b"")
         if exchange.decision is Decision.REPLAY:
             self.proxy.record_begin(exchange)
@@ -144,7 +144,7 @@ class StdioClient:
         elif exchange.decision is Decision.RECORD:
             self._stream = exchange
 
-    def _take_ready_lines(self) -> tuple[bytes, float]:
+    def _take_ready_answer_lines(self) -> tuple[bytes, float]:
         """Return the lines of pending answers that are ready, and the seconds until the next check."""
         out, again = b"", 0.0
         for each in list(self._waiting):
@@ -213,7 +213,7 @@ class StdioClients:
 
     def __init__(self, proxy: StdioExchangeRecorder) -> None:
         self._proxy = proxy
-        self._lines: dict[tuple[str, str], StdioClient] = {}
+        self._lines: dict[tuple[str, str], ConnectedStdioClient] = {}
 
     def on_connection_end(self, connection: str) -> None:
         """Handle the end of a connection: a shim that ends without notice (killed) loses its pending answers."""
@@ -227,7 +227,9 @@ class StdioClients:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
                     raise BadControl(UNKNOWN)
-                line = self._lines[which] = StdioClient(engine, self._proxy, session, read_text(body, "server"))
+                line = self._lines[which] = ConnectedStdioClient(
+                    engine, self._proxy, session, read_text(body, "server")
+                )
             if body.get("held") is True:
                 line.held = connection
             for each in body.get("secrets") or ():

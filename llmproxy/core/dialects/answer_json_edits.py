@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.streams import detect_framing, iter_frames, write_frame
+from llmproxy.core.dialects.streams import detect_framing, iter_aws_event_frames, write_frame
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk
 
@@ -82,7 +82,7 @@ def _list_ndjson_parts(body: bytes) -> Iterator[BodyPart]:
 
 def _list_aws_event_frames(body: bytes) -> Iterator[BodyPart]:
     at = 0
-    for headers, payload in iter_frames(body):
+    for headers, payload in iter_aws_event_frames(body):
         total, header_length = struct.unpack_from(">II", body, at)
         raw = body[at + 12 : at + 12 + header_length]
         if (part := _build_frame_part(headers.get(":event-type") or "", raw, payload, at, at + total)) is not None:

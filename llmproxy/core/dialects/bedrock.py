@@ -10,17 +10,17 @@ from typing import Any
 from llmproxy.core.dialects.answers import AWS, WHOLE, dump_json, name_by_status, parse_arguments
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
+    AnswerToWrite,
     BodyLayout,
     Codec,
     Dialect,
-    ErrorTextFacts,
+    FailedCallFacts,
     Json,
-    SpokenTurn,
     get_codec_or_default,
     get_composer_for_model,
 )
 from llmproxy.core.dialects.messages import Asks, Draft, add_blocks, as_dict, as_list, as_str, find_kind_by_member
-from llmproxy.core.dialects.openai_chat import add_chat, build_error_event
+from llmproxy.core.dialects.openai_chat import add_chat_completion, build_error_event
 from llmproxy.core.dialects.streams import write_frame
 from llmproxy.core.traffic.interaction import Headers
 
@@ -66,12 +66,12 @@ def _record_unknown_block(draft: Draft, block: dict[str, Any]) -> None:
         draft.unknown[next(iter(block))] = None
 
 
-def _add_invoke(draft: Draft, value: dict[str, Any]) -> None:
+def _add_invoke_answer(draft: Draft, value: dict[str, Any]) -> None:
     """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
     if "type" in value or "completion" in value:
         get_codec_or_default("messages").add(draft, value)
     elif "choices" in value:
-        add_chat(draft, value)
+        add_chat_completion(draft, value)
     else:
         _add_converse(draft, value)
     draft.add_text(value.get("outputText"))
@@ -95,7 +95,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -120,7 +120,7 @@ def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[b
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_invoke_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     speaker = get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]
@@ -143,7 +143,7 @@ def _build_proxy_error(status: int, _code: str, message: str) -> tuple[Headers, 
     return (("x-amzn-errortype", kind),), {"message": message}
 
 
-def _build_provider_error(status: int, _asked: ErrorTextFacts) -> tuple[Json, Headers]:
+def _build_provider_error(status: int, _asked: FailedCallFacts) -> tuple[Json, Headers]:
     kind, text = {
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         **dict.fromkeys((503, 529), ("ServiceUnavailableException", "Bedrock is unable to process your request.")),
@@ -169,7 +169,7 @@ DIALECT = Dialect(
             layout=BodyLayout(system=("system",), tools=("toolConfig",)),
         ),
         "invoke": Codec(
-            _add_invoke, lambda value: not _LAST.isdisjoint(value), write=_write_invoke_answer, text_whole=False,
+            _add_invoke_answer, lambda value: not _LAST.isdisjoint(value), write=_write_invoke_answer, text_whole=False,
             count_headers=_COUNT_HEADERS,
             layout=BodyLayout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenTurn:
+class AnswerToWrite:
     model: str
     message: Message
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class AnswerForm(NamedTuple):
     target: str
 
 
-class ErrorTextFacts(NamedTuple):
+class FailedCallFacts(NamedTuple):
     """Facts of a failed call that an error's text repeats."""
 
     model: str = ""
@@ -107,7 +107,7 @@ class Codec:
     """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[SpokenTurn, AnswerForm], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[AnswerToWrite, AnswerForm], tuple[Headers, list[bytes]]] | None = None
     """Writes an answer: header fields, pieces of the body."""
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
@@ -130,8 +130,8 @@ class Composer:
 
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     """(model, messages, stream) -> URL, body."""
-    answer: Callable[[SpokenTurn], Json]
-    stream: Callable[[SpokenTurn], list[tuple[str, object]]]
+    answer: Callable[[AnswerToWrite], Json]
+    stream: Callable[[AnswerToWrite], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
     error: Callable[[Json, int], Json]
 
@@ -144,7 +144,7 @@ class Dialect:
     """By operation."""
     error: Callable[[int, str, str], tuple[Headers, object]]
     """(status, code, message) of a proxy error -> further header fields, JSON value in the SDKs' form."""
-    failure: Callable[[int, ErrorTextFacts], tuple[Json, Headers]]
+    failure: Callable[[int, FailedCallFacts], tuple[Json, Headers]]
     """The provider's own error for a status: JSON body, header fields."""
     error_event: Callable[[int], tuple[str, Json]]
     """The error event in a stream, after a number of other events: name or empty, value."""
@@ -192,7 +192,7 @@ ROWS = (
 """All dialects. Unknown operations and models use the first one, which most other providers share."""
 
 
-class ClientMissStatus(NamedTuple):
+class ClientMissStatusOverride(NamedTuple):
     """A client that handles another miss status better than the rest of its dialect's clients."""
 
     header: str
@@ -211,12 +211,12 @@ class ClientMissStatus(NamedTuple):
 _CLIENTS = (
     # 2.1.332 sends 6 requests at 400 and 422 (with fewer betas, then other tools), and reports at 404 that the model
     # may not exist. At 501 it sends one and shows the whole text, like 2.1.197.
-    ClientMissStatus("user-agent", "claude-cli/", "anthropic", 501, degrades=True),
+    ClientMissStatusOverride("user-agent", "claude-cli/", "anthropic", 501, degrades=True),
     # GitHub Copilot CLI reports at 404 only that the model was not found. 1.0.60 sends 3 requests at 400; it and
     # 1.0.102 send one at 422 and show the whole text. 1.0.62 names only its OpenAI SDK, which accepts 422 like 404.
-    ClientMissStatus("x-interaction-type", "", "openai", 422),
-    ClientMissStatus("user-agent", "OpenAI/JS 5.20.1", "openai", 422),
-    ClientMissStatus("x-interaction-type", "", "anthropic", 422),
+    ClientMissStatusOverride("x-interaction-type", "", "openai", 422),
+    ClientMissStatusOverride("user-agent", "OpenAI/JS 5.20.1", "openai", 422),
+    ClientMissStatusOverride("x-interaction-type", "", "anthropic", 422),
 )
 """Measured with `scripts/lab/miss-status`; the first match counts."""
 
@@ -304,7 +304,7 @@ GATEWAY = (
 """Body of a 502 from a gateway in front of any provider: no JSON."""
 
 
-def write_failure(family: Family, status: int, asked: ErrorTextFacts) -> tuple[Headers, bytes]:
+def write_failure(family: Family, status: int, asked: FailedCallFacts) -> tuple[Headers, bytes]:
     """Return header fields and body of a provider's own error for `status`: 429, 500, 502, 503 or 529."""
     if status == 502:
         return _HTML, GATEWAY

@@ -148,10 +148,10 @@ def list_server_made_ids(family: Family, operation: str, content_type: str, body
     if not (makes or names or ((codec := find_operation_codec(operation)) and codec.makes_ids)):
         return ()
     values = (value for value in parse_events_cached(content_type, body) if isinstance(value, dict))
-    return tuple(dict.fromkeys(found for value in values for found in _list_ids(value, names, makes=makes)))
+    return tuple(dict.fromkeys(found for value in values for found in _list_server_made_ids(value, names, makes=makes)))
 
 
-def _list_ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Iterable[str]:
+def _list_server_made_ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Iterable[str]:
     response = as_dict(value.get("response")) or as_dict(value.get("message")) or value
     candidates: list[object] = []
     if makes and not isinstance(value.get("error"), dict):
@@ -449,7 +449,7 @@ def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterat
             yield from ((path + inner[1:], left, right) for inner, left, right in list_unequal_values(was, now, limit))
 
 
-def describe_first_tool_change(old: Segment, new: Segment) -> str:
+def describe_first_change_within_tool(old: Segment, new: Segment) -> str:
     """Describe the first difference of two definitions of one tool: ``tool search_orders: parameter limit is new``."""
     path, was, now = next(_compare_tools([old], [new], 1))
     return _describe_place_of_change(new, path, was, now)

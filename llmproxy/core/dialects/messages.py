@@ -44,14 +44,14 @@ class Asks:
 
     def read_tool_name(self, item: Mapping[str, Any]) -> str:
         """Return the tool's name, behind its namespace if it has one; empty if unknown."""
-        return find_qualified_name(item) or self.name
+        return read_namespaced_name(item) or self.name
 
     def read_call_arguments(self, item: Mapping[str, Any]) -> object:
         """Return the call's arguments, None if there are none."""
         return next((item[name] for name in self.arguments if item.get(name) is not None), None)
 
 
-def find_qualified_name(item: Mapping[str, Any]) -> str | None:
+def read_namespaced_name(item: Mapping[str, Any]) -> str | None:
     """Return the name in an item, behind its namespace if it has one; None if there is no name."""
     said, space = item.get("name"), item.get("namespace")
     if not isinstance(said, str):
@@ -433,7 +433,7 @@ STATE_FOLDERS = (".gemini/tmp", ".gemini/history")
 """Folders below home in which a coding agent creates a folder named after its working folder."""
 
 
-def find_agent_written_spans(text: str) -> list[tuple[int, int]]:
+def find_system_reminder_spans(text: str) -> list[tuple[int, int]]:
     """Return (start, end) of an agent's text in a user's message: in tags of two words, ``<system-reminder>``."""
     if text.startswith(_OPENINGS):
         return [(0, len(text))]
@@ -458,7 +458,7 @@ def find_agent_written_spans(text: str) -> list[tuple[int, int]]:
 def keep_user_text(text: str) -> str:
     """Return the typed text of a user's message, without the blocks that the agent wrote."""
     parts, last = [], 0
-    for start, end in find_agent_written_spans(text):
+    for start, end in find_system_reminder_spans(text):
         parts.append(text[last:start].strip())
         last = end
     return "\n".join(filter(None, [*parts, text[last:].strip()])) if last else text

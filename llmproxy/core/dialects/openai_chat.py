@@ -8,13 +8,13 @@ from typing import Any
 from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, drop_none, dump_json, sse
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
+    AnswerToWrite,
     BodyLayout,
     Codec,
     Composer,
     Dialect,
-    ErrorTextFacts,
+    FailedCallFacts,
     Json,
-    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
     Draft,
@@ -32,7 +32,7 @@ from llmproxy.core.traffic.interaction import Headers
 # -- reading an answer
 
 
-def add_chat(draft: Draft, value: dict[str, Any]) -> None:
+def add_chat_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add chat and other completions, whole or in chunks: choice 0, and the calls of other choices."""
     for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
         index = choice.get("index", position)
@@ -59,7 +59,7 @@ def add_chat(draft: Draft, value: dict[str, Any]) -> None:
 
 def _add_writer_ai_completion(draft: Draft, value: dict[str, Any]) -> None:
     """Add Writer's completions: bare values when streamed."""
-    add_chat(draft, value)
+    add_chat_completion(draft, value)
     draft.add_text(value.get("value"))
 
 
@@ -89,7 +89,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _build_usage(said: SpokenTurn) -> Json | None:
+def _build_usage(said: AnswerToWrite) -> Json | None:
     asked = said.find_token_count("prompt_tokens", "input_tokens", "promptTokenCount")
     replied = said.find_token_count("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
@@ -100,7 +100,7 @@ def _build_usage(said: SpokenTurn) -> Json | None:
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _build_answer(said: SpokenTurn) -> Json:
+def _build_answer(said: AnswerToWrite) -> Json:
     message = {**_build_message(said.message), "role": "assistant", "refusal": None}
     if said.finish == "refusal":
         message |= {"content": None, "refusal": said.message.text}
@@ -109,7 +109,7 @@ def _build_answer(said: SpokenTurn) -> Json:
     return head | {"choices": [choice]} | drop_none(usage=_build_usage(said))
 
 
-def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
+def _build_stream_events(said: AnswerToWrite) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -123,7 +123,7 @@ def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)
@@ -147,7 +147,7 @@ _RPM = (
 FAILED = "The server had an error while processing your request. Sorry about that!"
 
 
-def write_failure(status: int, asked: ErrorTextFacts) -> tuple[Json, Headers]:
+def write_failure(status: int, asked: FailedCallFacts) -> tuple[Json, Headers]:
     busy = "The engine is currently overloaded, please try again later."
     limited = _RPM.format(model=asked.model or "this model", wait=asked.retry_after)
     text, kind, code = {
@@ -165,18 +165,20 @@ def build_error_event(_number: int) -> tuple[str, Json]:
 
 _LAYOUT = BodyLayout(tools=("tools", "functions"))
 _PROMPT = BodyLayout(("prompt", "inputs"))
-_CHAT = Codec(add_chat, done=True, write=_write_answer, layout=_LAYOUT)
+_CHAT = Codec(add_chat_completion, done=True, write=_write_answer, layout=_LAYOUT)
 
 DIALECT = Dialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
-        "completions": Codec(add_chat, done=True, layout=_PROMPT),
-        "writer.chat": Codec(add_chat, write=_write_answer, layout=_LAYOUT),
+        "completions": Codec(add_chat_completion, done=True, layout=_PROMPT),
+        "writer.chat": Codec(add_chat_completion, write=_write_answer, layout=_LAYOUT),
         "writer.completions": Codec(_add_writer_ai_completion, layout=_PROMPT),
-        "generate": Codec(add_chat, layout=_PROMPT),
-        "images.generations": Codec(add_chat, build_type_check("image_generation.completed"), layout=_PROMPT),
-        "images.edits": Codec(add_chat, build_type_check("image_edit.completed")),
-        "audio.transcriptions": Codec(add_chat, build_type_check("transcript.text.done")),
+        "generate": Codec(add_chat_completion, layout=_PROMPT),
+        "images.generations": Codec(
+            add_chat_completion, build_type_check("image_generation.completed"), layout=_PROMPT
+        ),
+        "images.edits": Codec(add_chat_completion, build_type_check("image_edit.completed")),
+        "audio.transcriptions": Codec(add_chat_completion, build_type_check("transcript.text.done")),
     },
     write_error, write_failure, build_error_event, reasoning_apart=True,
     speaker=Composer(

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 from llmproxy.core.dialects.codecs import find_stream_end_codec
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_side_events
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_from_side
 from llmproxy.lazy_regex import late
 
 # -- what is too long to be parsed at once ---------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class _ShortenedDocument:
         return too_much or len(self._open) + self._left_out > _DEEPEST
 
 
-def truncate_json(body: bytes | bytearray) -> bytes:
+def shorten_json_strings_and_lists(body: bytes | bytearray) -> bytes:
     """Return a JSON document with long strings and lists shortened; b"" beyond a limit. Invalid JSON stays invalid."""
     kept, at = _ShortenedDocument(), 0
     for number, (mark, start, after) in enumerate(_list_tokens(body)):
@@ -187,7 +187,7 @@ _FRAME_LIMIT = 24 << 20
 """Maximum bytes of a frame; AWS allows 16 MiB of payload and 128 KiB of headers."""
 
 
-def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
+def iter_aws_event_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
     """Yield headers (non-strings in hex) and payload of each whole frame of an AWS event stream. Raises ValueError."""
     view = memoryview(data)
     start = 0
@@ -263,7 +263,7 @@ class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
     def __init__(self, *, short: bool = False) -> None:
-        """Start before the first byte; `short`: long data is shortened by `truncate_json`."""
+        """Start before the first byte; `short`: long data is shortened by `shorten_json_strings_and_lists`."""
         self._is_short = short
         self._partial = bytearray()
         self._skip_lf = False
@@ -299,7 +299,11 @@ class SSEParser:
                 del line[: len(_BOM)]
         if not line:
             if self._data is not None:
-                data = truncate_json(self._data) if self._is_short and len(self._data) > LONG else self._data
+                data = (
+                    shorten_json_strings_and_lists(self._data)
+                    if self._is_short and len(self._data) > LONG
+                    else self._data
+                )
                 events.append(Event(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
@@ -319,7 +323,7 @@ class SSEParser:
 def _aws_events(body: bytes, read: Callable[[bytes], Any]) -> Iterator[object]:
     """Yield ``{event type: payload}`` like boto; for a ``chunk`` the model's own event inside it."""
     try:
-        for headers, payload in iter_frames(body):
+        for headers, payload in iter_aws_event_frames(body):
             value = read(payload)
             kind = headers.get(":event-type") or ""
             if headers.get(":message-type", "event") != "event":
@@ -380,14 +384,14 @@ def parse_events_cached(content_type: str, body: bytes) -> Iterable[object]:
 
 def _read_shortened(document: bytes) -> Any:
     """Return the value of one document of a stream; a long one is shortened."""
-    return parse_json(truncate_json(document) if is_long_body(document) else document)
+    return parse_json(shorten_json_strings_and_lists(document) if is_long_body(document) else document)
 
 
 def iter_events(content_type: str, body: bytes, *, shortened: bool = True) -> Iterator[object]:
-    """Yield the JSON values of a stream; `shortened`: long documents go through `truncate_json`. Never raises."""
+    """Yield the JSON values of a stream; `shortened`: long ones by `shorten_json_strings_and_lists`. Never raises."""
     read = _read_shortened if shortened else parse_json
     if content_type.startswith(CONTENT_TYPE):  # a recorded WebSocket
-        yield from list_side_events(body, "server")
+        yield from list_json_from_side(body, "server")
         return
     kind = detect_framing(content_type, body)
     if kind == "sse":

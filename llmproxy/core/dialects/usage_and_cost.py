@@ -22,7 +22,7 @@ from llmproxy.core.dialects.codecs import get_codec_or_default, get_dialect
 from llmproxy.core.dialects.streams import parse_events_cached
 from llmproxy.core.providers.provider_table import PROVIDERS, Family
 from llmproxy.core.traffic.interaction import Headers, Response, Usage
-from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_side_events
+from llmproxy.core.traffic.websocket_frames import CONTENT_TYPE, list_json_from_side
 from llmproxy.files import DATA
 from llmproxy.lazy_regex import late
 
@@ -62,7 +62,7 @@ def _first_count(raw: _Raw, names: tuple[str, ...]) -> int | None:
     return next((number for name in names if (number := _read_count(raw.get(name))) is not None), None)
 
 
-def _find_value(value: object, *path: str) -> object:
+def _get_at_path(value: object, *path: str) -> object:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -90,7 +90,7 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
         return
     yield {name: value[name] for name in _TOP & value.keys()}
     for place in _PLACES:
-        raw = _find_value(value, *place)
+        raw = _get_at_path(value, *place)
         if isinstance(raw, dict):
             for details in _DETAILS:
                 if isinstance(raw.get(details), dict):
@@ -98,7 +98,7 @@ def _iter_usage_objects(value: object) -> Iterator[_Raw]:
             yield raw
     results = value.get("results")  # Titan counts the output per result
     if isinstance(results, list):
-        counts = [_read_count(_find_value(result, "tokenCount")) for result in results]
+        counts = [_read_count(_get_at_path(result, "tokenCount")) for result in results]
         if counts and None not in counts:
             yield {"output_tokens": sum(count or 0 for count in counts)}
     if (count := _read_count(value.get("totalOutputTextTokenCount"))) is not None:
@@ -135,7 +135,7 @@ def read_usage(family: Family, operation: str, content_type: str, body: bytes, h
 def _sum_socket_usage(family: Family, operation: str, body: bytes) -> Usage:
     """Return the sum over a WebSocket: each of its answers is reported and billed separately."""
     sums: dict[str, int] = {}
-    for value in list_side_events(body, "server"):
+    for value in list_json_from_side(body, "server"):
         if raw := _collect_counts([value]):
             for name, count in asdict(_build_usage(raw, exclusive=False, operation=operation, family=family)).items():
                 if count is not None:
@@ -174,14 +174,14 @@ _MODELS = (("model",), ("message", "model"), ("response", "model"), ("modelVersi
 
 def read_model_in_body(content_type: str, body: bytes) -> str | None:
     """Return the model that a request or a response names in its body, or None. Never raises."""
-    said = (_find_value(value, *place) for value in parse_events_cached(content_type, body) for place in _MODELS)
+    said = (_get_at_path(value, *place) for value in parse_events_cached(content_type, body) for place in _MODELS)
     return next((model.removeprefix("models/") for model in said if isinstance(model, str) and model), None)
 
 
 def read_model_and_fingerprint(answer: Response) -> str:
     """Return the model in an answer, with its fingerprint if it has one; empty if there is none."""
     values, places = parse_events_cached(answer.mime_type, answer.body), (*_MODELS, ("system_fingerprint",))
-    said = (_find_value(value, *place) for value in values for place in places)
+    said = (_get_at_path(value, *place) for value in values for place in places)
     return " ".join(dict.fromkeys(each.removeprefix("models/") for each in said if isinstance(each, str)))
 
 
@@ -254,7 +254,9 @@ def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Ma
     """
     holders = [body, *(body[name] for name in _INNER if isinstance(body.get(name), dict))]
     said, several = ([each[name] for each in holders for name in of if each.get(name)] for of in (LIMITS, _ANSWERS))
-    tokens = max((each for each in said if type(each) is int), default=None) or _load_model_limits().get(model or "")
+    tokens = max((each for each in said if type(each) is int), default=None) or _load_max_output_tokens().get(
+        model or ""
+    )
     if tokens is None or tokens <= 0:
         return None
     output = tokens * max((each for each in several if type(each) is int), default=1)
@@ -263,7 +265,7 @@ def compute_maximum_cost(provider: str, model: str | None, prompt: int, body: Ma
 
 
 @cache
-def _load_model_limits() -> dict[str, int]:
+def _load_max_output_tokens() -> dict[str, int]:
     """Return the maximum output tokens of each model from litellm's table; empty if it is not installed."""
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:

@@ -52,9 +52,9 @@ class AbandonedAnswerInterceptor(Interceptor[Exchange]):
         if call.slot is None or not _is_abandoned(call):
             return None
         call.note = "its client reads on where the recorded one left: the next time it is asked live"
-        return self._build_ask_live_again_job(call.session, call.slot.id)
+        return self._build_mark_abandoned_job(call.session, call.slot.id)
 
-    def _build_ask_live_again_job(self, session: Session, recording: int) -> Callable[[], None]:
+    def _build_mark_abandoned_job(self, session: Session, recording: int) -> Callable[[], None]:
         """Return a job that marks a recording as left once; the job blocks."""
         store, place = self._sessions.store(session.settings.mode), (session.cassette, session.sample)
         rows = store.list_keys(*place) if store is not None else []
@@ -90,4 +90,4 @@ class AbandonedFeature(Feature):
     @override
     def on_replay_begin(self, session: Session, store: Store) -> None:
         if session.settings.mode.policy.writes and has_answers_left_by_client(store, session.cassette, session.sample):
-            self.parts.state.sessions.add_interceptor(session, AbandonedAnswerInterceptor(self.parts))
+            self.parts.state.sessions.add_interceptor_to_session(session, AbandonedAnswerInterceptor(self.parts))

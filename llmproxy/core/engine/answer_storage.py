@@ -15,7 +15,15 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.rows import Described, extract_texts_and_cost
 from llmproxy.core.store.store import Addition
-from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header, replace_header
+from llmproxy.core.traffic.interaction import (
+    Interaction,
+    Key,
+    Request,
+    Response,
+    Usage,
+    header,
+    overwrite_existing_header,
+)
 from llmproxy.errors import CassetteNotFound, RecordingError
 from llmproxy.protocol import AFTER_HEADER, Channel, Decision, ReplayScope
 from llmproxy.proxy_calls import Call
@@ -84,7 +92,7 @@ class AnswerWriter:
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
         exchange.kept.asked, exchange.kept.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
-        self._state.sessions.mark_cassette_after_late_recording(exchange.session)
+        self._state.sessions.mark_complete_after_late_recording(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
@@ -93,7 +101,7 @@ class AnswerWriter:
         if exchange.session.policy.plays is ReplayScope.NOTHING or not exchange.identity.refs:
             return False
         origins = map(self._keying.build_id_origin_finder(exchange.session), exchange.identity.refs)
-        return any(origin is not None and not exchange.session.has_recorded_key(origin.key) for origin in origins)
+        return any(origin is not None and not exchange.session.is_key_newly_recorded(origin.key) for origin in origins)
 
     def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Return the usage of an answer that is not stored."""
@@ -161,4 +169,4 @@ def _restore_upstream_host(upstream: str, request: Request) -> Request:
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):
         return request
-    return replace(request, headers=replace_header(request.headers, "host", host))
+    return replace(request, headers=overwrite_existing_header(request.headers, "host", host))

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import override
 
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import build_host_refused_error, refuse_if_upstream_disallowed
+from llmproxy.core.engine.request_identification import build_host_refused_error, refuse_if_unsendable
 from llmproxy.core.providers.stubs import METADATA, NOWHERE, Stub, StubRequest, parse_query_and_body
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import find_other_places
+from llmproxy.core.store.queries import find_cassettes_with_key
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import Decision
@@ -56,7 +56,7 @@ class StubInterceptor(Interceptor[Exchange]):
         else:
             call.decision = Decision.PASS
             call.note = "" if stub is None else f"{stub.name}: not recorded"
-            refuse_if_upstream_disallowed(call)
+            refuse_if_unsendable(call)
         return body
 
     @override
@@ -73,7 +73,7 @@ class StubInterceptor(Interceptor[Exchange]):
         store, key = self._state.stores.current, call.key
         if store is None or key is None or call.method != "GET":
             return False
-        for cassette, sample, party in find_other_places(store, key, _OTHERS):
+        for cassette, sample, party in find_cassettes_with_key(store, key, _OTHERS):
             slots = store.find_keyed(cassette, sample, party, key)
             if (slot := next((each for each in slots if each.is_good_answer), None)) is not None:
                 call.decision, call.slot = Decision.REPLAY, slot

@@ -24,8 +24,8 @@ from llmproxy.core.bindings import (
     MismatchKind,
     RunVariable,
     VolatileField,
-    build_bound_key,
-    find_fields_of_variable,
+    build_value_independent_key,
+    derive_fields_from_variable,
     fit_request,
     rewrite_exact_hit_answer,
 )
@@ -145,7 +145,7 @@ class RecordedRequestCache:
 
     def _read_bound_key(self, store: Store, id_: int) -> str:
         canonical = self.load_canonical(store, id_)
-        return "" if canonical is None else build_bound_key(canonical)
+        return "" if canonical is None else build_value_independent_key(canonical)
 
     def load_canonical(self, store: Store, id_: int) -> Canonical | None:
         """Return the canonical request of a recording; None if it is damaged, or no route matches it today."""
@@ -175,7 +175,7 @@ class RecordedRequestCache:
         known = read_volatile_fields(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self.load_canonical(store, id_)) is not None]
-        found = [slot for each in run_variables for slot in find_fields_of_variable(trees, each)]
+        found = [slot for each in run_variables for slot in derive_fields_from_variable(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
@@ -368,7 +368,7 @@ class BindingInterceptor(Interceptor[Exchange]):
             advice = self._suggest_volatile_fields(call, store, wanted)
             compared.why = "; ".join(filter(None, (compared.why, advice)))
             compared.at = "" if advice else compared.at
-        return self._choose_fitting(call, store, fitting) if fitting else None
+        return self._choose_between_fitting_recordings(call, store, fitting) if fitting else None
 
     def _suggest_volatile_fields(self, call: Exchange, store: Store, wanted: Canonical) -> str:
         """Describe which recording would be a hit if some tools' values were volatile fields; empty for none."""
@@ -424,7 +424,7 @@ class BindingInterceptor(Interceptor[Exchange]):
         if wanted.kind != "json":
             return []
         kind = (session.cassette, session.sample, call.party, where.provider.name, call.operation, wanted.stream)
-        alike = self._requests.index_by_bound_key(store, kind).get(build_bound_key(wanted), {})
+        alike = self._requests.index_by_bound_key(store, kind).get(build_value_independent_key(wanted), {})
         fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.position.recorded_here)
         return list(islice(fresh, _MOST_COMPARED))
 
@@ -434,7 +434,9 @@ class BindingInterceptor(Interceptor[Exchange]):
             if id_ not in call.session.served and (recorded := self._requests.load_canonical(store, id_)) is not None:
                 yield key, id_, recorded
 
-    def _choose_fitting(self, call: Exchange, store: Store, fitting: Sequence[BoundRecording]) -> BoundRecording | None:
+    def _choose_between_fitting_recordings(
+        self, call: Exchange, store: Store, fitting: Sequence[BoundRecording]
+    ) -> BoundRecording | None:
         """Return the recording that fits; of several with different answers, the next in recorded order."""
         if len(fitting) == 1:
             return fitting[0]
@@ -522,7 +524,7 @@ class BindingFeature(Feature):
     def _get_or_create_bindings(self, session: Session) -> SessionBindings:
         if (known := session.find_interceptor(BindingInterceptor)) is None:
             known = self._build_interceptor(self.parts.state.config.bind, self._list_fields(session))
-            self.parts.state.sessions.add_interceptor(session, known)
+            self.parts.state.sessions.add_interceptor_to_session(session, known)
         return known.bound
 
     def declare_variables(self, session: Session, run_variables: Sequence[RunVariable]) -> None:

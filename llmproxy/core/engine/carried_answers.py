@@ -48,7 +48,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.misses.miss_context import MissContext
-from llmproxy.core.providers.provider_table import Client, read_client
+from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
@@ -56,8 +56,8 @@ from llmproxy.core.store.queries import (
     canonical_of,
     list_keys_of_party,
     read_accepted_changes,
+    read_interaction_summary,
     read_newest_variables,
-    read_summary,
 )
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.canonical_json import dump, parse_json
@@ -83,7 +83,7 @@ class CarryOutcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class CarryRunState:
+class CarriedAndRefusedRequests:
     results: dict[str, set[str]] = field(default_factory=dict)
     """Results by tool."""
     given: dict[Key, Key] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class CarryInterceptor(Interceptor[Exchange]):
         self._parts, self._accepted, self._trial, self._barred = parts, accepted, trial, barred
         self._places: dict[str, tuple[object, CallPositions]] = {}
         """The store's generation and the recordings, by party."""
-        self._run = CarryRunState()
+        self._run = CarriedAndRefusedRequests()
         self._told: list[UnrecordedTrialCall] = []
 
     def on_restart(self) -> None:
-        self._run = CarryRunState()
+        self._run = CarriedAndRefusedRequests()
 
     @override
     def build_report(self) -> Mapping[str, Any]:
@@ -175,7 +175,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         place = (call.progress.seq, call.session.cassette, call.session.sample, call.party, call.operation)
         if id_ is None or store is None:
             return UnrecordedTrialCall(*place, changes=looked.changes, refusal=looked.refusal)
-        row = read_summary(store, id_)
+        row = read_interaction_summary(store, id_)
         used = (row.tokens_in, row.tokens_out, row.cost_usd, row.duration_ms)
         return UnrecordedTrialCall(
             *place, id_, looked.changes, looked.refusal, _list_distinct_names(looked.pending), *used
@@ -192,12 +192,12 @@ class CarryInterceptor(Interceptor[Exchange]):
             return _refuse_to_carry(RefusalReason.REQUEST, self._barred)
         if call.request.rewritten or call.kept.into is not None:
             return _refuse_to_carry(RefusalReason.REQUEST, "another feature of the session has changed the request")
-        if (restated := self._restate_request(call, store, found.canonical())) is None:
+        if (restated := self._restate_with_recorded_values(call, store, found.canonical())) is None:
             return _refuse_to_carry(RefusalReason.REQUEST, "it names a folder or a day of the recorded run")
         wanted, bindings = restated
         places = self._load_positions(call, store)
         ids = _read_call_ids(wanted, self._parts.keying.redact(call, call.request.body or b"").body)
-        request = places.parse_recorded_request(wanted, ids, read_client(call.request.headers))
+        request = places.parse_recorded_request(wanted, ids, parse_user_agent_client(call.request.headers))
         for tool, text in request.tool_results:
             self._run.results.setdefault(tool, set()).add(text)
         named = header(call.request.headers, THREAD_FIELD) or ""
@@ -210,7 +210,9 @@ class CarryInterceptor(Interceptor[Exchange]):
         return looked
 
     @staticmethod
-    def _restate_request(call: Exchange, store: Store, wanted: Canonical) -> tuple[Canonical, Bindings | None] | None:
+    def _restate_with_recorded_values(
+        call: Exchange, store: Store, wanted: Canonical
+    ) -> tuple[Canonical, Bindings | None] | None:
         """Return a request with the recorded run's values, and bindings; None if it has a recorded value already."""
         binding = call.session.find_interceptor(BindingInterceptor)
         if binding is None or not (said := read_newest_variables(store, call.session.cassette)):
@@ -230,7 +232,7 @@ class CarryInterceptor(Interceptor[Exchange]):
         standing = places.find_recordings(request)
         if isinstance(standing, Refusal):
             return CarryOutcome(None, refusal=standing)
-        session, client, looked = call.session, read_client(call.request.headers), None
+        session, client, looked = call.session, parse_user_agent_client(call.request.headers), None
         for each in standing:
             key = each.recorded.key
             if session.position.counts[(call.party, key)] and self._run.given.get(key) != call.key:
@@ -245,7 +247,7 @@ class CarryInterceptor(Interceptor[Exchange]):
                 continue
             changes = diff_requests(
                 each, request, client, recorded=places.results, present=self._run.results,
-                output=read_summary(store, each.recorded.id).tokens_out,
+                output=read_interaction_summary(store, each.recorded.id).tokens_out,
                 read_volatile=_build_volatile_reader(session, bindings),
             )  # fmt: skip
             if isinstance(changes, Refusal):
@@ -277,13 +279,15 @@ class CarryInterceptor(Interceptor[Exchange]):
         if known is not None and known[0] == generation:
             return known[1]
         config, session = self._parts.state.config, call.session
-        found = list_calls(store, (session.cassette, session.sample), call.party, config.rules, config.upstreams)
+        found = list_recorded_model_calls(
+            store, (session.cassette, session.sample), call.party, config.rules, config.upstreams
+        )
         made = CallPositions(each for each in found if (call.party, each.key) not in session.position.recorded_here)
         self._places[call.party] = generation, made
         return made
 
 
-def list_calls(
+def list_recorded_model_calls(
     store: Store, place: tuple[str, int], party: str, rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[RecordedCall]:
     """Yield the recordings of a party's conversations in a cassette and sample, in the order of the run."""
@@ -294,7 +298,7 @@ def list_calls(
         except (CassetteError, RefusedError):  # damaged, or of a provider that has no route today
             continue
         if each.operation in CHAT:
-            ids, client = _read_call_ids(canonical, each.request.body), read_client(each.request.headers)
+            ids, client = _read_call_ids(canonical, each.request.body), parse_user_agent_client(each.request.headers)
             yield RecordedCall(id_, key, canonical, ids, _read_answer(each, canonical), client)
 
 
@@ -305,9 +309,9 @@ def find_conflicting_recordings(
     for info in store.cassettes(cassette) if accepted else ():
         place = (cassette, info.sample)
         for party in dict.fromkeys(each.party for each in store.list_keys(*place)):
-            yield from CallPositions(list_calls(store, place, party, rules, upstreams)).find_conflicts_under_changes(
-                accepted
-            )
+            yield from CallPositions(
+                list_recorded_model_calls(store, place, party, rules, upstreams)
+            ).find_conflicts_under_changes(accepted)
 
 
 def _read_call_ids(canonical: Canonical, body: bytes) -> list[str]:
@@ -367,7 +371,7 @@ def _list_distinct_names(changes: Sequence[Change]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.name for each in changes))
 
 
-class CarryFeature(Feature):
+class AcceptedChangesFeature(Feature):
     """Carried answers for accepted changes, and trials that find the changes."""
 
     kind = CarryInterceptor

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, override
 
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import PartyKey, Session
@@ -40,7 +40,11 @@ class CoalesceInterceptor(Interceptor[Exchange]):
 
     @override
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
-        if decided.decision is Decision.RECORD and call.method == "POST" and not changes_something(call.route, "POST"):
+        if (
+            decided.decision is Decision.RECORD
+            and call.method == "POST"
+            and not changes_server_state(call.route, "POST")
+        ):
             with self._lock:
                 crowd = self._open.setdefault(call.party_and_key, [])
                 crowd.append(call)

@@ -463,4 +463,4 @@ class OrderFeature(Feature):
             calls = infer_receipt_times(calls, build_citation_finder(store))
             if groups := group_concurrent(calls):
                 made = OrderInterceptor(self.parts, EndOrder(groups, patience))
-                self.parts.state.sessions.add_interceptor(session, made)
+                self.parts.state.sessions.add_interceptor_to_session(session, made)

@@ -17,7 +17,7 @@ from llmproxy.core.engine.stale_recordings import StaleHit
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import read_summary
+from llmproxy.core.store.queries import read_interaction_summary
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import OFFLINE, Channel, Decision, Mode, Update
@@ -74,7 +74,7 @@ class BudgetInterceptor(Interceptor[Exchange]):
         body = self._keying.redact(call, call.request.body or b"").body
         prompt = len(body)  # no token is shorter than a byte
         if stale is not None and store is not None and found.key == call.key:
-            tokens = read_summary(store, stale.recording.id).tokens_in
+            tokens = read_interaction_summary(store, stale.recording.id).tokens_in
             prompt = prompt if tokens is None else int(tokens * MARGIN) + 1
         if not (why := self._spending.reserve_cost_or_explain(call, body, prompt)):
             return decided

@@ -15,7 +15,7 @@ from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import Decided, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reader import KeyedRecording, is_good_status, was_left_twice
+from llmproxy.core.store.reader import KeyedRecording, is_replayable_status, was_left_twice
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.protocol import THREAD_FIELD, Channel, Decision, Exhausted, ModePolicy, ReplayScope
 
@@ -105,7 +105,7 @@ def describe_bad_answer(recording: KeyedRecording) -> str:
     """Return a short description of the failure in a recorded answer that is served; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
-    return "" if is_good_status(recording.status) else f"a recorded failure: {recording.status}"
+    return "" if is_replayable_status(recording.status) else f"a recorded failure: {recording.status}"
 
 
 def _decide_replay(tape: Sequence[KeyedRecording], nth: int, exhausted: Exhausted) -> Decided:

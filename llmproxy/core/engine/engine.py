@@ -25,7 +25,7 @@ from llmproxy.core.engine.fast_path import FastPath
 from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.engine.interceptor_order import FEATURES
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
-from llmproxy.core.engine.request_identification import KeyDeriver, RequestDispatcher
+from llmproxy.core.engine.request_identification import KeyDeriver, RequestHeadRouter
 from llmproxy.core.engine.request_stages import AnswerPlanner, MissExplainer, RequestStages
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
@@ -41,10 +41,10 @@ from llmproxy.protocol import OFFLINE
 
 
 @dataclass(frozen=True)
-class EngineComponents:
+class EngineComponentClasses:
     """The replaceable parts of an engine; a test can inject a broken one."""
 
-    dispatcher: type[RequestDispatcher] = RequestDispatcher
+    dispatcher: type[RequestHeadRouter] = RequestHeadRouter
     keying: type[KeyDeriver] = KeyDeriver
     stages: type[RequestStages] = RequestStages
     misses: type[MissExplainer] = MissExplainer
@@ -56,7 +56,7 @@ class EngineComponents:
 class Engine:
     """All sessions of one proxy over one store."""
 
-    parts = EngineComponents()
+    parts = EngineComponentClasses()
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Engine:
         played = (row for row in unused if all(each.replays_channel(row.channel) for each in session.interceptors))
         return [row for row in played if row.operation not in OPTIONAL and digest_lookup_key(row.key) not in gone]
 
-    def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
+    def list_recording_summaries(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette if it is named."""
         store = self._state.stores.current
         if store is None:

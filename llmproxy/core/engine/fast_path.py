@@ -101,7 +101,7 @@ class FastPath:
             or place.speaker != sessions.get_party_of_name(place.name)
         ):
             return None
-        digest = state.memory.digest_request(place.counted, body)
+        digest = state.memory.digest_unnormalized_request(place.counted, body)
         asked = self._asked.get((id(place), digest))
         if (
             asked is None

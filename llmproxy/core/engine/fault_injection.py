@@ -18,20 +18,20 @@ from typing import Any, override
 
 from llmproxy.core.engine.decide import decide_by_mode, list_playable
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import refuse_if_upstream_disallowed
+from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.faults.answer_pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.fault_choice import (
     Faulting,
     InjectedFault,
     build_fault_target,
     can_meet,
-    find_http_or_stdio,
+    get_http_or_stdio_transport,
     list_called_tools,
     matches_field,
     matches_rule_filters,
 )
 from llmproxy.core.faults.parsing import PRESETS
-from llmproxy.core.faults.rules import FaultRule, Faults, FaultTarget
+from llmproxy.core.faults.rules import CandidateCall, FaultRule, Faults
 from llmproxy.core.providers.upstreams_and_rates import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
@@ -105,13 +105,13 @@ class FaultInterceptor(Interceptor[Exchange]):
             call.decision, call.answer.withheld = Decision.PASS, True
         else:
             call.decision, call.answer.made = Decision.FAULT, injected.broken.response
-        refuse_if_upstream_disallowed(call)
-        self._remember_injected_answer(call)
+        refuse_if_unsendable(call)
+        self._keep_faulty_answer_for_report(call)
         return found
 
     def _build_fault_target(
         self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None, made: Response | None
-    ) -> FaultTarget:
+    ) -> CandidateCall:
         """Return the values that rules match; `made` is another interceptor's answer in place of a recording."""
         provider = call.route.provider.name
         upgrade = (header(call.request.headers, "upgrade") or "").lower() == "websocket"
@@ -121,14 +121,14 @@ class FaultInterceptor(Interceptor[Exchange]):
             replayed = made is None and slot is not None and slot.status != SWITCHING
             return self._read_hit_answer(call, found, slot) if replayed and slot is not None else made
 
-        return FaultTarget(
+        return CandidateCall(
             session=call.session.name,
             party=call.party,
             provider=provider,
             model=call.identity.model or "",
             operation=call.operation,
             channel=call.channel,
-            transport="websocket" if upgrade else find_http_or_stdio(provider),
+            transport="websocket" if upgrade else get_http_or_stdio_transport(provider),
             key=found.key,
             nth=nth,
             family=call.family,
@@ -158,7 +158,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         finally:
             call.answer.made, call.answer.told, call.state = kept, told, state
 
-    def _remember_injected_answer(self, call: Exchange) -> None:
+    def _keep_faulty_answer_for_report(self, call: Exchange) -> None:
         """Keep the faulty answer of a call, so that the session can show it; it is not stored."""
         injected, response = call.state.get(InjectedFault), call.answer.made
         if self.faulting is not None and injected is not None and response is not None:
@@ -174,7 +174,7 @@ class FaultInterceptor(Interceptor[Exchange]):
         if broken is not None:
             call.state.put(injected._replace(broken=broken))
             call.answer.made = broken.response
-            self._remember_injected_answer(call)
+            self._keep_faulty_answer_for_report(call)
             return
         call.state.drop(InjectedFault)
         cut = response.ending in (Ending.CUT, Ending.LEFT)
@@ -236,7 +236,7 @@ class FaultFeature(Feature):
                 known.set_faults(None)
             return
         if known is None:
-            self.parts.state.sessions.add_interceptor(session, known := FaultInterceptor(self.parts))
+            self.parts.state.sessions.add_interceptor_to_session(session, known := FaultInterceptor(self.parts))
         before = [each for each in (*known.aside, known.faulting) if each is not None and each.faults == faults]
         known.set_faults(before[-1] if again and before else self._start_injector(faults))
 
@@ -280,11 +280,15 @@ class FaultFeature(Feature):
         came = sum(each.calls.arrived for each in walks) + sum(strikes.values()) + len(closed)
         places = {(each.cassette, each.sample) for each in walks} | (closed.keys() if session is None else set())
         store = state.stores.current
-        calls = [] if store is None else [call for place in sorted(places) for call in load_targets(store, *place)]
+        calls = (
+            []
+            if store is None
+            else [call for place in sorted(places) for call in load_recordings_as_fault_targets(store, *place)]
+        )
         return explain_idle_by_rule(faults, strikes, calls, came=came)
 
 
-def load_targets(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
+def load_recordings_as_fault_targets(store: Store, cassette: str, sample: int) -> list[CandidateCall]:
     """Return the last `MOST_READ` recordings of a cassette as calls that rules can match."""
     rows = sorted(row.id for row in store.list_summaries(cassette, sample, limit=MOST_READ))
     return [build_fault_target(store.load(row)) for row in rows]
@@ -296,7 +300,7 @@ _SHOWN = 5
 
 
 def explain_idle_by_rule(
-    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
+    faults: Faults, injected: Mapping[int, int], calls: Sequence[CandidateCall], *, came: int
 ) -> dict[int, str]:
     """Return a line by number for each rule without calls; `injected` counts by rule, `came` all calls."""
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_match(rule, call) for call in calls)}
@@ -309,11 +313,11 @@ def explain_idle_by_rule(
     }
 
 
-def _may_match(rule: FaultRule, call: FaultTarget) -> bool:
+def _may_match(rule: FaultRule, call: CandidateCall) -> bool:
     return can_meet(rule, call) and (not rule.texts.get("channel") or matches_field(rule, "channel", call))
 
 
-def _explain_idle_rule(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
+def _explain_idle_rule(rule: FaultRule, calls: Sequence[CandidateCall], came: int) -> str:
     if not came:
         return "no call came"
     if not calls:

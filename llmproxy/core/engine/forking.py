@@ -21,7 +21,7 @@ from llmproxy.core.dialects.conversation import read_interaction_message
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.engine.decide import count_arrival
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_new_fork
+from llmproxy.core.forks.fork_rows import CopiedRecording, Fork, find_fork, store_fork_with_copies
 from llmproxy.core.forks.overrides import CallArgumentsUnknown, Overrides
 from llmproxy.core.forks.swap_results import Known, NumberedCall, swap_results
 from llmproxy.core.misses.explain import ExplainedMiss
@@ -138,14 +138,14 @@ class ForkState:
 
     def build_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         """Return a call's overridden answer, None if it has none; `number` is `assign_llm_call_number`'s result."""
-        made = self.write_override(call, number)
+        made = self.write_overridden_answer(call, number)
         if made is not None and number is not None:
             self._answered.add(number)
             self._causes[f"the answer of LLM call {number} was overridden"] = None
             call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
         return made
 
-    def write_override(self, call: Exchange, number: int | None) -> Response | None:
+    def write_overridden_answer(self, call: Exchange, number: int | None) -> Response | None:
         if number is None or (said := self.overrides.answers.get(number)) is None:
             return None
         return write_answer(
@@ -176,7 +176,7 @@ class ForkState:
             f" --override-llm {number}='...'"
         )
 
-    def forks_at(self, numbered: _NumberedRequest, *, hit: bool) -> bool:
+    def should_fork_at(self, numbered: _NumberedRequest, *, hit: bool) -> bool:
         return self.live and not self.is_forked and (not hit or numbered.number == self.at)
 
     def build_fork(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
@@ -296,16 +296,16 @@ class ForkInterceptor(Interceptor[Exchange]):
     def preview_answer(self, call: Exchange) -> Response | None:
         if not _is_agent_question(call):
             return None
-        return self.forking.write_override(call, self.forking.peek_number(call).llm_call)
+        return self.forking.write_overridden_answer(call, self.forking.peek_number(call).llm_call)
 
     def goes_live(self, call: Exchange, *, hit: bool) -> bool:
         """Return whether the run will fork with a call that is not counted yet; never with a tool's call."""
-        return _is_agent_question(call) and self.forking.forks_at(self.forking.peek_number(call), hit=hit)
+        return _is_agent_question(call) and self.forking.should_fork_at(self.forking.peek_number(call), hit=hit)
 
     def on_decision(self, call: Exchange, found: Lookup, decided: Decided) -> Decided:
         """Fork the run at a call; it and all following calls are recorded in the child."""
         forking, recording = self.forking, decided.recording
-        if _is_agent_question(call) and forking.forks_at(_get_number(call), hit=recording is not None):
+        if _is_agent_question(call) and forking.should_fork_at(_get_number(call), hit=recording is not None):
             self._fork_run(call, decided.reason, len(found.recordings))
             return Decided(Decision.RECORD)
         if forking.live and recording is not None:
@@ -324,7 +324,7 @@ class ForkInterceptor(Interceptor[Exchange]):
         forking.fork = fork = forking.build_fork(call, miss, forking.child or "", now)
         session.superseded.update(session.position.counts)  # shared recordings are not replaced when their keys repeat
         overrides = forking.overrides.redact_texts(parts.state.redactor.text)
-        session.served.update(store_new_fork(store, replace(fork, overrides=overrides), forking.shared, now))
+        session.served.update(store_fork_with_copies(store, replace(fork, overrides=overrides), forking.shared, now))
         for made in forking.made.values():
             session.served.add(store.add_interaction(replace(made, cassette=fork.cassette, sample=1), supersede=False))
         session.cassette, session.sample = fork.cassette, 1
@@ -360,7 +360,7 @@ class ForkFeature(Feature):
             msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
             raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
         if forking.live:
-            self.parts.state.sessions.require_network_allowed("that forks")
+            self.parts.state.sessions.require_live_sessions_allowed("that forks")
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
         """Combine the requested overrides with the cassette's, the former first; reserve the child."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from llmproxy.core.engine.abandoned_answer_replay import AbandonedFeature
 from llmproxy.core.engine.auxiliary_call_stubs import StubFeature
 from llmproxy.core.engine.bound_hits import BindingFeature
-from llmproxy.core.engine.carried_answers import CarryFeature
+from llmproxy.core.engine.carried_answers import AcceptedChangesFeature
 from llmproxy.core.engine.coalescing import CoalesceFeature
 from llmproxy.core.engine.completion_order import OrderFeature
 from llmproxy.core.engine.cost_limit import BudgetFeature
@@ -25,8 +25,8 @@ FEATURES: tuple[type[Feature], ...] = (
     StubFeature,  # before all others: they ignore auxiliary calls
     LiveFeature,  # before lookups, as live calls need no recording; last on answers, so it stores what the client got
     BindingFeature,  # finds bound hits; one whose answer cannot be rewritten is a miss
-    CarryFeature,  # only if neither the key nor bindings found a recording
-    ReplacementFeature,  # sends the requests that CarryFeature found changed; chooses the cassette for all answers
+    AcceptedChangesFeature,  # only if neither the key nor bindings found a recording
+    ReplacementFeature,  # sends what AcceptedChangesFeature found changed; chooses the cassette for all answers
     FaultFeature,  # after all hits are found, and before the arrival is counted
     ForkFeature,  # counts calls without a fault, and forks if no feature before it found a recording
     StaleRecordingFeature,  # checks the final hit

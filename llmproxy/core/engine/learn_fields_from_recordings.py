@@ -24,7 +24,7 @@ from llmproxy.core.bindings import (
     IdPairs,
     Mismatch,
     VolatileField,
-    build_bound_key,
+    build_value_independent_key,
     fit_request,
     load_run_variables,
     rewrite_answer,
@@ -35,7 +35,7 @@ from llmproxy.core.cassettes.anonymized_export import rewrite_run_variables
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.store.queries import canonical_of, find_recorded_route, read_volatile_fields
+from llmproxy.core.store.queries import canonical_of, derive_route_of_recording, read_volatile_fields
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Response
 from llmproxy.errors import CassetteError, RefusedError
@@ -134,7 +134,14 @@ def _group_comparable_recordings(
         except (CassetteError, RefusedError):
             continue
         if canonical.kind == "json":
-            key = (one.sample, one.party, one.provider, one.operation, one.stream, build_bound_key(canonical))
+            key = (
+                one.sample,
+                one.party,
+                one.provider,
+                one.operation,
+                one.stream,
+                build_value_independent_key(canonical),
+            )
             groups[key].append(_RecordingWithCanonical(one, canonical))
     return groups
 
@@ -170,7 +177,7 @@ def restate_run(
     waiting = defaultdict(list)
     for n, each in enumerate(new):
         if (canonical := _canonicalize_request(each, rules, upstreams)) is not None:
-            waiting[build_bound_key(canonical)].append((n, each, canonical))
+            waiting[build_value_independent_key(canonical)].append((n, each, canonical))
     same = {each.key for each in old} & {each.key for each in new}
     known, names = IdPairs(), set[str]()
     used = {n for n, each in enumerate(new) if each.key in same}
@@ -178,7 +185,7 @@ def restate_run(
     for one in old:
         made = one
         canonical = _canonicalize_request(one, rules, upstreams) if one.key not in same else None
-        for n, other, theirs in waiting[build_bound_key(canonical)] if canonical is not None else ():
+        for n, other, theirs in waiting[build_value_independent_key(canonical)] if canonical is not None else ():
             if n in used or canonical is None:
                 continue
             fit = fit_request(_build_bindings(one, other, slots), canonical.tree, theirs.tree, known)
@@ -191,12 +198,12 @@ def restate_run(
                 made = found
                 break
         else:
-            made = one if one.key in same else _restate_in_newer_folders(one, new, names)
+            made = one if one.key in same else _rewrite_with_newer_run_paths(one, new, names)
         told.append(made)
     return RestatedRun(told, tuple(sorted(names)))
 
 
-def compare_recorded_requests(
+def fit_request_to_other_recording(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
     """Return whether the first would answer the second under its run variables; None for requests that are no JSON."""
@@ -217,7 +224,7 @@ def _rewrite_recording_as_newer(
     return replace(one, key=other.key, request=other.request, response=response)
 
 
-def _restate_in_newer_folders(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
+def _rewrite_with_newer_run_paths(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
     other = next((each for each in new if each.run_variables), None)
     if other is None or not one.run_variables:
@@ -230,7 +237,7 @@ def _restate_in_newer_folders(one: Interaction, new: Sequence[Interaction], name
 
 def _canonicalize_request(one: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> Canonical | None:
     try:
-        canonical = canonicalize(one.request, find_recorded_route(one, upstreams), rules, lambda _: None)
+        canonical = canonicalize(one.request, derive_route_of_recording(one, upstreams), rules, lambda _: None)
     except RefusedError:
         return None
     return canonical if canonical.kind == "json" else None

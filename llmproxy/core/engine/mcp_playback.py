@@ -2,7 +2,7 @@
 
 The engine uses it for each recorded answer of the channel. A client's answer to a server's question (elicitation,
 sampling, roots) is a request of its own, with a key of its own; the call that asked continues only if that was the
-recorded answer (`RecordedPlayback.take_ready_parts`).
+recorded answer (`RecordedAnswerPlayback.take_ready_parts`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _was_answered_during_call(answer: RowSummary, call: RowSummary) -> bool:
     return call.started_at <= answer.started_at <= call.started_at + (call.duration_ms or 0) / 1000 + SLACK
 
 
-class RecordedPlayback:
+class RecordedAnswerPlayback:
     """Playback of one recorded answer to the present client."""
 
     def __init__(
@@ -123,7 +123,7 @@ class RecordedPlayback:
 
     def take_ready_parts(self, wait_for_last: Callable[[], float]) -> tuple[list[bytes], float]:
         taken: list[bytes] = []
-        while self.turns and (ready := self._check_ready(self.turns[0])):
+        while self.turns and (ready := self._may_send_part(self.turns[0])):
             if len(self.turns) == 1 and (wait := wait_for_last()):
                 return taken, wait
             if isinstance(ready, str):
@@ -135,7 +135,7 @@ class RecordedPlayback:
                 self._questions[self._exchange.route.provider.name, json.dumps(self.turns[0].what)] = None
         return taken, 0.0
 
-    def _check_ready(self, turn: AnswerPart) -> bool | str:
+    def _may_send_part(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may be sent now; a text: never, with the reason."""
         match turn.wait:
             case SendCondition.NOTHING:
@@ -151,14 +151,14 @@ class RecordedPlayback:
                 if which not in self._replies and (reply := self._questions.get(which)) is not None:
                     del self._questions[which]
                     self._replies[which] = reply
-                return which in self._replies and self._check_reply(which[1], self._replies[which])
+                return which in self._replies and self._check_client_reply(which[1], self._replies[which])
 
-    def _check_reply(self, asked: str, reply: ClientReply) -> bool | str:
-        if not (expected := self._find_expected_replies(asked)):
+    def _check_client_reply(self, asked: str, reply: ClientReply) -> bool | str:
+        if not (expected := self._find_client_reply_keys(asked)):
             return NEVER_ANSWERED
         return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
-    def _find_expected_replies(self, asked: str) -> set[Key]:
+    def _find_client_reply_keys(self, asked: str) -> set[Key]:
         """Return keys of the recorded replies to a call's question, by time and by order: clocks may be changed."""
         rows, here = list(self._list_server_recordings()), self._recorded.id or 0
         calls = {row.id: row for row in rows if row.operation not in (ANSWER, STREAM, END)}
@@ -207,12 +207,12 @@ class PlaybackInterceptor(Interceptor[Exchange]):
         """Adapt the answer to this client's request, and to the waits for its client."""
         if (store := self._parts.state.stores.opened) is None:
             return response
-        made = RecordedPlayback(store, call, response, self._questions)
+        made = RecordedAnswerPlayback(store, call, response, self._questions)
         call.state.put(made)
         return made.response
 
-    def get_playback(self, call: Exchange) -> RecordedPlayback | None:
-        return call.state.get(RecordedPlayback)
+    def get_playback(self, call: Exchange) -> RecordedAnswerPlayback | None:
+        return call.state.get(RecordedAnswerPlayback)
 
     def before_store(self, call: Exchange, response: Response) -> Response:
         """Mark as complete an answer with its result, and a stream that only its client can end and has ended."""

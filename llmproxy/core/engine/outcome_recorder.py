@@ -14,7 +14,7 @@ from llmproxy.core.engine.request_stages import RepeatedMiss
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.rows import from_sql
+from llmproxy.core.store.rows import decode_sql_text
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError, LLMProxyError, MissError, remove_prefix
@@ -44,7 +44,7 @@ class PriceCache:
     """Cache of the usage of recorded calls; rows never change, so each is read once."""
 
     def __init__(self) -> None:
-        self._read = lru_cache(REMEMBERED_PRICES)(_read_price)
+        self._read = lru_cache(REMEMBERED_PRICES)(_read_stored_usage_and_cost)
         self.forget = self._read.cache_clear
         """Drops everything; ids belong to another store from now on."""
 
@@ -55,11 +55,11 @@ class PriceCache:
         return _UNKNOWN
 
 
-def _read_price(store: Store, interaction: int) -> CallUsageAndCost:
+def _read_stored_usage_and_cost(store: Store, interaction: int) -> CallUsageAndCost:
     if (found := store.read_tokens_and_cost(interaction)) is None:
         return _UNKNOWN
     tokens_in, tokens_out, cost, *texts = found
-    model, asked, answered = (None if text is None else from_sql(text) for text in texts)
+    model, asked, answered = (None if text is None else decode_sql_text(text) for text in texts)
     cost = Decimal(str(cost)) if cost is not None else None
     return CallUsageAndCost(tokens_in, tokens_out, cost, model, (asked or "")[:TEXT], (answered or "")[:TEXT])
 

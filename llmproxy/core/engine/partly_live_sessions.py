@@ -15,7 +15,7 @@ from llmproxy.core.dialects.codecs import get_miss_status, write_error
 from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.engine.fault_injection import FaultInterceptor
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import refuse_if_upstream_disallowed
+from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import Fork, delete_fork_row, store_fork
 from llmproxy.core.live_or_recorded import (
     LISTS,
@@ -37,7 +37,7 @@ from llmproxy.core.misses.miss_context import MissContext
 from llmproxy.core.providers.provider_table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
-from llmproxy.core.sessions.session import LiveForbidden, Session, split_cassette_sample
+from llmproxy.core.sessions.session import LiveSessionForbidden, Session, split_cassette_sample
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage
@@ -88,7 +88,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         living, sessions = self.living, self._parts.state.sessions
         store, living.child = sessions.lease_child_cassette(living.parent[0], None, kind="live")
         self.leased_cassette = child = living.child, 1
-        self.id_source = child if living.is_live(Channel.LLM) else None
+        self.id_source = child if living.is_channel_live(Channel.LLM) else None
         live = ", ".join(sorted(living.asked.channels))
         fork = Fork(living.child, living.parent[0], 1, why=f"live: {live}", live=live)
         store_fork(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
@@ -118,7 +118,7 @@ class LiveInterceptor(Interceptor[Exchange]):
         return {"live": self.living.to_json()}
 
     def replays_channel(self, channel: Channel) -> bool:
-        return not self.living.is_live(channel)
+        return not self.living.is_channel_live(channel)
 
     def _store_waiting(self, store: Store) -> None:
         """Store the calls that were answered here, in their order; what cannot be stored waits on."""
@@ -135,7 +135,7 @@ class LiveInterceptor(Interceptor[Exchange]):
 
     def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
         """Send calls of live channels, except telemetry and possible tools behind a name of --upstream."""
-        if call.route.row.not_llm or not self.living.is_live(call.channel):
+        if call.route.row.not_llm or not self.living.is_channel_live(call.channel):
             return found
         provider, asked = call.route.provider.name, call.request.data
         if call.channel is Channel.LLM and not is_model_request(provider, call.operation, asked):
@@ -168,9 +168,9 @@ class LiveInterceptor(Interceptor[Exchange]):
         session = call.session
         call.nth = session.count_arrival(call.party_and_key, 1)
         self._keep_in_child(call)
-        session.mark_recorded(call.party_and_key)
+        session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
-        refuse_if_upstream_disallowed(call)
+        refuse_if_unsendable(call)
         self._parts.state.pending.reserve_occurrence(call, ())
 
     def _keep_in_child(self, call: Exchange) -> None:
@@ -270,7 +270,9 @@ class LiveFeature(Feature):
             raise RefusedError(f"llmproxy: {named} and injected faults exclude each other.", hint="Give either.")
         if chosen != config.live and config.mode in OFFLINE and not config.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
-            raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
+            raise LiveSessionForbidden(
+                msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it."
+            )
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
         chosen = self._choose_channels(session.settings.mode, asked)
@@ -304,7 +306,7 @@ def _build_recorded_tool_sequence(living: LiveSession, store: Store) -> Recorded
     def changes(row: RowSummary) -> bool:
         return may_change_state(row, reading, living.asked.is_user_declared_read_only)
 
-    return build_tool_sequence((row for row in rows if not living.is_live(row.channel)), changes)
+    return build_tool_sequence((row for row in rows if not living.is_channel_live(row.channel)), changes)
 
 
 def _list_read_only_tools(store: Store, rows: Sequence[RowSummary]) -> dict[str, frozenset[str]]:

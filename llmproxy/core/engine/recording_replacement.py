@@ -25,7 +25,7 @@ from llmproxy.core.dialects.usage_and_cost import MARGIN
 from llmproxy.core.engine.carried_answers import CarryOutcome
 from llmproxy.core.engine.cost_limit import CostMeter
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.engine.request_identification import refuse_if_upstream_disallowed
+from llmproxy.core.engine.request_identification import refuse_if_unsendable
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
@@ -165,9 +165,9 @@ class ReaskInterceptor(ReplacementInterceptor):
         self._asked.add(call.key)
         call.state.put(_AnswerBeforeReask(None if recorded is None else read_interaction_message(recorded)))
         call.nth = call.session.count_arrival(call.party_and_key, 1)
-        call.session.mark_recorded(call.party_and_key)
+        call.session.keep_recording_key(call.party_and_key)
         call.decision = Decision.RECORD
-        refuse_if_upstream_disallowed(call)
+        refuse_if_unsendable(call)
         self._state.pending.reserve_occurrence(call, ())
         return found
 
@@ -276,7 +276,7 @@ class ReplacementFeature(Feature):
 
     def check_options(self, mode: Mode, asked: Mapping[str, Any]) -> None:
         if self.parts.state.config.update is Update.CHANGED and mode in OFFLINE:
-            self.parts.state.sessions.require_network_allowed("that asks what has changed")
+            self.parts.state.sessions.require_live_sessions_allowed("that asks what has changed")
 
     def create_interceptor(self, session: Session, asked: Mapping[str, Any]) -> ReplacementInterceptor | None:
         update = self.parts.state.config.update

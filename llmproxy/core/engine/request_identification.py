@@ -24,9 +24,9 @@ from llmproxy.core.keys.head_rules import (
     CREDENTIAL,
     DECLARED,
     SAID_HEADER,
+    explain_uncounted_cookie,
     fingerprint_unstored_fields,
     read_cookies,
-    uncounted_cookie,
 )
 from llmproxy.core.keys.normalize import (
     CachedKeyEntry,
@@ -36,7 +36,7 @@ from llmproxy.core.keys.normalize import (
     build_key,
     canonicalize,
     find_model_in_body,
-    list_refs,
+    list_server_state_ids,
 )
 from llmproxy.core.keys.server_object_changes import STATE_HEADER, find_change, iter_texts_at_path
 from llmproxy.core.providers.provider_table import (
@@ -46,7 +46,15 @@ from llmproxy.core.providers.provider_table import (
     find_service_url,
     get_service_kind,
 )
-from llmproxy.core.providers.routing import DEFAULT, REST, Route, changes_something, route, route_by_host, split_session
+from llmproxy.core.providers.routing import (
+    DEFAULT,
+    REST,
+    Route,
+    changes_server_state,
+    route,
+    route_by_host,
+    split_session,
+)
 from llmproxy.core.providers.stubs import (
     OPERATIONS,
     WELL_KNOWN,
@@ -57,14 +65,21 @@ from llmproxy.core.providers.stubs import (
     list_all_stubs,
 )
 from llmproxy.core.providers.upstreams_and_rates import check_signature, get_port_or_default, provider_of_host
-from llmproxy.core.secrets.encoded_secret_redaction import Fingerprints
+from llmproxy.core.secrets.encoded_secret_redaction import FingerprintCache
 from llmproxy.core.secrets.redact import Redactor, find_placeholder_credential
 from llmproxy.core.sessions.exchange import Config, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.session import Session, Sessions, parse_party
-from llmproxy.core.store.rows import from_sql, parse_headers
+from llmproxy.core.store.rows import decode_sql_text, parse_headers
 from llmproxy.core.traffic.body_decoding import decode_body
 from llmproxy.core.traffic.canonical_json import parse_json
-from llmproxy.core.traffic.interaction import Headers, Request, header, read_retry_count, replace_header, without
+from llmproxy.core.traffic.interaction import (
+    Headers,
+    Request,
+    header,
+    overwrite_existing_header,
+    read_retry_count_if_sent,
+    without,
+)
 from llmproxy.core.traffic.response_plan import find_prefix
 from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.parsers import host_matches
@@ -80,7 +95,7 @@ CONNECTORS = ("tools.authorization", "mcp_servers.authorization_token")
 _SECRET_LENGTH = 32
 
 
-class RequestDispatcher:
+class RequestHeadRouter:
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
@@ -95,7 +110,7 @@ class RequestDispatcher:
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
         speaker = self._sessions.get_party_of_name(name)
         mode = self.get_session_mode(name) if host is not None else Mode.REPLAY  # by base URL everything is in scope
-        own = self._get_own_upstreams(name)
+        own = self._get_session_upstreams(name)
         where, in_scope = self._route_request(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn_request(headers, where.target, where.provider.credentials)
         kept, stubs = (
@@ -106,19 +121,21 @@ class RequestDispatcher:
             party=speaker if said is None else parse_party(said), name=name, speaker=speaker, route=where,
             in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
-            counted=KeyCache.encode_head(where.provider.name, method, where.target, kept, known=where.known),
+            counted=KeyCache.encode_request_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.epoch.count, upstreams=own,
-            channel=get_service_kind(where.provider.name, where.operation), attempt=read_retry_count(kept),
-            prefix=find_prefix(target, where.target) if host is None else "", changes=changes_something(where, method),
-            stubs=stubs,
+            channel=get_service_kind(where.provider.name, where.operation), attempt=read_retry_count_if_sent(kept),
+            prefix=find_prefix(target, where.target) if host is None else "",
+            changes=changes_server_state(where, method), stubs=stubs,
         )  # fmt: skip
 
     def is_still_valid(self, place: RoutedRequestHead) -> bool:
         """Return whether the same head would get the same result: no new credential, equal upstreams and speaker."""
-        same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_own_upstreams(place.name)
+        same = place.learned == self._redactor.epoch.count and place.upstreams == self._get_session_upstreams(
+            place.name
+        )
         return same and place.speaker == self._sessions.get_party_of_name(place.name)
 
-    def _get_own_upstreams(self, name: str) -> Mapping[str, str]:
+    def _get_session_upstreams(self, name: str) -> Mapping[str, str]:
         """Return the upstreams of a request's session; none if it is not open."""
         session = self._sessions.find_open(name)
         return session.settings.upstreams if session is not None else NO_UPSTREAMS
@@ -156,7 +173,7 @@ class RequestDispatcher:
     def _strip_and_fingerprint_headers(self, headers: Headers, where: Route) -> Headers:
         """Return the headers without our own, with fingerprints of values that count but are never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := fingerprint_unstored_fields(kept, Fingerprints().digest)):
+        if not where.known and (said := fingerprint_unstored_fields(kept, FingerprintCache().digest)):
             kept = (*kept, (SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
@@ -217,7 +234,7 @@ _PLACEHOLDER_HINT = (
 )
 
 
-def refuse_if_upstream_disallowed(exchange: Exchange) -> None:
+def refuse_if_unsendable(exchange: Exchange) -> None:
     """Refuse a request that must not be sent upstream.
 
     Its upstream is unknown (Azure without an endpoint), or it is signed for our own address. Or it has a recording's
@@ -246,19 +263,21 @@ def fingerprint_credential(headers: Headers, target: str, secret: bytes, *, know
     """Return 16 hex digits for a credential, ``none`` without; for other services, of declared fields and cookies."""
     if not known:
         found = sorted(
-            f"{name.lower()}={_strip_scheme(value)}" for name, value in headers if DECLARED.search(name.lower())
+            f"{name.lower()}={_extract_key_from_authorization(value)}"
+            for name, value in headers
+            if DECLARED.search(name.lower())
         ) + sorted(
             f"cookie {each}={text}"
             for name, value in headers
             if name.lower() == "cookie"
             for each, text in read_cookies(value)
-            if uncounted_cookie(each) == CREDENTIAL
+            if explain_uncounted_cookie(each) == CREDENTIAL
         )
         if found:
             return _digest_secret("\n".join(found), secret)
     for name in CREDENTIALS:
         if value := header(headers, name):
-            return _digest_secret(_strip_scheme(value), secret)
+            return _digest_secret(_extract_key_from_authorization(value), secret)
     for name, value in parse_qsl(target.partition("?")[2]):
         if name == "key" and value:
             return _digest_secret(value, secret)
@@ -274,7 +293,7 @@ def fingerprint_connectors(body: bytes, store: Path) -> str:
     return "connectors " + _digest_secret("\n".join(found), read_store_secret(store)) if found else ""
 
 
-def _strip_scheme(value: str) -> str:
+def _extract_key_from_authorization(value: str) -> str:
     """Return the key in an authorization header: the same key in `x-api-key` is the same caller."""
     scheme, _, rest = value.strip().partition(" ")
     if scheme.lower() == "bearer":
@@ -327,7 +346,7 @@ class KeyDeriver:
         config = self._state.config
         if config.match_credential and (said := fingerprint_connectors(body, config.store)):
             exchange.request.add_header(CALLER_HEADER, said)
-        digest = self._state.memory.digest_request(exchange.place.counted, body)
+        digest = self._state.memory.digest_unnormalized_request(exchange.place.counted, body)
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get_known(digest, learned)) is not None:
             return known, None
@@ -367,14 +386,14 @@ class KeyDeriver:
         key, model, stream, *head = row[2:]
         if _encode_head_of_recording(*head) != place.counted or state.redactor.may_need_redaction_again(body):
             return None
-        if list_refs(body, where, state.config.rules):
+        if list_server_state_ids(body, where, state.config.rules):
             return None
         if state.journal.asks > 0:
             request = Request(place.method, where.target, place.headers, body)
             request = state.redactor.request(request, where.provider.credentials, clean=True)
             headers = _set_content_length(request.headers, len(body))
             received.redacted = state.redactor.epoch.count, replace(request, headers=headers)
-        named = from_sql(model) if model is not None and b'"model"' in body else None
+        named = decode_sql_text(model) if model is not None and b'"model"' in body else None
         return CachedKeyEntry(key, where.model or named, bool(stream))
 
     def add_server_state(
@@ -401,7 +420,7 @@ class KeyDeriver:
         if len(exchange.place.counted) + len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
             return False
         memory = self._state.memory
-        digest = memory.digest_request(exchange.place.counted, body)
+        digest = memory.digest_unnormalized_request(exchange.place.counted, body)
         return memory.get_known(digest, self._state.redactor.epoch) is None
 
     def redact_in_advance(self, exchange: Exchange, body: bytes) -> None:
@@ -455,10 +474,10 @@ class KeyDeriver:
 def _encode_head_of_recording(provider: str, method: str, target: str, headers: str) -> bytes:
     """Return the counting part of a recorded request's head, in stored form; empty if it is damaged."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        return KeyCache.encode_head(provider, method, target, parse_headers(headers), known=True)
+        return KeyCache.encode_request_head(provider, method, target, parse_headers(headers), known=True)
     return b""
 
 
 def _set_content_length(headers: Headers, length: int) -> Headers:
     """Return headers with a request's own content-length: requests that differ only in it share a cached head."""
-    return replace_header(headers, "content-length", str(length))
+    return overwrite_existing_header(headers, "content-length", str(length))

@@ -23,20 +23,20 @@ from llmproxy.core.engine.decide import (
     list_playable,
 )
 from llmproxy.core.engine.engine_state import TEXT, EngineState
-from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_upstream_disallowed
+from llmproxy.core.engine.request_identification import KeyDeriver, refuse_if_unsendable
 from llmproxy.core.forks.fork_rows import find_fork
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.server_object_changes import is_success
 from llmproxy.core.mcp_answer_replay import MICROSECONDS
-from llmproxy.core.misses.explain import ExplainedMiss, explain_refused
+from llmproxy.core.misses.explain import ExplainedMiss, build_miss_explanation
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
 from llmproxy.core.misses.nearest_recording import AS_RECORDED, RecordingRewriter
-from llmproxy.core.providers.provider_table import read_client
-from llmproxy.core.sessions.exchange import CallProgress, Config, Exchange, ReceivedRequest, RoutedRequestHead
+from llmproxy.core.providers.provider_table import parse_user_agent_client
+from llmproxy.core.sessions.exchange import CallProgress, Config, EffectiveRequest, Exchange, RoutedRequestHead
 from llmproxy.core.sessions.interceptor import ClientEnds, Lookup, MissReason, Playback
 from llmproxy.core.sessions.journal import JournaledMiss, ReplayedRequest
 from llmproxy.core.sessions.session import MissedCall, Question
-from llmproxy.core.store.queries import canonical_of, find_other_places
+from llmproxy.core.store.queries import canonical_of, find_cassettes_with_key
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers, Key, Response, header
@@ -71,7 +71,7 @@ def build_initial_miss_context(exchange: Exchange, config: Config) -> MissContex
 
 def _find_other_places(store: Store, key: Key, channel: Channel) -> tuple[RecordedElsewhere, ...]:
     """Return other places of a key, except child cassettes whose recording of it may be a refused call."""
-    found = [RecordedElsewhere(*each) for each in find_other_places(store, key, limit=PLACES)]
+    found = [RecordedElsewhere(*each) for each in find_cassettes_with_key(store, key, limit=PLACES)]
     forks = {each: find_fork(store, each.cassette, each.sample) for each in found}
     return tuple(each for each, fork in forks.items() if fork is None or not fork.was_channel_offline(channel))
 
@@ -153,19 +153,21 @@ class MissExplainer:
             played=recordings if why is MissReason.EXHAUSTED else 0,
             elsewhere=_find_other_places(store, key, channel) if store else (), complete=session.complete,
             toolless=bool(store and channel is Channel.MCP and not store.count_interactions(*place, channel=channel)),
-            client=read_client(exchange.request.headers),
+            client=parse_user_agent_client(exchange.request.headers),
             is_placeholder=any(PLACEHOLDER_KEY in value for _, value in exchange.request.headers),
             is_python="python" in (header(exchange.request.headers, "user-agent") or "").lower(),
         )  # fmt: skip
         for each in exchange.interceptors:
             context = each.on_explain(exchange, context)
         if store is None:
-            return explain_refused(context, wanted, ())
+            return build_miss_explanation(context, wanted, ())
         told = (each.build_recording_rewriter(store, wanted) for each in exchange.interceptors)
         wording = next((each for each in told if each is not None), AS_RECORDED)
         found = _list_candidates(exchange, config, store, wording)
         load = store.load
-        return explain_refused(context, wanted, found, wording, lambda id_: read_client(load(id_).request.headers))
+        return build_miss_explanation(
+            context, wanted, found, wording, lambda id_: parse_user_agent_client(load(id_).request.headers)
+        )
 
 
 class RequestStages:
@@ -177,9 +179,9 @@ class RequestStages:
         state = self._state
         session = state.sessions.get_or_open(place.name)
         progress = CallProgress(session.calls.begin(), state.clock(), state.now())
-        received, decision = ReceivedRequest(place.headers), decide_from_head(place, session)
+        received, decision = EffectiveRequest(place.headers), decide_from_head(place, session)
         exchange = Exchange(place, session, progress, received, decision=decision)
-        refuse_if_upstream_disallowed(exchange)
+        refuse_if_unsendable(exchange)
         return exchange
 
     def identify_and_decide(self, exchange: Exchange, body: bytes) -> None:
@@ -203,7 +205,7 @@ class RequestStages:
             if exchange.decision is not None:
                 return
         seen = self._derive_and_set_identity(exchange, body)
-        refuse_if_upstream_disallowed(exchange)
+        refuse_if_unsendable(exchange)
         if exchange.decision is Decision.PASS or exchange.error is not None:
             return
         found = self._look_up_recordings(exchange, body, seen)
@@ -231,7 +233,7 @@ class RequestStages:
         session, store = exchange.session, self._state.stores.current
         if session.first is None and store:
             self._state.stores.refresh_cassette(store, session.cassette, session.sample)
-            self._state.sessions.set_session_first_key(session, store)
+            self._state.sessions.load_first_request_key(session, store)
         key = exchange.key or Key("")
         slots: tuple[KeyedRecording, ...] = ()
         if store and not (exchange.decision is Decision.RECORD and session.policy.anew):
@@ -258,8 +260,8 @@ class RequestStages:
                 exchange.error = self._misses.record_miss(exchange, why, len(slots))
         elif verdict.decision is not Decision.REFUSE:
             if not slots or not exchange.session.policy.writes:
-                exchange.session.mark_recorded(exchange.party_and_key)
-            refuse_if_upstream_disallowed(exchange)
+                exchange.session.keep_recording_key(exchange.party_and_key)
+            refuse_if_unsendable(exchange)
             self._state.pending.reserve_occurrence(exchange, slots)
 
     def _begins_new_run(self, exchange: Exchange, key: Key) -> bool:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, override
 
 from llmproxy.amount_formatting import format_count
 from llmproxy.core.engine.feature import EngineParts, Feature
-from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.providers.routing import changes_server_state
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import read_max_age, read_summary
+from llmproxy.core.store.queries import read_interaction_summary, read_max_age
 from llmproxy.core.store.reader import KeyedRecording
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.protocol import Channel, Decision, ReplayScope
@@ -42,13 +42,13 @@ class StaleRecordingInterceptor(Interceptor[Exchange]):
         store = self._state.stores.current
         if store is None or decided.recording is None or decided.decision is not Decision.REPLAY:
             return decided
-        recorded = read_summary(store, decided.recording.id).recorded_at
+        recorded = read_interaction_summary(store, decided.recording.id).recorded_at
         age = self._state.now() - recorded
         if -_DAY <= age <= self._most:
             return decided
         call.state.put(StaleHit(decided.recording, int(age // _DAY) if recorded and age > 0 else None))
         asks = call.session.settings.mode.policy.writes and call.channel is Channel.LLM
-        return Decided(Decision.RECORD) if asks and not changes_something(call.route, call.method) else decided
+        return Decided(Decision.RECORD) if asks and not changes_server_state(call.route, call.method) else decided
 
     @override
     def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:

@@ -22,16 +22,16 @@ from llmproxy.core.faults.parsing import (
     read_faults,
     read_preset_text,
 )
-from llmproxy.core.faults.rules import FaultKind, FaultOutcome, FaultRule, Faults, FaultTarget
+from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultOutcome, FaultRule, Faults
 
 __all__ = [
     "KINDS",
     "PRESETS",
     "BadFaults",
+    "CandidateCall",
     "FaultKind",
     "FaultOutcome",
     "FaultRule",
-    "FaultTarget",
     "Faulting",
     "Faults",
     "load_faults",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from llmproxy.core.dialects.streams import detect_framing
-from llmproxy.core.faults.rules import FaultKind, FaultOutcome, FaultTarget, Parameter, Values
+from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultOutcome, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -78,7 +78,7 @@ def with_pieces(
     )
 
 
-ChangePieces = Callable[[FaultTarget, Response, list[Chunk], Values], Sequence[Chunk] | None]
+ChangePieces = Callable[[CandidateCall, Response, list[Chunk], Values], Sequence[Chunk] | None]
 """Returns the pieces that are sent instead of an answer's; None if the answer is unsuitable."""
 
 
@@ -94,7 +94,7 @@ def build_piece_kind(
     `cut`: without a proper end; `reset`: with a reset of the connection after them.
     """
 
-    def do(call: FaultTarget, values: Values) -> FaultOutcome | None:
+    def do(call: CandidateCall, values: Values) -> FaultOutcome | None:
         answer = call.answer()
         if answer is None or (streamed and not is_streamed(answer)):
             return None

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from llmproxy.core.dialects.conversation import read_response_message
-from llmproxy.core.faults.rules import TEXTS, Fault, FaultOutcome, FaultRule, Faults, FaultTarget
+from llmproxy.core.faults.rules import TEXTS, CandidateCall, Fault, FaultOutcome, FaultRule, Faults
 from llmproxy.core.mcp_answer_replay import list_called_tool_names
 from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind
 from llmproxy.core.providers.routing import get_dialect_family
@@ -29,7 +29,7 @@ Request = tuple[str, str, int]
 
 
 class InjectedFault(NamedTuple):
-    call: FaultTarget
+    call: CandidateCall
     fault: Fault
     broken: FaultOutcome | None
     """The client's view of the call; None until the provider has answered, if the fault needs the answer."""
@@ -56,7 +56,7 @@ class Faulting:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def inject_fault(self, call: FaultTarget) -> InjectedFault | None:
+    def inject_fault(self, call: CandidateCall) -> InjectedFault | None:
         """Return the fault that this call meets, and count it; None if there is none."""
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
@@ -69,7 +69,7 @@ class Faulting:
                 return InjectedFault(call, fault, broken)
         return None
 
-    def count_call_without_fault(self, call: FaultTarget) -> None:
+    def count_call_without_fault(self, call: CandidateCall) -> None:
         """Count a call without injecting a fault, so that numbers of later calls stay right."""
         self._number_call(call, (call.party, call.key, call.nth))
 
@@ -77,7 +77,7 @@ class Faulting:
         """Return the fault of an intercepted connection's TLS handshake; each connection is a call."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
-        call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
+        call = CandidateCall(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
         if (injected := self.inject_fault(call)) is None:
             self._handshakes[key] += 1
         return injected
@@ -98,7 +98,7 @@ class Faulting:
         self.injected[fault.number] += times
         self.total[fault.number] += times
 
-    def _number_call(self, call: FaultTarget, request: Request) -> dict[int, int]:
+    def _number_call(self, call: CandidateCall, request: Request) -> dict[int, int]:
         """Return this call's number among each rule's calls, from 1, if the rule has `call`; retries share a number."""
         found = {}
         for index, rule in enumerate(self.faults.rules):
@@ -118,21 +118,21 @@ SWITCHING = 101
 """Status of a recorded WebSocket."""
 
 
-def build_fault_target(one: Interaction) -> FaultTarget:
+def build_fault_target(one: Interaction) -> CandidateCall:
     socket = one.response.status == SWITCHING
     family = get_dialect_family(one.provider, one.operation)
     answer = None if socket else one.response
-    return FaultTarget(
+    return CandidateCall(
         session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=get_service_kind(one.provider, one.operation),
-        transport="websocket" if socket else find_http_or_stdio(one.provider), key=one.key, nth=one.occurrence,
+        transport="websocket" if socket else get_http_or_stdio_transport(one.provider), key=one.key, nth=one.occurrence,
         family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
         answer=lambda: answer, tools=lambda: list_called_tools(one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
     )  # fmt: skip
 
 
-def find_http_or_stdio(provider: str) -> str:
+def get_http_or_stdio_transport(provider: str) -> str:
     """Return the transport of a provider's call that uses no WebSocket."""
     return "stdio" if provider.startswith(STDIO_PREFIX) else "http"
 
@@ -145,7 +145,7 @@ def list_called_tools(operation: str, request: bytes, answer: Response | None) -
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
-def choose_faults(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
+def choose_faults(faults: Faults, call: CandidateCall, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
     """Yield the faults that a call may meet, in order; the next one is tried if one cannot be applied to the answer.
 
     `injected` is the number of attempts of this request that already met a fault. `numbers` maps the index of each rule
@@ -161,12 +161,12 @@ def choose_faults(faults: Faults, call: FaultTarget, *, injected: int, numbers: 
             yield Fault(rule, index + 1)
 
 
-def can_meet(rule: FaultRule, call: FaultTarget) -> bool:
+def can_meet(rule: FaultRule, call: CandidateCall) -> bool:
     """Return whether a rule's kind applies to this channel and transport; the answer may still be unsuitable."""
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
-def matches_rule_filters(rule: FaultRule, call: FaultTarget) -> bool:
+def matches_rule_filters(rule: FaultRule, call: CandidateCall) -> bool:
     """Return whether a rule's text and recording filters select a call; an answer's tools come last (slow)."""
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
@@ -174,14 +174,14 @@ def matches_rule_filters(rule: FaultRule, call: FaultTarget) -> bool:
     return all(matches_field(rule, name, call) for name in TEXTS)
 
 
-def matches_field(rule: FaultRule, name: str, call: FaultTarget) -> bool:
-    patterns = rule.texts.get(name) or _get_default_patterns(rule, name, call)
+def matches_field(rule: FaultRule, name: str, call: CandidateCall) -> bool:
+    patterns = rule.texts.get(name) or _get_default_filter(rule, name, call)
     if name == "tool":
         return not patterns or any(matches_any(patterns, tool) for tool in call.tools())
     return matches_any(patterns, getattr(call, name))
 
 
-def _get_default_patterns(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
+def _get_default_filter(rule: FaultRule, name: str, call: CandidateCall) -> tuple[str, ...]:
     """Return the default filter: the agent's calls; the kind's usual channels; in MCP, tool calls only."""
     if name == "party":
         return (AGENT,)
@@ -199,7 +199,7 @@ def matches_any(patterns: tuple[str, ...], text: str) -> bool:
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def draw_number(seed: int, call: FaultTarget, rule: int, attempt: int) -> float:
+def draw_number(seed: int, call: CandidateCall, rule: int, attempt: int) -> float:
     """Return a number in [0, 1) that depends only on these arguments."""
     words = [seed, call.session, rule, call.party, call.key, call.nth, attempt]
     return int.from_bytes(hashlib.sha256(json.dumps(words).encode()).digest()[:8]) / (1 << 64)

@@ -135,10 +135,10 @@ def _load_faults_file(asked: str, folder: Path) -> Faults:
 
 def parse_yaml(text: str, name: str) -> Json:
     """Parse YAML (or JSON, which is YAML). Raises BadFaults with line and column."""
-    from llmproxy.yaml_reader import SuiteProblems, read_document
+    from llmproxy.yaml_reader import SuiteProblems, read_plain_document
 
     try:
-        return read_document(text, name, empty_hint="it holds a list of `faults`")
+        return read_plain_document(text, name, empty_hint="it holds a list of `faults`")
     except SuiteProblems as error:
         raise BadFaults(error.message, hint=_ALL, where=FAULTS) from error
 

@@ -39,7 +39,7 @@ class FaultOutcome(NamedTuple):
     """Seconds for which the port refuses new connections."""
 
 
-class FaultTarget(NamedTuple):
+class CandidateCall(NamedTuple):
     """A call that may meet a fault: all data that rules use."""
 
     session: str
@@ -76,7 +76,7 @@ class FaultTarget(NamedTuple):
 
 Values = Mapping[str, float]
 """Values of a kind's parameters, defaults included."""
-Break = Callable[[FaultTarget, Values], FaultOutcome | None]
+Break = Callable[[CandidateCall, Values], FaultOutcome | None]
 """Applies a fault; None if the answer is unsuitable, for example without text or tool calls."""
 
 

@@ -19,7 +19,7 @@ from llmproxy.core.forks.overrides import Overrides, parse_json_overrides
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.reader import Readable
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, remove_prefix
 from llmproxy.protocol import format_sample_name
@@ -79,7 +79,7 @@ class Fork:
         return {name: value for name, value in told.items() if name != "live"}
 
     def to_member(self) -> dict[str, Any]:
-        """Return the form of a cassette's file, for :func:`parse_fork_member`, without default values."""
+        """Return the form of a cassette's file, for :func:`parse_fork_from_file`, without default values."""
         said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
         if self.overrides:
             said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
@@ -113,7 +113,7 @@ _MOST = 1 << 53
 """Maximum of each number: up to it, YAML, JSON and SQLite agree."""
 
 
-def parse_fork_member(cassette: str, tree: Any) -> Fork:
+def parse_fork_from_file(cassette: str, tree: Any) -> Fork:
     """Return the fork in a cassette's file. Raises ValueError with a description."""
     if not isinstance(tree, dict):
         raise ValueError(f"`fork` is {tree!r}, not a mapping")  # noqa: TRY004 - of a file, not of a caller
@@ -166,9 +166,10 @@ def _query_forks(store: Readable, rest: str, values: tuple[object, ...]) -> Iter
     found = store.query(f"SELECT {_FIELDS} FROM forks {rest}", values)  # noqa: S608 - constants
     for cassette, parent, step, why, sample, parent_sample, shared, path, overrides, created_at, live in found:
         yield Fork(
-            from_sql(cassette), from_sql(parent), step, from_sql(why), sample, parent_sample, shared,
-            None if path is None else from_sql(path), parse_json_overrides(json.loads(overrides)), created_at,
-            from_sql(live),
+            decode_sql_text(cassette), decode_sql_text(parent), step, decode_sql_text(why), sample, parent_sample,
+            shared,
+            None if path is None else decode_sql_text(path), parse_json_overrides(json.loads(overrides)), created_at,
+            decode_sql_text(live),
         )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def lease_cassette_name(
     raise CassetteNameTaken(f"llmproxy: {parent!r} has {_NUMBERS} forks.", hint="Name this one: --as NAME")
 
 
-def store_new_fork(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
+def store_fork_with_copies(store: Store, fork: Fork, shared: Sequence[CopiedRecording], now: float) -> list[int]:
     """Write a child's beginning: its row, and copies of the shared recordings, whose ids are returned."""
     name, made = to_sql(fork.cassette), []
     with store.sqlite_transaction() as conn:
@@ -228,6 +229,6 @@ def fork_cassette(
         cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
         why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
     )  # fmt: skip
-    store_new_fork(store, fork, [CopiedRecording(row.id, row.occurrence) for row in taken], now)
+    store_fork_with_copies(store, fork, [CopiedRecording(row.id, row.occurrence) for row in taken], now)
     store.end_writing(name, 1, holder, clean=True)
     return fork

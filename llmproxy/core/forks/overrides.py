@@ -93,7 +93,7 @@ class Overrides:
     def __bool__(self) -> bool:
         return bool(self.tools or self.answers)
 
-    def find_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
+    def find_tool_override(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
         """Return the override of a tool's n-th call, else of its arguments, else all. Raises CallArgumentsUnknown."""
         mine = [each for each in reversed(self.tools) if each.tool == tool and each.applies_to(nth, arguments)]
         return min(mine, key=lambda each: (each.nth is None, each.when is None), default=None)
@@ -139,7 +139,7 @@ def parse_json_overrides(value: Json) -> Overrides:
     answers: dict[int, Message] = {}
     for each in _iter_checked_rows(value, "answers", {"call", "text", "tool_calls"}):
         number = _check_call_number(each.get("call"), "call", 0)
-        answers[number] = parse_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
+        answers[number] = parse_model_answer({name: each[name] for name in ("text", "tool_calls") if name in each})
     return Overrides(
         tuple(_parse_tool(each) for each in _iter_checked_rows(value, "tools", {"tool", "nth", "when", "result"})),
         answers,
@@ -179,7 +179,7 @@ def _check_call_number(value: Json, name: str, least: int) -> int:
     return value
 
 
-def parse_answer(value: Json) -> Message:
+def parse_model_answer(value: Json) -> Message:
     """Parse an answer, an object of text and tool calls. Raises OverrideError."""
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
@@ -187,10 +187,10 @@ def parse_answer(value: Json) -> Message:
     text, calls = value.get("text") or "", value.get("tool_calls") or []
     if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
         raise OverrideError(f"llmproxy: an overridden answer is {format_given_value(value)}.", hint=hint)
-    return Message("assistant", text, tuple(_parse_call(each, hint) for each in calls))
+    return Message("assistant", text, tuple(_parse_overriding_tool_call(each, hint) for each in calls))
 
 
-def _parse_call(value: Json, hint: str) -> ToolCall:
+def _parse_overriding_tool_call(value: Json, hint: str) -> ToolCall:
     known = isinstance(value, dict) and set(value) <= {"name", "arguments", "id"}
     if not known or not isinstance(value.get("name"), str):
         raise OverrideError(f"llmproxy: a tool call of an overridden answer is {format_given_value(value)}.", hint=hint)
@@ -224,10 +224,10 @@ def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
         if int(match["call"]) in found:
             raise OverrideError(f"--override-llm {match['call']}: given twice.")
         found[int(match["call"])] = _parse_typed_answer(match["value"], f"--override-llm {match['call']}")
-    return Overrides(tuple(map(_parse_typed_tool, tools)), found)
+    return Overrides(tuple(map(_parse_override_tool_option, tools)), found)
 
 
-def _parse_typed_tool(text: str) -> ToolOverride:
+def _parse_override_tool_option(text: str) -> ToolOverride:
     match = _TOOL.fullmatch(text)
     if match is None or (match["nth"] is not None and int(match["nth"]) == 0):
         raise OverrideError(
@@ -243,7 +243,7 @@ def _parse_typed_answer(text: str, what: str) -> Message:
     if not isinstance(value, dict):
         return Message("assistant", value if isinstance(value, str) and text.lstrip().startswith('"') else text)
     try:
-        return parse_answer(value)
+        return parse_model_answer(value)
     except OverrideError as error:
         as_text = json.dumps({"text": text}, ensure_ascii=False)
         hint = f"{error.hint}\nTo answer with this very JSON as text: {as_text}"

@@ -108,18 +108,18 @@ class _ResultSwapper:
     # -- the result of which call?
 
     def _take_override(self, call_id: object, name: object) -> ToolOverride | None:
-        if (place := self._find_numbered_call(call_id, name)) is None:
+        if (place := self._find_call_of_result(call_id, name)) is None:
             return None
         if place in self._open:
             self._open.remove(place)
         self.seen.append(place.tool)
         self._results[place.tool] = max(self._results.get(place.tool, 0), place.nth)
-        found = self._overrides.find_override(place.tool, place.nth, place.arguments)
+        found = self._overrides.find_tool_override(place.tool, place.nth, place.arguments)
         if found is not None:
             self.swaps.append(Swap(found, place))
         return found
 
-    def _find_numbered_call(self, call_id: object, name: object) -> NumberedCall | None:
+    def _find_call_of_result(self, call_id: object, name: object) -> NumberedCall | None:
         if isinstance(call_id, str) and call_id and (place := self.calls.get(call_id) or self._known(call_id)):
             return place
         for tool in (name, call_id):  # without ids, some clients send the tool's name as id

@@ -72,7 +72,7 @@ VERSION = 3
 """Version of the tables below; part of `Rules.rules_digest`. Moving a golden key also needs a new key tag."""
 
 
-def _build_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
+def _rows_to_ignore_rules(*rows: tuple[str, str]) -> dict[str, Rule]:
     return {name: Rule(Action.IGNORE, why) for name, why in rows}
 
 
@@ -81,7 +81,7 @@ def _make_rule(into: Shape, why: str = "holds ids or markers", do: Action = Acti
 
 
 STREAM = {"stream": Rule(Action.STREAM, "the stream flag is a separate part of the key; `false` equals absent")}
-CACHE_MARKS = _build_ignore_rules(
+CACHE_MARKS = _rows_to_ignore_rules(
     ("cache_control", "prompt-cache marker: changes the cost, not the answer"),
     ("prompt_cache_breakpoint", "prompt-cache marker: changes the cost, not the answer"),
 )
@@ -95,7 +95,7 @@ TOOLS = _make_rule(TOOL, EMPTY.why, Action.SPARE)
 
 # -- OpenAI: chat completions, and compatible providers ----------------------------------------------------------------
 
-OPENAI_ACCOUNTING = _build_ignore_rules(
+OPENAI_ACCOUNTING = _rows_to_ignore_rules(
     ("user", "end-user id for abuse detection"), ("safety_identifier", "end-user id for abuse detection"),
     ("metadata", "labels for the provider's dashboard"),
     ("client_metadata", "Codex puts installation and turn ids there"), ("prompt_cache_key", "prompt cache"),
@@ -133,7 +133,7 @@ def _build_item_shape(extra: Mapping[str, Rule]) -> Shape:
     return Shape({**ITEM.members, **extra}, nulls=True)
 
 
-def _build_call_shape(**extra: Rule) -> Shape:
+def _build_call_item_rules(**extra: Rule) -> Shape:
     return _build_item_shape({"call_id": DECLARE, **extra})
 
 
@@ -142,17 +142,18 @@ INPUT_ITEM = Shape(
     ITEM.members,
     nulls=True,
     kinds={
-        "function_call": _build_call_shape(arguments=ARGUMENTS),
-        "mcp_call": _build_call_shape(arguments=ARGUMENTS, approval_request_id=REFER),
-        "mcp_approval_request": _build_call_shape(arguments=ARGUMENTS),
+        "function_call": _build_call_item_rules(arguments=ARGUMENTS),
+        "mcp_call": _build_call_item_rules(arguments=ARGUMENTS, approval_request_id=REFER),
+        "mcp_approval_request": _build_call_item_rules(arguments=ARGUMENTS),
         "mcp_approval_response": _build_item_shape({"approval_request_id": REFER}),
         **dict.fromkeys(
             ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
-             "tool_search_call"), _build_call_shape()),
-        "code_interpreter_call": _build_call_shape(container_id=REFER, id=Rule(Action.OWN, _WITHOUT, own=("code",))),
-        "file_search_call": _build_call_shape(id=Rule(Action.OWN, _WITHOUT, own=("results",))),
-        "image_generation_call": _build_call_shape(id=Rule(Action.OWN, _WITHOUT, own=("result",))),
-        "web_search_call": _build_call_shape(id=Rule(Action.OWN, _WITHOUT, own=("action",))),
+             "tool_search_call"), _build_call_item_rules()),
+        "code_interpreter_call": _build_call_item_rules(
+            container_id=REFER, id=Rule(Action.OWN, _WITHOUT, own=("code",))),
+        "file_search_call": _build_call_item_rules(id=Rule(Action.OWN, _WITHOUT, own=("results",))),
+        "image_generation_call": _build_call_item_rules(id=Rule(Action.OWN, _WITHOUT, own=("result",))),
+        "web_search_call": _build_call_item_rules(id=Rule(Action.OWN, _WITHOUT, own=("action",))),
         "reasoning": _build_item_shape({"id": Rule(Action.OWN, _WITHOUT, own=("encrypted_content", "content"))}),
         "compaction": _build_item_shape({"id": Rule(Action.OWN, _WITHOUT, own=("encrypted_content",))}),
         "item_reference": _build_item_shape({"id": REFER}),
@@ -161,7 +162,7 @@ INPUT_ITEM = Shape(
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Action.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any"
-RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_build_ignore_rules(("authorization", _CREDENTIAL))})})
+RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_rows_to_ignore_rules(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
         **OPENAI_TOP, "input": _make_rule(INPUT_ITEM),
@@ -213,7 +214,7 @@ MESSAGES = Shape(
     {
         **STREAM,
         **CACHE_MARKS,
-        **_build_ignore_rules(
+        **_rows_to_ignore_rules(
             ("metadata", "end-user id for abuse detection"),
             ("diagnostics", "refers to the previous message, for the provider's cache statistics"),
             ("service_tier", "price, speed or region"),
@@ -223,7 +224,7 @@ MESSAGES = Shape(
         "system": SYSTEM_BLOCKS,
         "messages": _make_rule(Shape({**CACHE_MARKS, "content": _make_rule(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _make_rule(Shape(_build_ignore_rules(("authorization_token", _CREDENTIAL)))),
+        "mcp_servers": _make_rule(Shape(_rows_to_ignore_rules(("authorization_token", _CREDENTIAL)))),
         "container": Rule(Action.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -245,7 +246,7 @@ GEMINI_PART = Shape(
 CONTENT = _make_rule(Shape({"parts": _make_rule(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
-        **_build_ignore_rules(("labels", "labels for the provider's dashboard")),
+        **_rows_to_ignore_rules(("labels", "labels for the provider's dashboard")),
         **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
         **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY), "cachedContent": REFER,
         "cached_content": REFER,
@@ -262,7 +263,7 @@ _RECORD = Shape(
 )
 CONVERSE = Shape(
     {
-        **_build_ignore_rules(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
+        **_rows_to_ignore_rules(("requestMetadata", "labels for the provider's dashboard")), "inferenceConfig": EMPTY,
         "messages": _make_rule(Shape({"content": _make_rule(_RECORD)}, nulls=True)),
     },
     nulls=True,

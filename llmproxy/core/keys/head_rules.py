@@ -204,7 +204,7 @@ SAID_HEADER = "x-llmproxy-said"
 """Header field of a stored request with fingerprints of the counted fields whose values are never stored."""
 
 
-def uncounted_cookie(name: str) -> str:
+def explain_uncounted_cookie(name: str) -> str:
     """Describe why a cookie does not count on an unknown path; empty if it counts."""
     if _SESSION_COOKIE.search(name.lower()):
         return CREDENTIAL
@@ -224,7 +224,9 @@ def fingerprint_unstored_fields(headers: Headers, fingerprint: Callable[[str], s
         lower = name.lower()
         if lower == "cookie":
             said += [
-                f"cookie {each}={fingerprint(text)}" for each, text in read_cookies(value) if not uncounted_cookie(each)
+                f"cookie {each}={fingerprint(text)}"
+                for each, text in read_cookies(value)
+                if not explain_uncounted_cookie(each)
             ]
         elif SECRET_HEADER.search(lower) and not lower.startswith("mcp-") and judge_header(lower, known=False).counts:
             said.append(f"{lower}={fingerprint(value)}")

@@ -80,7 +80,7 @@ def _explain_path_difference(one: str, other: str, routes: tuple[Route, Route]) 
 
 
 def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
-    one, other = (_group_url_parameters(each.target) for each in (old, new))
+    one, other = (_group_url_parameters_by_name(each.target) for each in (old, new))
     signed = frozenset() if where.known else find_url_signature_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
@@ -93,7 +93,7 @@ def _compare_queries(old: Request, new: Request, where: Route) -> Iterator[KeyDi
             yield KeyDifference(f"query {name}", ",".join(left), ",".join(right), why)
 
 
-def _group_url_parameters(target: str) -> dict[str, list[str]]:
+def _group_url_parameters_by_name(target: str) -> dict[str, list[str]]:
     return _group_values_by_name(parse_qsl(target.partition("?")[2], keep_blank_values=True, errors="surrogateescape"))
 
 
@@ -122,7 +122,7 @@ def list_uncounted_head_fields(request: Request, where: Route) -> dict[str, str]
         if not verdict.counts and not lower.startswith("x-llmproxy-"):
             found[lower] = verdict.why
     signed = frozenset() if where.known else find_url_signature_members(request.target.partition("?")[2])
-    for name, values in _group_url_parameters(request.target).items():
+    for name, values in _group_url_parameters_by_name(request.target).items():
         for value in values:
             if why := explain_ignored_member(where.provider, name, value, known=where.known, signed=signed):
                 found[f"query {name}"] = why

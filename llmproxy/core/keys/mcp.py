@@ -45,7 +45,7 @@ _OF_TRANSPORT = ("accept", "content-type", "last-event-id")
 _NAME = re.compile(r"[\w./:-]{1,128}")
 
 
-class CountedMcpRequest(NamedTuple):
+class McpRequestKeyParts(NamedTuple):
     """The parts of a request to a server that count."""
 
     operation: str
@@ -67,7 +67,7 @@ def is_rpc_message(tree: object) -> bool:
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))
 
 
-def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcpRequest | None:
+def parse_mcp_request(method: str, headers: Headers, tree: object) -> McpRequestKeyParts | None:
     """Return the parts of a request that count; None if it is not MCP. `method` is the HTTP method."""
     if isinstance(tree, dict) and is_rpc_message(tree):
         said = tree.get("method")
@@ -75,13 +75,15 @@ def parse_mcp_request(method: str, headers: Headers, tree: object) -> CountedMcp
         counted = (
             _canonicalize_request(said, tree.get("params")) if isinstance(said, str) else _canonicalize_answer(tree)
         )
-        return CountedMcpRequest(operation, {**counted, **_collect_odd_members(tree)}, _drop_transport_headers(headers))
+        return McpRequestKeyParts(
+            operation, {**counted, **_collect_odd_members(tree)}, _drop_transport_headers(headers)
+        )
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
-        return CountedMcpRequest(STREAM, {"lastEventId": last} if last else None, _drop_transport_headers(headers))
+        return McpRequestKeyParts(STREAM, {"lastEventId": last} if last else None, _drop_transport_headers(headers))
     return (
-        CountedMcpRequest(END, None, _drop_transport_headers(headers))
+        McpRequestKeyParts(END, None, _drop_transport_headers(headers))
         if method == "DELETE" and _has_mcp_headers(headers)
         else None
     )

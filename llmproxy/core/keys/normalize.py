@@ -106,8 +106,8 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
         provider=route.provider.name, method=request.method, operation=_canonicalize_operation(request, route, walker),
         model=route.model, stream=stream,
         headers=list_counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
-        query=counted_query(request.target, route.provider, walker.name_id, known=route.known), kind=kind, body=body,
-        tree=tree, refs=tuple(dict.fromkeys(walker.refs)), variant=f"{route.variant} {path}".strip(),
+        query=counted_query(request.target, route.provider, walker.replace_url_id, known=route.known), kind=kind,
+        body=body, tree=tree, refs=tuple(dict.fromkeys(walker.refs)), variant=f"{route.variant} {path}".strip(),
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ REFERRING = late(rb'"(?:\w*[iI]ds?|conversation|container|file_?[uU]ri|cached_?[
 """A member in which requests of some dialect name server state."""
 
 
-def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
+def list_server_state_ids(body: bytes, route: Route, rules: Rules) -> list[str]:
     """Return the ids of server state in a redacted JSON body; most bodies are excluded by a search for member names."""
     walker = ShapeWalk(lambda _: None)
     if REFERRING.search(body) is not None:
@@ -126,7 +126,7 @@ def list_refs(body: bytes, route: Route, rules: Rules) -> list[str]:
     return walker.refs
 
 
-def _canonicalize_mcp(request: Request, route: Route, said: mcp.CountedMcpRequest, rules: Compiled) -> Canonical:
+def _canonicalize_mcp(request: Request, route: Route, said: mcp.McpRequestKeyParts, rules: Compiled) -> Canonical:
     """Derive the canonical form of an MCP message: its content and its server, without its transport."""
     tree = said.tree if said.tree is None or rules.is_empty else apply_rules(said.tree, rules)
     path = request.target.partition("?")[0]
@@ -152,7 +152,7 @@ def _canonicalize_operation(request: Request, route: Route, walk: ShapeWalk) -> 
     for n, segment in enumerate(segments):
         if segment in route.ids:
             collection = route.operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
-            segments[n] = walk.name_id(segment, f"{collection}/{segment}")  # ``files/abc``: Google names it so
+            segments[n] = walk.replace_url_id(segment, f"{collection}/{segment}")  # ``files/abc``: Google names it so
     return "/".join(segments)
 
 
@@ -312,13 +312,13 @@ class KeyCache:
         """Facts about a request, and the number of known credentials when they were last valid."""
 
     @staticmethod
-    def encode_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
+    def encode_request_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return the counted parts of a request's head, separated by NUL, which HTTP framing refuses in them."""
         kept = [f"{name}:{value}" for name, value in headers if counts_header(name, known=known)]
         return ("\0".join((provider, method, target, *kept)) + "\0\0").encode("utf-8", "surrogatepass")
 
     @staticmethod
-    def digest_request(counted: bytes, body: bytes) -> bytes:
+    def digest_unnormalized_request(counted: bytes, body: bytes) -> bytes:
         """Return a digest that is equal only for requests with equal keys."""
         if len(body) < WORTH_A_SWITCH:
             return hashlib.sha256(counted + body).digest()  # copying costs less than a second call
@@ -392,10 +392,10 @@ class ShapeWalk:
     def apply_shape(self, tree: dict[str, object], shape: Shape) -> None:
         self._walk_object(tree, shape)
         for node, name in self._later:  # only now are all declarations of the request known
-            node[name] = self._resolve_reference(node[name])
+            node[name] = self._replace_server_state_id(node[name])
         self._later.clear()  # the messages of a WebSocket are successive bodies of one conversation
 
-    def name_id(self, name: str, other: str = "") -> str:
+    def replace_url_id(self, name: str, other: str = "") -> str:
         """Return the replacement of an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
@@ -441,7 +441,7 @@ class ShapeWalk:
             case Action.FILE_URI if isinstance(value, str):
                 if short := self.parse_uploaded_file_uri(value):
                     self.refs.append(value)
-                    node[name] = _build_origin_object(self._made_by(short) or self._made_by(value)) or value
+                    node[name] = _build_id_origin_object(self._made_by(short) or self._made_by(value)) or value
             case Action.JSON if isinstance(value, str):
                 with suppress(LossyJson):  # invalid or partial arguments count unchanged
                     node[name] = dump(parse(value)).decode("ascii")
@@ -468,16 +468,16 @@ class ShapeWalk:
                 if isinstance(element, dict):
                     self._walk_object(element, shape)
 
-    def _resolve_reference(self, value: object) -> object:
+    def _replace_server_state_id(self, value: object) -> object:
         """Return the replacement of an id, or list of ids, of server state."""
         if isinstance(value, list):
-            return [self._resolve_reference(element) for element in value]
+            return [self._replace_server_state_id(element) for element in value]
         if not isinstance(value, str):
             return self.escape_non_text_id(value)
         if (alias := self._aliases.get(value)) is not None:
             return alias
         self.refs.append(value)
-        return _build_origin_object(self._made_by(value)) or self.escape_alias_lookalike(value)
+        return _build_id_origin_object(self._made_by(value)) or self.escape_alias_lookalike(value)
 
     def escape_non_text_id(self, value: object) -> object:
         """Return the value of an id that is no text, escaped if it looks like a replacement of this class."""
@@ -502,5 +502,5 @@ class ShapeWalk:
         return True
 
 
-def _build_origin_object(origin: IdOrigin | None) -> object | None:
+def _build_id_origin_object(origin: IdOrigin | None) -> object | None:
     return origin and {"made-by": origin.key, "occurrence": origin.occurrence, "ordinal": origin.ordinal}

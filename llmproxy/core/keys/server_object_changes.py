@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from llmproxy.core.keys.normalize import MadeBy
 from llmproxy.core.providers.provider_table import METHOD_BEHIND_ID, SAFE
-from llmproxy.core.providers.routing import Route, changes_something
+from llmproxy.core.providers.routing import Route, changes_server_state
 from llmproxy.core.traffic.interaction import Key
 
 STATE_HEADER = "x-llmproxy-state"
@@ -108,7 +108,7 @@ class StateChanges:
 def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object) -> StateChange | None:
     """Return the change that a request makes if it succeeds; None for nearly all requests."""
     things: list[str] = []
-    if changes_something(route, method):
+    if changes_server_state(route, method):
         # Google appends a method to an id: ``fileSearchStores/s:importFile``.
         ids = [each.partition(":")[0] for each in route.ids] if route.family in METHOD_BEHIND_ID else route.ids
         things += [*map(_strip_collection, ids), _get_collection(route)]

@@ -59,7 +59,9 @@ class ExplainedMiss:
     @property
     def steps(self) -> tuple[dict[str, object], ...]:
         """Advice, ``{"about": why, "commands": [to type]}``; the likeliest first."""
-        return tuple({"about": each.about + each.more, "commands": list(each.commands)} for each in _list_steps(self))
+        return tuple(
+            {"about": each.about + each.more, "commands": list(each.commands)} for each in _list_advice_steps(self)
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, for the journal."""
@@ -73,7 +75,7 @@ class ExplainedMiss:
             "nearest": self.nearest.to_dict() if self.nearest else None,
             "text": self.text,
             "record": self.record_command,
-            "starts": self.start_commands,
+            "starts": self.proxy_start_commands_by_mode,
             "numbers_only": self.differs_in_numbers,
         }
 
@@ -83,7 +85,7 @@ class ExplainedMiss:
         return _build_start_command(self, "auto") if _match_reason(self).steps is _advise_record else ""
 
     @property
-    def start_commands(self) -> dict[str, str]:
+    def proxy_start_commands_by_mode(self) -> dict[str, str]:
         """The commands of `text` that start a proxy by hand, by mode, for callers with a shorter way."""
         there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
         modes = {} if self.context.again.is_for_one_command else {"record": "", "auto": "", "replay": there}
@@ -96,7 +98,7 @@ class ExplainedMiss:
         return bool(pairs) and all(old and new and _NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in pairs)
 
 
-def explain_refused(
+def build_miss_explanation(
     context: MissContext,
     wanted: Canonical,
     candidates: Sequence[tuple[int, Canonical]],
@@ -145,11 +147,11 @@ def _format_miss_lines(miss: ExplainedMiss, shown: int, width: int) -> list[str]
         *([clip(context.unbound, 6 * width)] if context.unbound and context.unbound_at not in places else []),
         *([clip(context.not_carried, 6 * width)] if context.not_carried else []),
         "What to do:",
-        *(f"  {n}. {step}" for n, step in enumerate(_list_steps(miss), 1)),
+        *(f"  {n}. {step}" for n, step in enumerate(_list_advice_steps(miss), 1)),
     ]
 
 
-def _list_steps(miss: ExplainedMiss) -> list[_Step]:
+def _list_advice_steps(miss: ExplainedMiss) -> list[_Step]:
     if (why := _match_reason(miss)).steps is _advise_record:
         return why.steps(miss)  # there is no recording to show
     store = miss.context.store
@@ -218,7 +220,7 @@ def _advise_record_anew(miss: ExplainedMiss) -> list[_Step]:
     return [sets, anew] if miss.context.is_python else [anew]
 
 
-def _describe_order(miss: ExplainedMiss) -> str:
+def _describe_reordering(miss: ExplainedMiss) -> str:
     near = miss.nearest
     if near is None:
         return "the same as a recording, in another order"
@@ -350,7 +352,8 @@ _REASONS = (
     _Reason("no_tools", lambda miss: miss.context.toolless, "it was recorded without MCP servers", _advise_servers),
     _Reason("operation", lambda miss: miss.context.same_operation == 0, _describe_missing_operation,
             _advise_record_missing),
-    _Reason("order", lambda miss: bool(miss.nearest and miss.nearest.reordered), _describe_order, _advise_record_anew),
+    _Reason("order", lambda miss: bool(miss.nearest and miss.nearest.reordered), _describe_reordering,
+            _advise_record_anew),
     _Reason("different", bool, _describe_difference, _advise_rules),
 )  # fmt: skip
 """The first row that applies is the reason; the last always does."""

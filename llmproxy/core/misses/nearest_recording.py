@@ -75,7 +75,7 @@ class Nearest:
     """Old: the recording, new: the request. At most 40."""
     similarity: float
     """Similarity of the conversations' last texts, 0..1."""
-    suggestion: Suggestion | None = None
+    suggestion: NormalizeRulesSuggestion | None = None
     """Rules that remove volatile differences."""
     places: tuple[Told, ...] = ()
     """The same differences with more of their values, for display; not in the journal."""
@@ -166,7 +166,7 @@ def find_nearest(
     reordered = find_reordered_place(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_model_written(each.path, wanted.tree) for each in found)
     suggestion = None if written else suggest_rules(best, wanted)
-    places = tuple(shorten_changed_place(*place) for _, place in pairs)
+    places = tuple(shorten_old_and_new_values(*place) for _, place in pairs)
     differences, similarity = (*found, *varying)[:COUNTED], _compare_last_texts(best, wanted)
     return Nearest(id_, _same_operation(wanted, best), differences, similarity, suggestion, places, bound, reordered)
 
@@ -369,7 +369,7 @@ Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
 
 
-def shorten_changed_place(where: str, path: str, old: object, new: object) -> Told:
+def shorten_old_and_new_values(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, shortened: texts without most of their common beginning and end."""
     made: Told = {"path": path, "looks": classify_volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
@@ -423,7 +423,7 @@ _DAYS = frozenset({"days", "dates"})
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
+class NormalizeRulesSuggestion:
     """Rules that remove differences."""
 
     toml: str
@@ -438,22 +438,26 @@ class Suggestion:
         return {"toml": self.toml, "left": self.left}
 
 
-def suggest_rules(old: Canonical, new: Canonical) -> Suggestion | None:
+def suggest_rules(old: Canonical, new: Canonical) -> NormalizeRulesSuggestion | None:
     """Return rules for volatile-looking differences of two requests, or None if no rule helps."""
     if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
         return None
-    rules, left, tried = Rules(), _count_remaining(old, new, Rules()), 0
+    rules, left, tried = Rules(), _count_remaining_differences(old, new, Rules()), 0
     for path, before, after in list_unequal_values(old.tree, new.tree, _LOOKED_AT):
         if tried == _TRIED or not classify_volatile(before, after):
             continue
         tried += 1
         for candidate in _list_rules(path, before, after):
-            merged = _merge_rules(rules, candidate)
-            now = _count_remaining(old, new, merged)
+            merged = _merge_ignore_and_scrub_rules(rules, candidate)
+            now = _count_remaining_differences(old, new, merged)
             if now < left:
                 rules, left = merged, now
                 break
-    return Suggestion(_write_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs)) if rules != Rules() else None
+    return (
+        NormalizeRulesSuggestion(_write_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs))
+        if rules != Rules()
+        else None
+    )
 
 
 def _list_rules(path: str, old: object, new: object) -> Iterator[Rules]:
@@ -475,7 +479,7 @@ def _suggest_text_rules(old: str, new: str, packs: Mapping[str, tuple[str, ...]]
         if found is None:
             return None
         rule, old, new = found
-        rules = _merge_rules(rules, rule)
+        rules = _merge_ignore_and_scrub_rules(rules, rule)
         if old == new:
             return rules
     return None
@@ -497,7 +501,7 @@ def _list_helpful_rules(
             yield rule, left, right
 
 
-def _merge_rules(one: Rules, two: Rules) -> Rules:
+def _merge_ignore_and_scrub_rules(one: Rules, two: Rules) -> Rules:
     return Rules(
         tuple(dict.fromkeys(one.ignore + two.ignore)),
         tuple(dict.fromkeys(one.scrub + two.scrub)),
@@ -505,7 +509,7 @@ def _merge_rules(one: Rules, two: Rules) -> Rules:
     )
 
 
-def _count_remaining(old: Canonical, new: Canonical, rules: Rules) -> int:
+def _count_remaining_differences(old: Canonical, new: Canonical, rules: Rules) -> int:
     try:
         ready = compile_rules(rules)
     except SettingsError:  # a path that our rules cannot express

@@ -504,7 +504,7 @@ CLIENTS = {
 """Names of agents by the beginning of their user-agent; other clients keep the name in it."""
 
 
-def read_client(headers: Headers) -> Client | None:
+def parse_user_agent_client(headers: Headers) -> Client | None:
     """Return the program in a request's user-agent; None without a name and version."""
     match = _PRODUCT.match(header(headers, "user-agent") or "")
     return None if match is None else Client(CLIENTS.get(match[1], match[1]), match[2])

@@ -227,7 +227,7 @@ def asks_for_stream(route: Route, body_json: object) -> bool:
     return route.row.stream_default if value is None else value in (True, "true", "True")
 
 
-def changes_something(route: Route, method: str) -> bool:
+def changes_server_state(route: Route, method: str) -> bool:
     """Return whether a request changes server state, so that a repetition has another answer."""
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
@@ -338,7 +338,7 @@ def _find_azure_path(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _find_path_by_model_action(provider: Provider, path: str) -> FoundPath | None:
+def _find_operation_by_model_action(provider: Provider, path: str) -> FoundPath | None:
     match = _ACTION.match(path)
     if match is None or (operation := provider.methods.get(match["action"])) is None:
         return _find_below_resource(provider, path)
@@ -393,7 +393,7 @@ def _build_google_variant(provider: Provider, match: re.Match[str]) -> str:
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
     "": _find_below_resource,
     "deployments": _find_azure_path,
-    "actions": _find_path_by_model_action,
+    "actions": _find_operation_by_model_action,
     "google": _find_google,
 }
 """Path parsers by `Provider.pattern`."""
@@ -420,7 +420,7 @@ def _split_origin_and_path(url: str) -> _BaseUrl:
 
 
 @lru_cache(maxsize=256)
-def _get_base_path_and_overlaps(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
+def _get_base_path_repeated_prefixes(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     """Return a base URL's path, and prefixes of a target; the first that matches is already part of that path."""
     path = _split_origin_and_path(url).path
     if not path:
@@ -438,7 +438,7 @@ def resolve_upstream(provider: Provider, url: str, target: str, headers: Headers
     """Return origin and target for the user's base URL, or for the provider's own if `url` is empty."""
     if not url:
         return _build_default_origin(provider, target, headers), target
-    path, strip = _get_base_path_and_overlaps(provider, url)
+    path, strip = _get_base_path_repeated_prefixes(provider, url)
     if not path and _has_unversioned_api(url) and target.startswith("/v1/"):
         return _split_origin_and_path(url).origin, target[3:]
     for prefix in strip:

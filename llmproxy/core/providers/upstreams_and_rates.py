@@ -60,7 +60,7 @@ def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
     """Return the provider of GitHub Copilot's CLI with a user's key, and the rest of its base URL after the prefix: the
     owner of the variable's host, else the provider of the type, OpenAI by default.
     """
-    parts = urlsplit(_parse_base_url("", env.get(COPILOT_URL, "")))
+    parts = urlsplit(_normalize_base_url("", env.get(COPILOT_URL, "")))
     known = provider_of_host(parts.hostname, get_port_or_default(parts.scheme, parts.port)) if parts.hostname else None
     if known is not None:
         return known, parts.path.rstrip("/")
@@ -70,14 +70,14 @@ def read_copilot_provider(env: Mapping[str, str]) -> tuple[Provider, str]:
 
 def copilot_url_differs_from_upstream(env: Mapping[str, str], ours: str) -> bool:
     """Return whether Copilot's base URL differs from the upstream of its provider's requests."""
-    url = _parse_base_url("", env.get(COPILOT_URL, ""))
+    url = _normalize_base_url("", env.get(COPILOT_URL, ""))
     parts, us = urlsplit(url), urlsplit(f"//{ours}")
-    if not url or _url_has_host_and_port(url, us.hostname or "", us.port):
+    if not url or _url_matches_host_and_port(url, us.hostname or "", us.port):
         return False
     provider, _ = read_copilot_provider(env)
     place = read_env_upstreams(env, ours).get(provider.name) or provider.upstream
     port = get_port_or_default(parts.scheme, parts.port)
-    same = bool(place) and _url_has_host_and_port(place, parts.hostname or "", port)
+    same = bool(place) and _url_matches_host_and_port(place, parts.hostname or "", port)
     return not (same or (place == provider.upstream and provider_of_host(parts.hostname or "", None) is provider))
 
 
@@ -91,8 +91,8 @@ def _find_env_upstreams(env: Mapping[str, str], ours: str) -> dict[str, tuple[st
     upstreams: dict[str, tuple[str, Source]] = {}
     for provider in PROVIDERS.values():
         for variable in _list_base_url_variables(provider, env):
-            url = _parse_base_url(provider.name, env.get(variable, "").strip())
-            if url and not _url_has_host_and_port(url, us.hostname or "", us.port):
+            url = _normalize_base_url(provider.name, env.get(variable, "").strip())
+            if url and not _url_matches_host_and_port(url, us.hostname or "", us.port):
                 upstreams.setdefault(provider.name, (url, Source(Origin.ENVIRONMENT, variable)))
     return upstreams
 
@@ -104,7 +104,7 @@ def _list_base_url_variables(provider: Provider, env: Mapping[str, str]) -> tupl
     return (*provider.env, COPILOT_URL) if copilots else tuple(provider.env)
 
 
-def _parse_base_url(provider: str, value: str) -> str:
+def _normalize_base_url(provider: str, value: str) -> str:
     """Return a variable's value as a base URL, or "" if it is none."""
     if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST also configures the server
         host, _, port = value.partition(":")
@@ -121,7 +121,7 @@ def _parse_base_url(provider: str, value: str) -> str:
     return value.rstrip("/").removesuffix("/v2/chat").removesuffix("/v1/chat")  # litellm's COHERE_API_BASE
 
 
-def _url_has_host_and_port(url: str, host: str, port: int | None) -> bool:
+def _url_matches_host_and_port(url: str, host: str, port: int | None) -> bool:
     parts = urlsplit(url)
     theirs = parts.hostname or ""
     same_host = theirs == host or (theirs in _LOCAL and host in _LOCAL)
@@ -133,7 +133,7 @@ AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 """Suffixes of hosts that check signatures; a gateway or test server set by --upstream may accept any."""
 
 
-class SignedForProxy(RefusedError):
+class SignatureForProxyError(RefusedError):
     """A signature that AWS would refuse; status 400, because boto retries after most other statuses."""
 
     code = "llmproxy_signed_for_proxy"
@@ -141,7 +141,7 @@ class SignedForProxy(RefusedError):
 
 
 def check_signature(headers: Headers, upstream: str) -> None:
-    """Check a request's signature. Raises SignedForProxy: signed for another host but sent to AWS."""
+    """Check a request's signature. Raises SignatureForProxyError: signed for another host but sent to AWS."""
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()
     if not host.endswith(AWS) or not (header(headers, "authorization") or "").startswith(ALGORITHM):
@@ -154,7 +154,7 @@ def check_signature(headers: Headers, upstream: str) -> None:
         "Record by interception, where the client signs for AWS: llmproxy run --intercept -- COMMAND\n"
         f"Or with an API key ({BEARER_TOKEN}) over https at this port. Replay by base URL takes any signature."
     )
-    raise SignedForProxy(msg, hint=hint)
+    raise SignatureForProxyError(msg, hint=hint)
 
 
 def add_env_upstreams(loaded: Loaded, env: Mapping[str, str]) -> Loaded:

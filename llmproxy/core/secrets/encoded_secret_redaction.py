@@ -39,7 +39,7 @@ _EACH = 16
 _SALT = b"llmproxy key v2"
 
 
-class Fingerprints:
+class FingerprintCache:
     """Fingerprints of one request's values; computing time is bounded for any number of values."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Fingerprints:
         if len(self._found) < _EACH:
             made = fingerprint_secret(secret)
         else:  # guessing this value requires guessing all of the first ones too
-            self._together = self._together or _stretch_secret("\0".join(self._found))
+            self._together = self._together or _derive_slow_hash("\0".join(self._found))
             made = hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
         self._found[secret] = made
         return made
@@ -61,11 +61,11 @@ class Fingerprints:
 
 def fingerprint_secret(secret: str) -> str:
     """Return 12 hex digits of one value, stretched individually."""
-    return _stretch_secret(secret).hex()[:DIGITS]
+    return _derive_slow_hash(secret).hex()[:DIGITS]
 
 
 @lru_cache(maxsize=1024)
-def _stretch_secret(secret: str) -> bytes:
+def _derive_slow_hash(secret: str) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", secret.encode("utf-8", "surrogatepass"), _SALT, _ROUNDS)
 
 
@@ -156,7 +156,7 @@ def _encode_base62(number: int) -> str:
     return out
 
 
-def build_label(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
+def build_placeholder_suffix(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
     """Return a placeholder's text after its number: ``:github``, ``x02307ad9b0f2``; an echo has the same label."""
     if ours := OURS.fullmatch(secret):
         tail = ours["digits"] or ours["few"]
@@ -307,7 +307,7 @@ class _JoinedLines:
         """Return the position in the text of a span of the joined text; None if it is in one line."""
         starts = self.starts
         first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
-        if last > first and _is_word_of_next_line(self.joined, starts[last], start, end):
+        if last > first and _is_unrelated_word_after_break(self.joined, starts[last], start, end):
             end, last = starts[last], last - 1
         if last <= first:
             return None
@@ -349,7 +349,7 @@ def _list_key_parts_around_break(text: str, at: int) -> list[tuple[int, int]]:
     return pieces
 
 
-def _is_word_of_next_line(joined: str, border: int, start: int, end: int) -> bool:
+def _is_unrelated_word_after_break(joined: str, border: int, start: int, end: int) -> bool:
     """Return whether the text after the last break is not part of the key, but a word of the next line."""
     return looks_like_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
@@ -486,7 +486,7 @@ def find_split_secrets(text: str, find: Find) -> list[list[Span]]:
     return secrets
 
 
-def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
+def overwrite_split_secrets(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
     """Overwrite split secrets; the joined parts are one placeholder."""
     fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:

@@ -201,7 +201,7 @@ def _group_kinds() -> list[tuple[list[tuple[bytes, SecretKind]], RustPattern]]:
     """Return groups of kinds, each with an expression for their runs: a single one has too many states for Rust."""
     needles = sorted(((kind.needle.encode(), kind) for kind in KINDS), key=lambda row: row[0])
     groups = map(list, batched(needles, 32))
-    return [(rows, RustPattern("|".join(kind.expression_from_needle for _, kind in rows))) for rows in groups]
+    return [(rows, RustPattern("|".join(kind.expression_starting_at_needle for _, kind in rows))) for rows in groups]
 
 
 @lru_cache(maxsize=2)
@@ -396,7 +396,7 @@ def list_written_forms(secret: str) -> Iterator[str]:
 def list_form_anchors(secret: str) -> Sequence[str | None]:
     """Return characters that each form of a credential contains; None for a form that is short or has no run."""
     if not _PLAIN.fullmatch(secret):
-        return [_choose_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
+        return [_choose_form_anchor(form) if len(form) >= FREE else None for form in list_written_forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same result for usual credentials, in a tenth of the time
     if len(data) < _ENOUGH:
         coded = "".join([_encode_base64_core(data, lead)[-_ANCHOR:] for lead in range(3)])
@@ -475,7 +475,7 @@ class KnownSecrets:
         for form in new:
             if len(self._few) < _FEW:
                 self._few = (*self._few, form)
-            elif len(form) < FREE or (anchor := _choose_anchor(form)) is None:
+            elif len(form) < FREE or (anchor := _choose_form_anchor(form)) is None:
                 self._short = (*self._short[-4 * 256 :], form)
             else:
                 self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
@@ -483,7 +483,7 @@ class KnownSecrets:
             self._forget_form(self._all.popitem(last=False)[0])
 
     def _forget_form(self, form: str) -> None:
-        if (anchor := _choose_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
+        if (anchor := _choose_form_anchor(form)) is not None and form in self._anchors.get(anchor, ()):
             self._anchors[anchor] = tuple(other for other in self._anchors[anchor] if other != form)
             if not self._anchors[anchor]:
                 del self._anchors[anchor]
@@ -509,7 +509,7 @@ class KnownSecrets:
         return found
 
 
-def _choose_anchor(form: str) -> str | None:
+def _choose_form_anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: the beginnings of keys are not distinctive."""
     runs = find_key_runs(form).spans
     return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None

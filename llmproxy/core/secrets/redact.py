@@ -33,8 +33,8 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 from llmproxy.core.secrets.encoded_secret_redaction import (
     HIDDEN,
     OURS,
-    Fingerprints,
-    build_label,
+    FingerprintCache,
+    build_placeholder_suffix,
     find_line_broken,
     find_split_secrets,
     iter_windows,
@@ -42,8 +42,8 @@ from llmproxy.core.secrets.encoded_secret_redaction import (
     may_hold_escaped_secret,
     overwrite_in_base64,
     overwrite_in_utf16,
-    overwrite_parts,
     overwrite_spans,
+    overwrite_split_secrets,
     renew_aws_frame_checksums,
     replace_spans,
     unescape_json_text,
@@ -265,7 +265,7 @@ class Redactor:
         target = self._redact_target(request.target, numbers, names)
         headers, body = self._redact_headers(request.headers, numbers), request.body
         if not clean:
-            body = self._redact_body(body, header(request.headers, "content-type") or "", numbers)
+            body = self._redact_body_by_content_type(body, header(request.headers, "content-type") or "", numbers)
         if target == request.target and headers == request.headers and body == request.body:
             return request
         return replace(request, target=target, headers=headers, body=body)
@@ -367,7 +367,7 @@ class Redactor:
         changed = self._replace_in(plain, self._find_with_url_passwords(plain), put)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
-    def _redact_body(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
+    def _redact_body_by_content_type(self, body: bytes, content_type: str, numbers: SecretMarks) -> bytes:
         if not body:
             return body
         boundary = find_boundary(content_type) if "multipart" in content_type.lower() else None
@@ -390,7 +390,7 @@ class Redactor:
             text, charset = data.decode("latin-1"), "latin-1"
         start = text.lstrip()[:1] if charset == "utf-8" else ""
         if start and (start in '{["' or '{"' in text):
-            changed = self._redact_json(text, numbers, _NESTED)
+            changed = self._redact_json_text(text, numbers, _NESTED)
         else:
             changed = self._redact_plain(text, numbers)
         return data if changed is text else changed.encode(charset)
@@ -398,7 +398,7 @@ class Redactor:
     def _redact_plain(self, text: str, numbers: SecretMarks) -> str:
         return self._replace_in(text, self._find_all(text), numbers.build_body_placeholder)
 
-    def _redact_json(self, text: str, numbers: SecretMarks, depth: int) -> str:
+    def _redact_json_text(self, text: str, numbers: SecretMarks, depth: int) -> str:
         """Redact text with JSON strings, decoded only if an escape or a member's name may hide a secret."""
         if may_hold_escaped_secret(text) or has_secret_member(text):
             text = self._redact_json_strings(text, numbers, depth)
@@ -428,7 +428,7 @@ class Redactor:
         if member and is_secret_member(member, plain, said=depth == _NESTED):
             return numbers.build_body_placeholder(plain, self._find_member_kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
-            changed = self._redact_json(plain, numbers, depth - 1)
+            changed = self._redact_json_text(plain, numbers, depth - 1)
         else:
             changed = self._redact_plain(plain, numbers)
         return None if changed == plain else json.dumps(changed)[1:-1]
@@ -499,7 +499,7 @@ class Redactor:
         changed = overwrite_in_base64(overwrite_spans(changed, spans, numbers), self._find_plain)
         if not dealt_out:
             return changed
-        return overwrite_parts(changed, find_split_secrets(changed, self._find_plain), numbers)
+        return overwrite_split_secrets(changed, find_split_secrets(changed, self._find_plain), numbers)
 
     def _find_secret_members(self, text: str) -> Iterator[Span]:
         """Yield the spans of an answer's JSON members that are credentials by name."""
@@ -551,7 +551,7 @@ class SecretMarks:
         self._request, self._names = request, names
         self._numbers: dict[str, int] = {}
         self._first = 1
-        self.fingerprint = Fingerprints().digest
+        self.fingerprint = FingerprintCache().digest
         if b"REDACTED-" in request.body:
             found = _NUMBERED.findall(request.body.decode("latin-1"))
             self._first += max((int(number) for number in found if len(number) < SHORTEST), default=0)
@@ -565,7 +565,9 @@ class SecretMarks:
         return self._numbers.setdefault(secret, self._first + len(self._numbers))
 
     def _build_kind_or_fingerprint(self, secret: str, kind: str) -> str:
-        return build_label(secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint)
+        return build_placeholder_suffix(
+            secret, CREDENTIAL if secret in self._request_credentials else kind, self.fingerprint
+        )
 
     def build_url_placeholder(self, secret: str, _kind: str) -> str:
         """Return the placeholder of a secret in a URL, where it may be part of the question."""

@@ -60,7 +60,7 @@ def build_alternation(words: Iterable[str]) -> str:
     return f"(?:{'|'.join(branches)})" + ("" if all(words) else "?")
 
 
-def format_label(name: str) -> str:
+def slugify_kind_name(name: str) -> str:
     """Return the name of a kind in placeholders: ``openai project`` is ``openai-project``."""
     return name.partition(",")[0].replace(" ", "-").replace(".", "-")
 
@@ -79,7 +79,7 @@ class SecretKind:
     @property
     def label(self) -> str:
         """Its name in placeholders."""
-        return format_label(self.name)
+        return slugify_kind_name(self.name)
 
     @cached_property
     def needle(self) -> str:
@@ -96,7 +96,7 @@ class SecretKind:
         return len(_PIECE.sub("", before)) + sum(int(piece[2]) for piece in _PIECE.finditer(before))
 
     @property
-    def expression_from_needle(self) -> str:
+    def expression_starting_at_needle(self) -> str:
         """An expression for the needle and the rest of its run of key characters."""
         return _template_to_regex(re.split("(?<=.)[:@]", self.template[self.template.index(self.needle) :])[0])
 
@@ -303,7 +303,7 @@ class Pattern:
     @property
     def label(self) -> str:
         """Its name in placeholders; empty if it is not certain."""
-        return format_label(self.name) if self.certain else ""
+        return slugify_kind_name(self.name) if self.certain else ""
 
     def iter_spans(self, text: str) -> Iterator[tuple[int, int]]:
         for match in self.regex.finditer(text):

@@ -116,7 +116,7 @@ class Config:
 
 
 class RoutedRequestHead(NamedTuple):
-    """Session and route of a request by its head; valid for equal heads while `RequestDispatcher.is_still_valid`."""
+    """Session and route of a request by its head; valid for equal heads while `RequestHeadRouter.is_still_valid`."""
 
     party: str
     name: str
@@ -169,7 +169,7 @@ class CallProgress:
 
 
 @dataclass(slots=True)
-class ReceivedRequest:
+class EffectiveRequest:
     """A received request in the form that counts for its key: interceptors may change it first."""
 
     headers: Headers
@@ -362,7 +362,7 @@ class Exchange:
     place: RoutedRequestHead
     session: Session
     progress: CallProgress
-    request: ReceivedRequest
+    request: EffectiveRequest
     identity: CachedKeyEntry = UNIDENTIFIED
     change: StateChange | None = None
     """Its change of objects on the server, unless it fails."""

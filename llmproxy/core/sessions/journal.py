@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.proxy_calls import Call
 from llmproxy.server_store_copies import ensure_copy_folder
@@ -290,7 +290,7 @@ def _parse_miss(at: Any, text: Any, data: Any) -> JournaledMiss:
     tree = json.loads(data)
     if not isinstance(tree, dict):
         raise TypeError(f"a miss is {type(tree).__name__}")
-    return JournaledMiss(_check_time(at), from_sql(text), tree)
+    return JournaledMiss(_check_time(at), decode_sql_text(text), tree)
 
 
 def _check_time(at: Any) -> float:
@@ -334,11 +334,11 @@ def read_faulted_calls(path: Path, limit: int) -> list[FaultedCall]:
 
 
 def _parse_faulted_call(at: Any, status: Any, *texts: Any) -> FaultedCall:
-    session, provider, operation, model, note = (from_sql(text or "") for text in texts)
+    session, provider, operation, model, note = (decode_sql_text(text or "") for text in texts)
     return FaultedCall(_check_time(at), session, provider, operation, model, note, index(status))
 
 
-def read_served_ids(path: Path) -> frozenset[int] | None:
+def read_ids_used_last_run(path: Path) -> frozenset[int] | None:
     """Return the interactions that the journal's last run served or recorded; None if there is no run."""
     last = "SELECT max(run) FROM decisions"
     if not (found := query_journal(path, last, ())) or found[0][0] is None:
@@ -358,4 +358,4 @@ def _parse_replayed_request(*row: Any) -> tuple[int, Request, bool]:
     id_, method, target, headers, body = row
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)
-    return index(id_), Request(from_sql(method), from_sql(target), fields, content), body is None
+    return index(id_), Request(decode_sql_text(method), decode_sql_text(target), fields, content), body is None

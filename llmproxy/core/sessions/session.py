@@ -297,12 +297,12 @@ class Session:
         for each in self.interceptors:
             each.on_restart()
 
-    def mark_recorded(self, walker: PartyKey) -> None:
+    def keep_recording_key(self, walker: PartyKey) -> None:
         """Record that this session records requests of this key and does not serve them."""
         self.position.recorded_here.add(walker)
         self.position.recorded_here.add(("", walker[1]))
 
-    def has_recorded_key(self, key: Key) -> bool:
+    def is_key_newly_recorded(self, key: Key) -> bool:
         """Return whether this session records a key, for any party. Thread-safe."""
         return ("", key) in self.position.recorded_here
 
@@ -354,7 +354,7 @@ class SessionUnknown(LLMProxyError):
     status = 404
 
 
-class LiveForbidden(RefusedError):
+class LiveSessionForbidden(RefusedError):
     """A session that may reach the network was requested of a replay proxy."""
 
     code = "llmproxy_live_forbidden"
@@ -438,9 +438,9 @@ class Sessions:
         default that of its name; another one is for replay: several sessions may replay one cassette. `asked` are
         options of other features, by name.
 
-        Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveForbidden: a replay proxy may
-        not open a session with a network; CassetteBusy: another session records this cassette; CassetteNameTaken: there
-        is a `child` already.
+        Raises SessionInUse: it is open already; RefusedError: the name is invalid; LiveSessionForbidden: a replay proxy
+        may not open a session with a network; CassetteBusy: another session records this cassette;
+        CassetteNameTaken: there is a `child` already.
         """
         name = canonical_name(name)
         known = self.open_sessions.get(name)
@@ -449,7 +449,7 @@ class Sessions:
             raise SessionInUse(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
         if mode not in OFFLINE:
-            self.require_network_allowed(f"in mode {mode}")
+            self.require_live_sessions_allowed(f"in mode {mode}")
             if cassette is not None:
                 raise RefusedError(f"llmproxy: a session that names its cassette is for replay, not for {mode}.")
         for each in reversed(self.features):
@@ -461,11 +461,11 @@ class Sessions:
         settings = SessionSettings(mode, speed, exhausted, opened=True, upstreams=dict(upstreams or {}))
         return self._begin_session(name, settings, asked, cassette)
 
-    def require_network_allowed(self, which: str) -> None:
-        """Raise LiveForbidden if this proxy may not open a session with a network."""
+    def require_live_sessions_allowed(self, which: str) -> None:
+        """Raise LiveSessionForbidden if this proxy may not open a session with a network."""
         if self.defaults.mode in OFFLINE and not self.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
-            raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
+            raise LiveSessionForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
     def lease_child_cassette(self, parent: str, child: str | None, *, kind: str = "fork") -> tuple[Store, str]:
         """Lease a child's cassette; returns the store and its name. Raises CassetteNameTaken: `child` exists."""
@@ -474,14 +474,14 @@ class Sessions:
         taken = [place[0] for each in self.open_sessions.values() if (place := each.leased_cassette) is not None]
         return store, lease_cassette_name(store, parent, child, self.holder, taken, kind=kind)
 
-    def set_session_first_key(self, session: Session, store: Store) -> None:
+    def load_first_request_key(self, session: Session, store: Store) -> None:
         """Read the key of the cassette's first request."""
         session.first = store.find_first_key(session.cassette, session.sample)
         if session.policy.plays is not ReplayScope.NOTHING:
             for each in self.features:
                 each.on_replay_begin(session, store)
 
-    def add_interceptor(self, session: Session, made: Interceptor[Any]) -> None:
+    def add_interceptor_to_session(self, session: Session, made: Interceptor[Any]) -> None:
         """Add an interceptor to a session, or replace one of its kind. Raises RefusedError."""
         for other in session.interceptors:
             other.on_interceptor_added(made)
@@ -497,10 +497,10 @@ class Sessions:
             self.prepare_cassette(store, session.cassette, session.sample)
         for each in self.features:
             if (made := each.create_interceptor(session, asked)) is not None:
-                self.add_interceptor(session, made)
+                self.add_interceptor_to_session(session, made)
         cassette, sample = session.cassette, session.sample
         if (store := self.store(mode)) is not None:  # may be another object: a feature may have reopened it for writing
-            self.set_session_first_key(session, store)
+            self.load_first_request_key(session, store)
             if mode.policy.complete is not None and store.has_recordings(cassette, sample):
                 session.complete = store.last_session_ended_cleanly(cassette, sample)
                 if not session.complete:
@@ -553,9 +553,9 @@ class Sessions:
     def _remove_session(self, session: Session) -> None:
         self.release_recording_lease(session)
         del self.open_sessions[session.name]
-        self._remember_served_ids(session)
+        self._remember_served_recordings(session)
 
-    def _remember_served_ids(self, session: Session) -> None:
+    def _remember_served_recordings(self, session: Session) -> None:
         place = (session.cassette, session.sample)
         self.served_before[place] = array("q", {*self.served_before.get(place, ()), *session.served})
 
@@ -572,11 +572,11 @@ class Sessions:
             if writes:
                 self.on_run_end(session)
 
-    def mark_cassette_after_late_recording(self, session: Session) -> None:
+    def mark_complete_after_late_recording(self, session: Session) -> None:
         """Handle a stored recording of `session`; after its end, mark the cassette again. Blocks."""
         if self.open_sessions.get(session.name) is session:
             return
-        self._remember_served_ids(session)
+        self._remember_served_recordings(session)
         try:
             if (store := self.store(session.settings.mode)) is not None:
                 store.end_writing(*session.leased_cassette or session.save_target, _LATE, clean=session.sealed)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from llmproxy.core.changes.change import UnrecordedTrialCall
 from llmproxy.core.sessions.journal import SUFFIX, open_state, query_journal
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.sqlite_file import write_transaction
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _SINCE = (
 _ONE = "SELECT calls, seen, passed, served FROM trial_runs WHERE cassette = ? AND sample = ? AND at >= ?"
 
 
-class SampleTrialResult(NamedTuple):
+class TrialSessionResult(NamedTuple):
     """Results of the last sessions on trial of one cassette."""
 
     cassette: str
@@ -90,7 +90,7 @@ class TrialStore:
             self._conn = None
 
 
-def discard_interrupted_trials_served(store: Path, since: float) -> None:
+def forget_interrupted_trials_served_recordings(store: Path, since: float) -> None:
     """Delete the played recordings of trials that ended since then, because their runs were interrupted."""
     with suppress(OSError, sqlite3.Error), closing(open_state(get_state_path(store))) as conn, write_transaction(conn):
         conn.execute(_TABLE)
@@ -101,11 +101,11 @@ def get_state_path(store: Path) -> Path:
     return Path(f"{store}{SUFFIX}")
 
 
-def read_trials(store: Path, since: float = 0.0) -> list[SampleTrialResult]:
+def read_trials(store: Path, since: float = 0.0) -> list[TrialSessionResult]:
     """Return trials that ended at `since` (Unix time) or later, by cassette; empty if none are stored."""
     return [
-        SampleTrialResult(
-            from_sql(name),
+        TrialSessionResult(
+            decode_sql_text(name),
             sample,
             at,
             None if passed is None else bool(passed),

@@ -257,7 +257,7 @@ def _insert_body(conn: sqlite3.Connection, prepared: PreparedBody, how: EncodedB
     return cursor.lastrowid
 
 
-class BodyWriter:
+class DeltaBodyWriter:
     """Writer of bodies, which caches the last few request bodies of each group as bases for the next."""
 
     def __init__(self) -> None:

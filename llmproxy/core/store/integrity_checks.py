@@ -1,7 +1,7 @@
 """Checks of a whole store: different requests with one key, and damage.
 
 Recordings of one key within a cassette, sample and party answer each other's requests; `find_merged` compares them.
-`compare_journal_with_recordings` compares each journaled request with its recording. Both return the differences
+`diff_journal_requests_with_recordings` compares each journaled request with its recording. Both return the differences
 with the rules' reasons (`keys.ignored_differences`). `find_damages` reads everything, and reports unreadable rows.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from llmproxy.core.keys.ignored_differences import KeyDifference, explain_differences, list_uncounted_head_fields
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.store.file.connect import translate
-from llmproxy.core.store.queries import find_recorded_route
+from llmproxy.core.store.queries import derive_route_of_recording
 from llmproxy.core.store.rekeying import derive_current_keys
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
@@ -76,7 +76,7 @@ def list_ignored_fields_by_service(
         key, _ = store.find_current_key(row.cassette, row.sample, row.id, row.key, row.occurrence)
         try:
             one = store.load(row.id)
-            where = find_recorded_route(one, upstreams)
+            where = derive_route_of_recording(one, upstreams)
         except (CassetteError, RefusedError):
             continue
         fields.setdefault(row.provider, {}).update(list_uncounted_head_fields(one.request, where))
@@ -95,13 +95,13 @@ def _compare_pair(
 ) -> SameKeyPair | None:
     try:
         old, new = store.load(first), store.load(other)
-        routes = find_recorded_route(old, upstreams), find_recorded_route(new, upstreams)
+        routes = derive_route_of_recording(old, upstreams), derive_route_of_recording(new, upstreams)
     except (CassetteError, RefusedError):
         return None  # `verify` reports the damage
     return SameKeyPair(first, other, old.operation, tuple(explain_differences(old.request, new.request, routes, rules)))
 
 
-def compare_journal_with_recordings(
+def diff_journal_requests_with_recordings(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[SameKeyPair]:
     """Yield differences of journal requests from recordings; `asked`: interaction, request, whether it has its body."""
@@ -109,7 +109,10 @@ def compare_journal_with_recordings(
         try:
             old = store.load(id_)
             request = replace(said, body=old.request.body) if same_body else said
-            routes = find_recorded_route(old, upstreams), find_recorded_route(replace(old, request=request), upstreams)
+            routes = (
+                derive_route_of_recording(old, upstreams),
+                derive_route_of_recording(replace(old, request=request), upstreams),
+            )
         except (CassetteError, RefusedError):
             continue  # pruned since, or damaged
         yield SameKeyPair(id_, None, old.operation, tuple(explain_differences(old.request, request, routes, rules)))

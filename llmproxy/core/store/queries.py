@@ -18,7 +18,7 @@ from llmproxy.core.providers.provider_table import PROVIDERS
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.stubs import OPTIONAL
 from llmproxy.core.store.reader import Readable, RequestWithUpstream
-from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
+from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, decode_sql_text, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, remove_prefix
@@ -26,20 +26,23 @@ from llmproxy.parsers import parse_age_seconds
 from llmproxy.protocol import API_KEYS, Channel
 
 
-def count_current_recordings_at(store: Store, cassette: str, sample: int, since: float) -> int:
+def count_recordings_live_at_time(store: Store, cassette: str, sample: int, since: float) -> int:
     """Count the recordings that were live at a time, in Unix seconds."""
     sql = """SELECT count(*) FROM interactions WHERE cassette = ? AND sample = ? AND started_at < ?
         AND (superseded_at IS NULL OR superseded_at >= ?)"""
     return int(store.query(sql, (to_sql(cassette), sample, since, since))[0][0])
 
 
-def find_other_places(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
+def find_cassettes_with_key(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     """Return other places of a key: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
-    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in store.query(sql, [key, limit])]
+    return [
+        (decode_sql_text(name), sample, decode_sql_text(party))
+        for name, sample, party in store.query(sql, [key, limit])
+    ]
 
 
-def read_summary(store: Store, interaction: int) -> RowSummary:
+def read_interaction_summary(store: Store, interaction: int) -> RowSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
     found = store.query(f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
@@ -197,7 +200,7 @@ def has_answers_left_by_client(store: Readable, cassette: str, sample: int) -> b
 
 def list_run_variables(store: Readable, cassette: str, sample: int) -> list[str]:
     """Return the run variables of the live recordings in a cassette and sample, those of the newest first."""
-    return [from_sql(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
+    return [decode_sql_text(said) for (said,) in store.query(_RUNS, (to_sql(cassette), sample))]
 
 
 def read_newest_variables(store: Readable, cassette: str) -> str:
@@ -206,7 +209,7 @@ def read_newest_variables(store: Readable, cassette: str) -> str:
     return store.read_run_variables(found[0][0]) if found else ""
 
 
-def list_api_key_names(store: Readable, cassette: str) -> tuple[str, ...] | None:
+def list_api_key_variables(store: Readable, cassette: str) -> tuple[str, ...] | None:
     """Return API key variables set when a cassette was recorded, and its providers'; None if the former are unknown."""
     declared = load_run_variables(read_newest_variables(store, cassette))
     said = next((each.value.split() for each in declared if each.name == API_KEYS), None)
@@ -219,7 +222,7 @@ def list_api_key_names(store: Readable, cassette: str) -> tuple[str, ...] | None
     return tuple(sorted({*said, *missing, *(["AWS_ACCESS_KEY_ID"] if "bedrock" in providers else [])} - {"none"}))
 
 
-def find_recorded_route(interaction: Interaction | RequestWithUpstream, upstreams: Mapping[str, str]) -> Route:
+def derive_route_of_recording(interaction: Interaction | RequestWithUpstream, upstreams: Mapping[str, str]) -> Route:
     """Return the route that the recorded request had. Raises RefusedError if no route matches."""
     name, request = interaction.provider, interaction.request
     if name not in PROVIDERS:
@@ -231,5 +234,5 @@ def canonical_of(
     store: Store, asked: Interaction | RequestWithUpstream, rules: Rules, upstreams: Mapping[str, str]
 ) -> Canonical:
     """Return the canonical request of a recording, or of its stored request, under `rules`. Raises RefusedError."""
-    place, where = (asked.cassette, asked.sample), find_recorded_route(asked, upstreams)
+    place, where = (asked.cassette, asked.sample), derive_route_of_recording(asked, upstreams)
     return canonicalize(asked.request, where, rules, lambda made: store.find_id_origin(*place, made))

@@ -21,13 +21,13 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Blob, RowCache, decode_standalone, read_body
 from llmproxy.core.store.file.connect import (
     Signature,
-    StoreReader,
+    StoreReadConnection,
     is_signature_reliable,
     open_reader,
-    read_signature,
+    read_stat_signature,
     translate,
 )
-from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
+from llmproxy.core.store.rows import Row, RowSummary, decode_sql_text, to_sql
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT, Channel
@@ -110,7 +110,7 @@ _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionErr
 """Exceptions raised by a value that is invalid for its column."""
 
 
-def is_good_status(status: int) -> bool:
+def is_replayable_status(status: int) -> bool:
     """Return whether an answer of this status may be replayed in `auto`, or be repeated as the last."""
     return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION
 
@@ -128,12 +128,12 @@ class KeyedRecording:
     @property
     def is_good_answer(self) -> bool:
         """Whether it is complete, may be replayed in `auto` and `once`, and may be repeated as the last."""
-        return self.ending is Ending.COMPLETE and is_good_status(self.status)
+        return self.ending is Ending.COMPLETE and is_replayable_status(self.status)
 
     @property
     def was_left(self) -> bool:
         """Whether its client left an answer that would otherwise be good."""
-        return self.ending is Ending.LEFT and is_good_status(self.status)
+        return self.ending is Ending.LEFT and is_replayable_status(self.status)
 
 
 def was_left_twice(recording: KeyedRecording, turn: int) -> bool:
@@ -244,7 +244,9 @@ class SyncedCassetteFile(NamedTuple):
 
 
 class Readable:
-    def __init__(self, path: Path, reader: StoreReader, *, now: Callable[[], float], watch: bool = False) -> None:
+    def __init__(
+        self, path: Path, reader: StoreReadConnection, *, now: Callable[[], float], watch: bool = False
+    ) -> None:
         """Read from `reader`, which is closed with this object; `now` returns Unix time.
 
         With `watch`, other processes may write or replace the file at any time: it is then reopened (not next to a
@@ -268,7 +270,7 @@ class Readable:
         self._keyed_generation: tuple[int, int] = (-1, -1)
         self._opened = 0
         """Number of times that the file was reopened."""
-        self._seen: Signature | None = read_signature(self._file) if watch else None
+        self._seen: Signature | None = read_stat_signature(self._file) if watch else None
         self._settled = False
         """Whether every later write must change the file's signature."""
         self._refused: Signature | None = None
@@ -287,7 +289,7 @@ class Readable:
         to another file.
         """
         if self._watch:
-            seen = read_signature(self._file)
+            seen = read_stat_signature(self._file)
             if seen != self._seen and seen is not None:  # if removed, the open file stays readable
                 self._reopen(seen)
             if self._settled:
@@ -317,15 +319,15 @@ class Readable:
         self._last_row = self._read_last_interaction()
         if not self._still_has_row(before):
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
-            self._reset_derived_keys()
+            self._rederive_all_keys()
 
-    def _reset_derived_keys(self) -> None:
+    def _rederive_all_keys(self) -> None:
         """Drop derived keys, and derive those of the present store."""
         places = list(self.derived)
         self.derived.clear()
         self.on_replaced(places)
 
-    def _switch_reader(self, reader: StoreReader) -> None:
+    def _switch_reader(self, reader: StoreReadConnection) -> None:
         """Read from another connection, maybe of another file: clear all caches."""
         self._reader.close()
         self._reader, self.conn = reader, reader.conn
@@ -358,7 +360,7 @@ class Readable:
             return known
         found = self.query(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
-            found = self._find_current_rows(derived, found, party, key)
+            found = self._find_rows_by_recomputed_key(derived, found, party, key)
         with self._report_bad_value("A recording"):
             slots = tuple(
                 KeyedRecording(id_, index(nth), index(status), Ending(ending), asked)
@@ -376,7 +378,9 @@ class Readable:
         """
         return self._first(SAME, (length, asked, to_sql(cassette), sample, to_sql(party)))
 
-    def _find_current_rows(self, derived: RecomputedKeys, found: Sequence[Row], party: str, key: Key) -> list[Row]:
+    def _find_rows_by_recomputed_key(
+        self, derived: RecomputedKeys, found: Sequence[Row], party: str, key: Key
+    ) -> list[Row]:
         """Return the rows of a key under today's rules; `found` are those with the key in the store."""
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
@@ -425,7 +429,10 @@ class Readable:
         response = self.response(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
             loaded = rows.to_interaction(
-                named, self.read_body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
+                named,
+                self.read_body(named["request_body"]),
+                response,
+                tuple(decode_sql_text(made_id) for (made_id,) in made),
             )
         said = self.read_run_variables(interaction_id)
         return replace(loaded, run_variables=said) if said else loaded
@@ -446,7 +453,7 @@ class Readable:
         """Return the run variables of the run that made a recording, as JSON; or ""."""
         sql = "SELECT said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id = ?"
         row = self._first(sql, (interaction_id,))
-        return "" if row is None else from_sql(row[0])
+        return "" if row is None else decode_sql_text(row[0])
 
     def find_id_origin(self, cassette: str, sample: int, made_id: str) -> IdOrigin | None:
         """Return the first live interaction that created this id; None if none in the cassette did."""
@@ -467,7 +474,7 @@ class Readable:
         found = []
         for id_, party, key, nth, digest in self.query(_KEYED, (to_sql(cassette), sample)):
             with self._report_bad_value(f"Interaction {id_}"):
-                found.append(StoredKey(id_, from_sql(party), Key(key), index(nth), from_sql(digest)))
+                found.append(StoredKey(id_, decode_sql_text(party), Key(key), index(nth), decode_sql_text(digest)))
         return found
 
     def read_request(self, interaction_id: int) -> RequestWithUpstream:
@@ -476,8 +483,12 @@ class Readable:
             raise self._build_missing_error(interaction_id)
         with self._report_bad_value(f"Interaction {interaction_id}"):
             cassette, sample, provider, upstream, method, target, headers, body = row
-            request = Request(from_sql(method), from_sql(target), rows.parse_headers(headers), self.read_body(body))
-            return RequestWithUpstream(from_sql(cassette), sample, from_sql(provider), from_sql(upstream), request)
+            request = Request(
+                decode_sql_text(method), decode_sql_text(target), rows.parse_headers(headers), self.read_body(body)
+            )
+            return RequestWithUpstream(
+                decode_sql_text(cassette), sample, decode_sql_text(provider), decode_sql_text(upstream), request
+            )
 
     def has_recordings(self, cassette: str, sample: int) -> bool:
         """Return whether the cassette and sample have live recordings."""
@@ -498,7 +509,7 @@ class Readable:
         row = row or self._first(_FIRST, (name, sample, 0))
         if row is None:
             return None
-        return from_sql(row[0]), self.find_current_key(cassette, sample, row[2], row[1], 0)[0]
+        return decode_sql_text(row[0]), self.find_current_key(cassette, sample, row[2], row[1], 0)[0]
 
     def list_candidate_ids(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
         """Return ids of the last `limit` live interactions of an operation, oldest first; for a miss."""
@@ -548,11 +559,11 @@ class Readable:
             [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
         )
         if latest is not None:  # one by one: SQLite would search a list for every row
-            places = sorted(self.query(_LATEST, (latest,)), key=lambda place: (from_sql(place[0]), place[1]))
+            places = sorted(self.query(_LATEST, (latest,)), key=lambda place: (decode_sql_text(place[0]), place[1]))
             asked = [("WHERE cassette = ? AND interactions.sample = ?", place) for place in places]
         found = [row for where, values in asked for row in self.query(_CASSETTES.format(where=where), values)]
         return [
-            CassetteInfo(from_sql(name), sample, stored, live, last, tokens_in, tokens_out, bool(clean), holder)
+            CassetteInfo(decode_sql_text(name), sample, stored, live, last, tokens_in, tokens_out, bool(clean), holder)
             for name, sample, stored, live, last, tokens_in, tokens_out, clean, holder in found
         ]
 
@@ -569,7 +580,7 @@ class Readable:
 
     def list_cassette_names(self, limit: int = -1) -> list[str]:
         """Return the names of the cassettes with live recordings, at most `limit`."""
-        return [from_sql(name) for (name,) in self.query(_NAMES, (limit,))]
+        return [decode_sql_text(name) for (name,) in self.query(_NAMES, (limit,))]
 
     def query(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """Return the rows of a query. Translates SQLite's errors (CassetteCorrupt and others)."""

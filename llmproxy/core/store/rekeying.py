@@ -65,7 +65,7 @@ def derive_current_keys(
     return store.derived[place]
 
 
-def rederive_keys(
+def iter_recordings_with_new_keys(
     store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> Iterator[RekeyedRecording]:
     """Yield each live interaction, of one cassette or all, with its key derived anew; skips damaged rows."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, read_client
+from llmproxy.core.providers.provider_table import MCP_PREFIX, get_service_kind, parse_user_agent_client
 from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import ChunkedBody, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.core.traffic.websocket_frames import is_websocket_body, read_as_http_requests
@@ -120,7 +120,7 @@ def to_sql(text: str) -> str | bytes:
     return text
 
 
-def from_sql(value: str | bytes) -> str:
+def decode_sql_text(value: str | bytes) -> str:
     """Undo :func:`to_sql`. Raises CassetteCorrupt if it is no text."""
     try:
         return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
@@ -220,26 +220,26 @@ def to_response(row: Row, body: bytes) -> Response:
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
     chunks = ChunkedBody(body, json.loads(borders))
     return Response(
-        status=status, reason=from_sql(reason), headers=parse_headers(headers), chunks=chunks, ending=Ending(ending),
-        head_offset=head_us, chunked=bool(chunked),
+        status=status, reason=decode_sql_text(reason), headers=parse_headers(headers), chunks=chunks,
+        ending=Ending(ending), head_offset=head_us, chunked=bool(chunked),
     )  # fmt: skip
 
 
 def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]) -> Interaction:
     return Interaction(
-        provider=from_sql(row["provider"]), operation=from_sql(row["operation"]), key=Key(row["key"]),
+        provider=decode_sql_text(row["provider"]), operation=decode_sql_text(row["operation"]), key=Key(row["key"]),
         request=Request(
-            from_sql(row["method"]), from_sql(row["target"]), parse_headers(row["request_headers"]), body
+            decode_sql_text(row["method"]), decode_sql_text(row["target"]), parse_headers(row["request_headers"]), body
         ),
-        response=response, started_at=row["started_at"], cassette=from_sql(row["cassette"]), sample=row["sample"],
-        party=from_sql(row["party"]), occurrence=row["occurrence"], id=row["id"],
-        model=None if row["model"] is None else from_sql(row["model"]),
-        stream=bool(row["stream"]), upstream=from_sql(row["upstream"]),
+        response=response, started_at=row["started_at"], cassette=decode_sql_text(row["cassette"]),
+        sample=row["sample"], party=decode_sql_text(row["party"]), occurrence=row["occurrence"], id=row["id"],
+        model=None if row["model"] is None else decode_sql_text(row["model"]),
+        stream=bool(row["stream"]), upstream=decode_sql_text(row["upstream"]),
         usage=Usage(
             row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cache_written_tokens"],
             row["reasoning_tokens"],
         ),
-        redacted=bool(row["redacted"]), rules=from_sql(row["rules"]), made_ids=made_ids,
+        redacted=bool(row["redacted"]), rules=decode_sql_text(row["rules"]), made_ids=made_ids,
     )  # fmt: skip
 
 
@@ -264,12 +264,12 @@ def _parse_answer_date(started_at: float, headers: str) -> float:
 
 @lru_cache(256)
 def _read_client_from_headers(headers: str) -> str:
-    return str(read_client(parse_headers(headers)) or "")
+    return str(parse_user_agent_client(parse_headers(headers)) or "")
 
 
 def to_summary(row: Row) -> RowSummary:
     """Return the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
-    values = [from_sql(value) if isinstance(value, bytes) else value for value in row]
+    values = [decode_sql_text(value) if isinstance(value, bytes) else value for value in row]
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
     try:
         ending = Ending(summary["ending"])

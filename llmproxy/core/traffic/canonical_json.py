@@ -45,7 +45,7 @@ def _parse_number(text: str) -> int | float:
     return value
 
 
-def read_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def reject_duplicate_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object, as `object_pairs_hook`. Raises LossyJson: two members have one name."""
     members = dict(pairs)
     if len(members) != len(pairs):
@@ -57,7 +57,9 @@ def _refuse_constant(name: str) -> NoReturn:
     raise LossyJson(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=read_members, parse_float=_parse_number, parse_constant=_refuse_constant)
+_decoder = json.JSONDecoder(
+    object_pairs_hook=reject_duplicate_members, parse_float=_parse_number, parse_constant=_refuse_constant
+)
 _encoder = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
 )
@@ -150,7 +152,9 @@ def split_text_by_json(text: str) -> list[object]:
         line = lines[n]
         label = line[: found.end()] if (found := _LABEL.match(line)) else ""
         lines[n] = line[len(label) :]
-        taken = _parse_json_at_line(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
+        taken = (
+            _parse_json_block_or_none(lines, n) if lines[n][:1] in ("{", "[") and len(parts) < _MOST_PIECES else None
+        )
         if taken is None:
             prose.append(line)
             n += 1
@@ -164,7 +168,7 @@ def split_text_by_json(text: str) -> list[object]:
     return [*parts, "".join(prose)] if prose else parts
 
 
-def _parse_json_at_line(lines: Sequence[str], start: int) -> tuple[object, int] | None:
+def _parse_json_block_or_none(lines: Sequence[str], start: int) -> tuple[object, int] | None:
     """Return the value in a line, or up to a line that closes it, and the index of the next line."""
     if (value := parse_json_container(lines[start])) is not None:
         return value, start + 1
@@ -176,7 +180,7 @@ def _parse_json_at_line(lines: Sequence[str], start: int) -> tuple[object, int] 
     return None
 
 
-def pair_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
+def pair_text_and_json_parts(recorded: str, present: str) -> Iterator[tuple[object, object]]:
     """Yield the corresponding parts of two texts; nothing if their numbers differ."""
     mine, theirs = split_text_by_json(recorded), split_text_by_json(present)
     if len(mine) == len(theirs):

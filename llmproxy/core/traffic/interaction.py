@@ -36,7 +36,7 @@ def without(headers: Headers, *names: str) -> Headers:
     return tuple((key, value) for key, value in headers if key.lower() not in names)
 
 
-def replace_header(headers: Headers, name: str, value: str) -> Headers:
+def overwrite_existing_header(headers: Headers, name: str, value: str) -> Headers:
     """Return `headers` with this value in each field with a lower-case name; no field is added."""
     return tuple((key, value if key.lower() == name else said) for key, said in headers)
 
@@ -141,7 +141,7 @@ class ChunkedBody(Sequence[Chunk]):
         return len(self._offsets)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return map(self._chunk, range(len(self._offsets)))
+        return map(self._get_chunk_at, range(len(self._offsets)))
 
     @overload
     def __getitem__(self, at: int) -> Chunk: ...
@@ -149,7 +149,7 @@ class ChunkedBody(Sequence[Chunk]):
     def __getitem__(self, at: slice) -> Sequence[Chunk]: ...
     def __getitem__(self, at: int | slice) -> Chunk | Sequence[Chunk]:
         places = range(len(self._offsets))[at]
-        return self._chunk(places) if isinstance(places, int) else tuple(map(self._chunk, places))
+        return self._get_chunk_at(places) if isinstance(places, int) else tuple(map(self._get_chunk_at, places))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -164,7 +164,7 @@ class ChunkedBody(Sequence[Chunk]):
         """Return the text of a tuple of these chunks."""
         return repr(tuple(self))
 
-    def _chunk(self, at: int) -> Chunk:
+    def _get_chunk_at(self, at: int) -> Chunk:
         return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
 
     def iter_views(self) -> Iterator[tuple[int, memoryview]]:
@@ -263,7 +263,7 @@ ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1)
 """Header, its pattern, and its value for a first attempt: SDKs of model providers count from 0, those of AWS from 1."""
 
 
-def read_retry_count(headers: Headers) -> int | None:
+def read_retry_count_if_sent(headers: Headers) -> int | None:
     """Return 0 for the first attempt of a request, 1 for its first retry ...; None if its client does not send it."""
     for name, form, first in ATTEMPTS:
         said = header(headers, name)

@@ -72,21 +72,21 @@ def classify_volatile(old: object, new: object) -> str | None:
     start = max(0, place - 200)
     left, right, at = old[start : place + 300], new[start : place + 300], place - start
     for kind, pattern in _PATTERNS:
-        sides = _compare_position_to_match(pattern, left, at), _compare_position_to_match(pattern, right, at)
+        sides = _locate_position_in_match(pattern, left, at), _locate_position_in_match(pattern, right, at)
         # In "step 1" and "step 12" only one side continues at the differing position: one inside, the other at its end.
         if all(sides) and "inside" in sides:
-            return kind if kind != "counter" or _differ_only_in(pattern, old, new) else None
+            return kind if kind != "counter" or _differ_only_in_pattern(pattern, old, new) else None
     return None
 
 
-def _compare_position_to_match(pattern: re.Pattern[str], text: str, at: int) -> str:
+def _locate_position_in_match(pattern: re.Pattern[str], text: str, at: int) -> str:
     for match in pattern.finditer(text):
         if match.start() <= at <= match.end():
             return "inside" if at < match.end() else "end"
     return ""
 
 
-def _differ_only_in(pattern: re.Pattern[str], old: str, new: str) -> bool:
+def _differ_only_in_pattern(pattern: re.Pattern[str], old: str, new: str) -> bool:
     return max(len(old), len(new)) <= _SCAN and pattern.sub("0", old) == pattern.sub("0", new)
 
 

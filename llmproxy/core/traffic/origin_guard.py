@@ -77,7 +77,7 @@ class OriginGuard:
             self.require_own_host(seen.headers)
         origins = _list_repeated_field_values(seen.headers, "origin")
         for origin in origins:
-            if not self._is_allowed(origin) and not self._is_own(origin, seen):
+            if not self._is_allowed(origin) and not self._is_same_origin(origin, seen):
                 raise _build_foreign_page_error(origin)
         if not origins and self._is_cross_site(seen.headers):
             raise _build_foreign_page_error("")
@@ -98,7 +98,9 @@ class OriginGuard:
 
     def is_own_name(self, name: str) -> bool:
         """Return whether a lower-case host name is one of the proxy's."""
-        return is_loopback_name(name) or is_ip_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
+        return (
+            is_localhost_name(name) or is_ip_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
+        )
 
     def build_cors_fields(self, headers: Headers) -> Headers:
         """Return the fields that let an allowed page read its answer; none for other clients."""
@@ -129,13 +131,13 @@ class OriginGuard:
             self.require_own_host(headers)
         except ForeignHost:
             return False
-        own = all(self._is_own(origin, seen) for origin in _list_repeated_field_values(headers, "origin"))
+        own = all(self._is_same_origin(origin, seen) for origin in _list_repeated_field_values(headers, "origin"))
         return own and bool(sites) and all(site.lower() == "same-origin" for site in sites)
 
     def _is_allowed(self, origin: str) -> bool:
         return any(_compile_origin_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
-    def _is_own(self, origin: str, seen: SeenHead) -> bool:
+    def _is_same_origin(self, origin: str, seen: SeenHead) -> bool:
         """Return whether an Origin equals the request's destination: a page of the proxy, or of that site."""
         if seen.target is not None:
             return _read_origin(origin) == seen.target
@@ -156,7 +158,7 @@ def is_shown_as_page(headers: Headers) -> bool:
     return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
 
-def is_loopback_name(name: str) -> bool:
+def is_localhost_name(name: str) -> bool:
     """Return whether a lower-case name always means this machine (RFC 6761 6.3); HTTP/1.0 may send none."""
     name = name.removesuffix(".")
     return name in ("", "localhost") or name.endswith(".localhost")

@@ -295,7 +295,7 @@ def find_prefix(target: str, at_provider: str) -> str:
     return path.removesuffix(own) if path.endswith(own) else ""
 
 
-def localize_location(
+def location_to_store(
     location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]
 ) -> str:
     """Return a `location` as stored: a path at the provider, or another host's absolute address without its query.

@@ -56,7 +56,7 @@ def is_websocket_body(headers: Headers) -> bool:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame_as_json_line(frame: Frame) -> bytes:
     line: dict[str, object] = {"t": frame.at, "from": "client" if frame.client else "server"}
     if frame.close is not None:
         line |= {"close": frame.close, "reason": frame.data}
@@ -71,7 +71,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 def encode_frames(frames: Iterable[Frame]) -> tuple[Chunk, ...]:
     """Encode a conversation, one chunk for each line."""
-    return tuple(Chunk(frame.at, encode_frame(frame)) for frame in frames)
+    return tuple(Chunk(frame.at, encode_frame_as_json_line(frame)) for frame in frames)
 
 
 def _json_bytes_to_text(data: bytes) -> str | None:
@@ -87,19 +87,19 @@ def _json_bytes_to_text(data: bytes) -> str | None:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def decode_frames(body: bytes) -> list[Frame]:
+def parse_recorded_frames(body: bytes) -> list[Frame]:
     """Decode a conversation. Raises CassetteCorrupt: a line does not have the form above."""
     found = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
             try:
-                found.append(_parse_frame(json.loads(line)))
+                found.append(_parse_frame_line(json.loads(line)))
             except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as why:
                 raise CassetteCorrupt(f"line {number} of a recorded WebSocket is damaged: {why}") from why
     return found
 
 
-def _parse_frame(line: dict[str, Any]) -> Frame:
+def _parse_frame_line(line: dict[str, Any]) -> Frame:
     client = {"client": True, "server": False}[line["from"]]
     at = int(line["t"])
     if "close" in line:
@@ -112,7 +112,7 @@ def _parse_frame(line: dict[str, Any]) -> Frame:
     return Frame(at, client, text.encode() if line.get("binary") else text)
 
 
-def list_side_events(body: bytes, side: str) -> Iterator[object]:
+def list_json_from_side(body: bytes, side: str) -> Iterator[object]:
     """Yield the JSON values that one side sent; other or damaged lines are skipped. Never raises."""
     for line in body.split(b"\n"):
         try:
@@ -126,7 +126,7 @@ def list_side_events(body: bytes, side: str) -> Iterator[object]:
 def read_as_http_requests(body: bytes) -> list[bytes]:
     """Return the client's events, each as the body of an equivalent HTTP request. Never raises."""
     asked = []
-    for event in list_side_events(body, "client"):
+    for event in list_json_from_side(body, "client"):
         if isinstance(event, dict):
             turns = event["clientContent"].get("turns") if isinstance(event.get("clientContent"), dict) else None
             same = {"input": [event["item"]]} if "item" in event else {"contents": turns} if turns else event
@@ -139,7 +139,7 @@ def read_as_http_requests(body: bytes) -> list[bytes]:
 
 def format_transcript(body: bytes) -> Iterator[str]:
     """Yield a conversation line by line as readable text: `12.3 ms  client -> {...}`; long base64 is shortened."""
-    for frame in decode_frames(body):
+    for frame in parse_recorded_frames(body):
         yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"
 
 

@@ -355,7 +355,7 @@ class HeadCache:
             head = parse_head(raw)
         except FramingError:
             return None
-        if not is_servable_by_front(head) or not self._guard.is_admitted(SeenHead(head.headers)):
+        if not is_request_servable_by_front(head) or not self._guard.is_admitted(SeenHead(head.headers)):
             return None
         if len(self._known) >= REMEMBERED_HEADS:
             self._known.clear()
@@ -364,7 +364,7 @@ class HeadCache:
         return plain
 
 
-def is_servable_by_front(head: Head) -> bool:
+def is_request_servable_by_front(head: Head) -> bool:
     """Return whether a request may be served by the front.
 
     In origin form, with one Content-Length and no hop-by-hop requests.
@@ -384,7 +384,7 @@ def is_servable_by_front(head: Head) -> bool:
     )
 
 
-class ConnectionHandler(mode_servers.ProxyConnectionHandler):
+class DisconnectAwareHandler(mode_servers.ProxyConnectionHandler):
     """mitmproxy's handler of a client, which notices at once that it leaves, not at its next write."""
 
     proxy: ProxyContext | None = None
@@ -469,7 +469,13 @@ class FrontedListener(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         return layers.modes.HttpProxy(context)
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:
-        handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
+        handler = DisconnectAwareHandler(
+            ctx.master,
+            reader,
+            writer,
+            ctx.options,
+            self.mode,  # type: ignore[no-untyped-call]
+        )
         handler.proxy = cast("FrontedProxyserver", self.manager).proxy
         handler.max_conns = defaultdict(lambda: asyncio.Semaphore(STREAMS))
         handler.layer = self.make_top_layer(handler.layer.context)

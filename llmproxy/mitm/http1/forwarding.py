@@ -20,7 +20,7 @@ from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 from llmproxy.core.secrets.redact import may_hold_redaction
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.core.traffic.websocket_frames import SWITCHING
-from llmproxy.core.ws_replay import FrameRecording
+from llmproxy.core.ws_replay import FrameRecorder
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.mitm.http1.request_handling import AnsweringLayer, ClientConnectionState, Commands, LayerState
 from llmproxy.protocol import Decision
@@ -67,11 +67,11 @@ class RequestForwarder:
         """Whether a WebSocket is open of which one side was lost without a close frame."""
         exchange = self._here.incoming.exchange
         recording = exchange.recording if exchange else None
-        return isinstance(recording, FrameRecording) and recording.is_breaking()
+        return isinstance(recording, FrameRecorder) and recording.is_breaking()
 
     # --- the request -----------------------------------------------------------------------------------------------
 
-    def forward_stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
+    def stream_request_upstream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
         """Release the exchange and forward its request as it arrives. `overflow`: too large to match."""
         self._overflow = overflow
         yield from self.forward(raw, uploading=True)
@@ -95,7 +95,7 @@ class RequestForwarder:
         """Forward body bytes as they arrive; keep a copy for the key, up to the limit."""
         here, incoming = self._here, self._here.incoming
         most = here.proxy.engine.config.max_request
-        raw, decoded, over = here.reader.take_body()
+        raw, decoded, over = here.reader.take_received_body_part()
         if raw and not self._overflow and (self._kept or may_hold_redaction(incoming.body[-LONGEST_MARK:] + decoded)):
             self._kept += raw
             raw = b""
@@ -129,9 +129,9 @@ class RequestForwarder:
         if self._forwarder is None:
             raise AssertionError("nothing to hand on to")
         try:
-            yield from self._pass_commands(self._forwarder.handle_event(event))
+            yield from self._filter_commands_to_client(self._forwarder.handle_event(event))
         except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
-            yield from self._pass_commands(self._end_dropping_trailers(self._forwarder))
+            yield from self._filter_commands_to_client(self._end_dropping_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
         if self._held and exchange is not None and not exchange.recording.is_whole:
             yield from self._send_commands_held_for_store()
@@ -143,7 +143,7 @@ class RequestForwarder:
             self._spent = stream.flow.server_conn
             yield from forwarder.event_to_child(stream, ResponseEndOfMessage(number))
 
-    def _pass_commands(self, made: Commands) -> Commands:
+    def _filter_commands_to_client(self, made: Commands) -> Commands:
         """Pass mitmproxy's commands on, with its own error page replaced by ours."""
         here = self._here
         for command in made:
@@ -151,7 +151,7 @@ class RequestForwarder:
             if isinstance(command, commands.SendData) and self._is_open_websocket_cut:
                 continue  # mitmproxy would tell the other side that all is well: 1000
             if ours and here.is_forwarding:
-                if (failed := self._find_early_failure(command)) is not None:
+                if (failed := self._find_failure_before_answer(command)) is not None:
                     yield from self._layer.refuse(failed, close=True)
                     continue
                 if self.withheld and isinstance(command, commands.SendData | commands.CloseConnection):
@@ -177,7 +177,7 @@ class RequestForwarder:
         while self._held:
             yield self._held.popleft()
 
-    def _find_early_failure(self, command: commands.Command) -> LLMProxyError | None:
+    def _find_failure_before_answer(self, command: commands.Command) -> LLMProxyError | None:
         """Return why the request failed, if the client has not got any bytes yet."""
         exchange = self._here.incoming.exchange
         if exchange is None or self._here.incoming.answering:
@@ -194,7 +194,7 @@ class RequestForwarder:
         """Prepare for the next request when the forwarded one is over."""
         here = self._here
         if self.has_switched:
-            yield from self._pass_websocket()
+            yield from self._pass_early_websocket_bytes()
             return
         if not here.is_forwarding or self.uploading or self._forwarder is None or self._forwarder.streams:
             return
@@ -213,11 +213,11 @@ class RequestForwarder:
             return
         yield from self._layer.await_next_request()
 
-    def _pass_websocket(self) -> Commands:
+    def _pass_early_websocket_bytes(self) -> Commands:
         """Pass on bytes sent while the WebSocket opened; its end is passed on once it is stored."""
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
-        if isinstance(recording, FrameRecording) and recording.is_stored:
+        if isinstance(recording, FrameRecorder) and recording.is_stored:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
             yield from self._send_commands_held_for_store()
         elif here.reader.count_waiting:

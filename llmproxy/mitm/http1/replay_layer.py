@@ -49,8 +49,8 @@ from llmproxy.mitm.http1.stream_sender import StreamSender
 from llmproxy.mitm.http1_parser import BodyTooSlow, Head, HeadTooSlow, replace_body
 from llmproxy.mitm.intercept import is_loopback
 from llmproxy.mitm.proxy_context import ConnectionFront, ProxyContext, build_response_bytes
-from llmproxy.mitm.socket_resets_and_limits import is_peer_gone
-from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
+from llmproxy.mitm.socket_resets_and_limits import is_peer_process_gone
+from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRequired
 from llmproxy.mitm.websocket_replay import ReplayedWebSocket
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX, Channel, Decision
 from llmproxy.ui.responses import PageAnswer, build_headers
@@ -99,7 +99,7 @@ class OwnRequestAnswerer:
             yield from self._answer_viewer(head, asked)
             return
         session, now = control.find_session_to_await(proxy.engine, asked), proxy.engine.clock()
-        if session is not None and proxy.has_open_calls(session):
+        if session is not None and proxy.session_has_open_calls(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
                 yield from self._retry_answer_later()
@@ -166,7 +166,7 @@ class ReplayLayer(layer.Layer):
         return self.sender(self._here)
 
     @cached_property
-    def _forwarding(self) -> RequestForwarder:
+    def _request_forwarder(self) -> RequestForwarder:
         return self.forwarding(self._here, self)
 
     def _reset_for_request(self) -> None:
@@ -174,7 +174,7 @@ class ReplayLayer(layer.Layer):
         self._here.incoming = self.incoming(self._proxy)
         self._own.prepare_for_next()
         if self._here.forwarded:
-            self._forwarding.prepare_for_next()
+            self._request_forwarder.prepare_for_next()
 
     def attach_to_front(self, front: ConnectionFront | None) -> None:
         """Serve requests handed over by the front."""
@@ -227,7 +227,7 @@ class ReplayLayer(layer.Layer):
         elif left and not here.is_forwarding:
             yield from self._on_client_left()
         elif here.forwarded:
-            yield from self._forwarding.on_event(event)
+            yield from self._request_forwarder.on_event(event)
 
     def _receive_data(self, data: bytes) -> Commands:
         here = self._here
@@ -235,10 +235,12 @@ class ReplayLayer(layer.Layer):
         if here.state in (LayerState.CLOSED, LayerState.LINGERING):
             return
         here.reader.add_bytes(data)
-        if here.is_forwarding and self._forwarding.uploading:
-            yield from self._forwarding.forward_body()
-        elif here.is_forwarding and self._forwarding.has_switched:
-            yield from self._forwarding.on_event(events.DataReceived(self.context.client, here.reader.take_rest()))
+        if here.is_forwarding and self._request_forwarder.uploading:
+            yield from self._request_forwarder.forward_body()
+        elif here.is_forwarding and self._request_forwarder.has_switched:
+            yield from self._request_forwarder.on_event(
+                events.DataReceived(self.context.client, here.reader.take_rest())
+            )
         elif here.state is LayerState.READING:
             yield from self.serve_received_requests()
         elif here.reader.count_waiting > MAX_WAITING:
@@ -254,10 +256,10 @@ class ReplayLayer(layer.Layer):
         if here.state is LayerState.REPLAYING and self._sender.is_interactive:
             return False  # a stream without an end of its own: who closes it has gone
         asked = here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
-            here.is_forwarding and not self._forwarding.uploading and not self._forwarding.has_switched
+            here.is_forwarding and not self._request_forwarder.uploading and not self._request_forwarder.has_switched
         )
         is_there = client.state is ConnectionState.CAN_WRITE
-        return asked and is_there and not is_peer_gone(client.peername, client.sockname)
+        return asked and is_there and not is_peer_process_gone(client.peername, client.sockname)
 
     def _on_client_left(self) -> Commands:
         """End the replay of a disconnected client; the occurrence stays used."""
@@ -289,7 +291,7 @@ class ReplayLayer(layer.Layer):
                 yield from self._on_head(head)
                 continue  # `_open` may have answered, or handed on
             incoming, head = here.incoming, here.incoming.head
-            raw, decoded, over = here.reader.take_body()
+            raw, decoded, over = here.reader.take_received_body_part()
             if incoming.refusal is None:
                 incoming.raw += raw if head.length is None else b""
                 incoming.body += decoded
@@ -309,7 +311,7 @@ class ReplayLayer(layer.Layer):
         here = self._here
         here.limit, (heads, seen) = None, here.limited
         reading = here.state is LayerState.READING
-        if self._forwarding.uploading if here.is_forwarding else reading and here.incoming.head is not None:
+        if self._request_forwarder.uploading if here.is_forwarding else reading and here.incoming.head is not None:
             if seen == here.seen:
                 raise BodyTooSlow(self._proxy.body_patience)
             yield from here.start_time_limit(self._proxy.body_patience)
@@ -345,7 +347,7 @@ class ReplayLayer(layer.Layer):
         if here.incoming.may_stream_body:
             if not here.reader.count_waiting:
                 yield from self._send_continue(head)
-            yield from self._forwarding.forward_stream(head.raw)
+            yield from self._request_forwarder.stream_request_upstream(head.raw)
 
     def _take_over_front_request(self) -> None:
         """Continue a request begun by the front, if the handed-over bytes begin with one."""
@@ -382,7 +384,7 @@ class ReplayLayer(layer.Layer):
             case Decision.RECORD | Decision.PASS:
                 changed = exchange.request.rewritten
                 raw = replace_body(head, exchange.request.data) if changed else head.raw + (incoming.raw or body)
-                yield from self._forwarding.forward(raw)
+                yield from self._request_forwarder.forward(raw)
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
 
@@ -397,7 +399,9 @@ class ReplayLayer(layer.Layer):
             return
         exchange.decision = Decision.PASS
         exchange.note = f"body over {limit} bytes: not recorded"
-        yield from self._forwarding.forward_stream(head.raw + (incoming.raw or incoming.body), overflow=True)
+        yield from self._request_forwarder.stream_request_upstream(
+            head.raw + (incoming.raw or incoming.body), overflow=True
+        )
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -420,12 +424,14 @@ class ReplayLayer(layer.Layer):
         if incoming.exchange is None:
             raise AssertionError("nothing was made")
         incoming.answering = True
-        yield from self._send_due(self._sender.send_made_answer(incoming.exchange, withheld=self._forwarding.withheld))
+        yield from self._send_due(
+            self._sender.send_made_answer(incoming.exchange, withheld=self._request_forwarder.withheld)
+        )
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         """Hand the connection to a recorded WebSocket, permanently."""
         if head.upgrade != "websocket":
-            refused = UpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
+            refused = UpgradeRequired("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)
             return
         socket = ReplayedWebSocket(self._proxy, self.context, exchange, head)

@@ -34,7 +34,7 @@ from llmproxy.errors import CassetteError, LLMProxyError, MachineError, RefusedE
 from llmproxy.mitm.http1_parser import FramingError, Head, RequestReader
 from llmproxy.mitm.intercept import authorize_destination, read_proxy_credentials
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.websocket_recorder import check_upgrade, find_subprotocol_key
+from llmproxy.mitm.websocket_recorder import find_api_key_in_subprotocols, raise_if_invalid_upgrade
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]
@@ -84,7 +84,7 @@ class IncomingRequest:
                 user = proxy.users.get(client.id) or read_proxy_credentials(head.headers).user
                 place = proxy.engine.dispatcher.place_request(head.method, target, host, head.headers, user)
                 self.begin_exchange(place).progress.connection = client.peername, client.sockname
-            if head.upgrade == "websocket" and (key := find_subprotocol_key(head)):
+            if head.upgrade == "websocket" and (key := find_api_key_in_subprotocols(head)):
                 proxy.engine.redactor.learn_request((("authorization", f"Bearer {key}"),), "")
         except LLMProxyError as error:
             self.refusal = error
@@ -162,7 +162,7 @@ def check_servable(head: Head) -> None:
         msg = f"llmproxy: this proxy does not tunnel to {head.target[:80]}; it is reached by base URL."
         raise RefusedError(msg, hint="Set OPENAI_BASE_URL=http://HOST:PORT/v1 (and so on) instead of HTTPS_PROXY.")
     if head.upgrade == "websocket":
-        check_upgrade(head)
+        raise_if_invalid_upgrade(head)
 
 
 def split_absolute_target(head: Head) -> tuple[str, Origin | None]:

@@ -12,7 +12,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import Playback
 from llmproxy.core.traffic.response_plan import HeadPlan, SendingPlan
 from llmproxy.mitm.http1.request_handling import LOOK, ClientConnectionState, Ending, LayerState
-from llmproxy.mitm.socket_resets_and_limits import has_client_processed_all
+from llmproxy.mitm.socket_resets_and_limits import is_client_idle_after_reading
 
 MICROSECONDS = 1_000_000
 
@@ -49,7 +49,7 @@ class StreamSender:
         here.close_after = laid.close or (withheld and here.close_after)
         self.crash_after = laid.crash
         if laid.shut and proxy.sockets is not None:
-            proxy.sockets.close_ports_for_seconds(laid.shut)
+            proxy.sockets.close_listeners_for_seconds(laid.shut)
         return (yield from self._begin_answer(laid))
 
     def begin_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
@@ -101,7 +101,7 @@ class StreamSender:
         if exchange is None or not exchange.answer.held:
             return 0.0
         ends = here.client.peername, here.client.sockname
-        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, has_client_processed_all)
+        return here.proxy.engine.answering.get_send_delay(exchange, offset, ends, is_client_idle_after_reading)
 
     def _continue_interactive_answer(self, talk: Playback, opened: HeadPlan) -> Ending:
         """Send what may be sent by now, and check again soon."""

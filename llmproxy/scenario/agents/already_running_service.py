@@ -112,7 +112,7 @@ class ServiceAgent(AgentAdapter):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
-                    await trial.call(_probe_message(told))
+                    await trial.call(_build_probe_input(told))
                 reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
                 self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
         finally:
@@ -122,6 +122,6 @@ class ServiceAgent(AgentAdapter):
                     await asyncio.to_thread(control.close_session, name)
 
 
-def _probe_message(thread: str) -> AgentInput:
+def _build_probe_input(thread: str) -> AgentInput:
     hello = {"role": "user", "content": "Hello"}
     return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

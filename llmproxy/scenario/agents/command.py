@@ -127,7 +127,7 @@ class AgentProcess:
             self._lines.put(found)
         return None
 
-    def wait_for_line(self, timeout: float) -> bytes:
+    def read_next_line(self, timeout: float) -> bytes:
         """Wait for the next non-empty line. Raises TimeoutError, ProcessEnded, LineTooLong."""
         try:
             found = self._lines.get(timeout=timeout)
@@ -180,7 +180,7 @@ class AgentProcess:
         pipe = self.popen.stdout
         assert pipe is not None  # noqa: S101 - asked for above
         problem: Exception = ProcessEnded()
-        while line := _read_pipe_line(pipe):
+        while line := _read_line_or_empty(pipe):
             if len(line) >= _LONGEST:
                 problem = LineTooLong()
                 break
@@ -191,11 +191,11 @@ class AgentProcess:
     def _read_stderr(self) -> None:
         pipe = self.popen.stderr
         assert pipe is not None  # noqa: S101 - the type's, not the user's
-        while piece := _read_pipe_line(pipe, _PIECE):
+        while piece := _read_line_or_empty(pipe, _PIECE):
             self._complaints.append(piece)
 
 
-def _read_pipe_line(pipe: IO[bytes], limit: int = _LONGEST) -> bytes:
+def _read_line_or_empty(pipe: IO[bytes], limit: int = _LONGEST) -> bytes:
     try:
         return pipe.readline(limit)
     except (OSError, ValueError):  # closed under our feet
@@ -328,7 +328,7 @@ class CommandAgent(AgentAdapter):
         deadline = time.monotonic() + self.timeout
         try:
             child.write_stdin(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
-            line = child.wait_for_line(max(deadline - time.monotonic(), 0.0))
+            line = child.read_next_line(max(deadline - time.monotonic(), 0.0))
         except (ProcessEnded, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise self._kill_and_build_timeout_error(child) from error
@@ -360,7 +360,7 @@ class CommandAgent(AgentAdapter):
                     child.popen.stdin.close()
             with suppress(ProcessEnded):
                 while True:
-                    said += child.wait_for_line(max(deadline - time.monotonic(), 0.0))
+                    said += child.read_next_line(max(deadline - time.monotonic(), 0.0))
             if child.wait_for_exit(_LAST_WORDS):
                 raise self._build_end_error(child)
             return read_answer(said.decode("utf-8", "replace").strip(), self.who)

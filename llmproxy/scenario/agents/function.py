@@ -189,7 +189,7 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # as for `python -m`
-    path = _resolve_python_file(folder, name)
+    path = _resolve_path_if_python_file(folder, name)
     if path is not None and not path.is_file():
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_explain_search_paths(folder))
     try:
@@ -219,11 +219,11 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:
 
 def _is_module_imported(target: str, folder: Path | None) -> bool:
     name = target.rpartition(":")[0]
-    path = _resolve_python_file(folder, name)
+    path = _resolve_path_if_python_file(folder, name)
     return (name if path is None else _name_file_module(path)) in sys.modules
 
 
-def _resolve_python_file(folder: Path | None, name: str) -> Path | None:
+def _resolve_path_if_python_file(folder: Path | None, name: str) -> Path | None:
     """Return the path of a module that is named as a file."""
     return ((folder or Path.cwd()) / name).resolve() if name.endswith(".py") else None
 

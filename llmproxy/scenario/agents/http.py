@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote, urlsplit
 
 from llmproxy.core.dialects.messages import Draft, as_dict
-from llmproxy.core.dialects.openai_chat import add_chat
+from llmproxy.core.dialects.openai_chat import add_chat_completion
 from llmproxy.core.dialects.streams import list_events
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError, printable
@@ -342,7 +342,7 @@ def _join_completion_message(found: SuccessfulReply, who: str) -> object:
         event = as_dict(value)
         if event.get("error"):
             raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
-        add_chat(draft, event)
+        add_chat_completion(draft, event)
     message = draft.build_message()
     if not message.tool_calls:
         return message.text

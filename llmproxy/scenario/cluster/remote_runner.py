@@ -78,7 +78,7 @@ def open_ray_connection(where: str, batch: str, rates: Mapping[str, str]) -> Ite
         try:
             yield runner
         finally:
-            runner.finish_cancelled_runs()
+            runner.wait_for_cancelled_runs()
     finally:
         ray.shutdown()
 
@@ -92,7 +92,7 @@ def connect_ray_counting_tries(
     ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep
 ) -> int:
     """Connect to a cluster, and return the number of attempts. Raises MachineError."""
-    check_reachable(where, address)
+    check_cluster_reachable(where, address)
     more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     for number in range(1, _TRIES + 1):
         try:
@@ -108,7 +108,7 @@ def connect_ray_counting_tries(
     raise AssertionError("a try returns or raises")
 
 
-def check_reachable(where: str, address: str) -> None:
+def check_cluster_reachable(where: str, address: str) -> None:
     """Check that an address has a listener: Ray itself would try for many minutes. Raises MachineError."""
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     try:
@@ -251,7 +251,7 @@ class RemoteRunner:
                     f"{name} wants {what.lower()}: {much:g}, and no node has more than {self._most.get(what, 0):g}."
                 )
 
-    def finish_cancelled_runs(self) -> None:
+    def wait_for_cancelled_runs(self) -> None:
         """Wait for the cleanup of cancelled runs."""
         left = list(self._running)
         if left:

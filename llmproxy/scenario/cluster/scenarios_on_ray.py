@@ -30,17 +30,17 @@ from llmproxy.scenario.cluster.remote_runner import RemoteRunner, import_ray, op
 from llmproxy.scenario.cluster.transfer_files import (
     collect_variables,
     describe_parcel,
+    driver_cassette_folder,
     glob_files,
-    local_cassette_folder,
     merge_cassettes,
     read_cassette_files,
     read_files_to_send,
-    read_local_numbers,
-    renumber_events,
+    read_local_recording_ids,
+    replace_ids_by_local_ones,
 )
 from llmproxy.scenario.cluster.worker_node import EventList, NodeReply, NodeSetup, WorkerNode, make_error_picklable
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.repeats.repeats import RunEnded
+from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.run import RunPlan
 from llmproxy.server_store_copies import find_server_of_copy
@@ -101,20 +101,20 @@ class _ClusterRunner:
     def __post_init__(self) -> None:
         self._sent: dict[int, tuple[RunPlan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        self.folder = local_cassette_folder(self.settings)
-        self._known = partial(read_local_numbers, self.settings.settings.store)
+        self.folder = driver_cassette_folder(self.settings)
+        self._known = partial(read_local_recording_ids, self.settings.settings.store)
 
-    async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunEnded:
+    async def run_sample(self, plan: RunPlan, sample: int, runs: int) -> RunOutcome:
         """Run a sample on a node, and emit its events here. Raises on cancellation, or if it cannot be sent."""
         executor = plan.build_executor(sample, runs)
         parcel, sent = await asyncio.to_thread(self._get_sent_parcel, plan)
         try:
-            back: NodeReply[RunEnded] = await self.runner.run(plan.name, self.resources, parcel, sent, sample, runs)
+            back: NodeReply[RunOutcome] = await self.runner.run(plan.name, self.resources, parcel, sent, sample, runs)
         except LLMProxyError as error:
             result = executor.never_ran(error)
-            return RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
+            return RunOutcome(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
-        for event in await asyncio.to_thread(renumber_events, back.events, self._known):
+        for event in await asyncio.to_thread(replace_ids_by_local_ones, back.events, self._known):
             notify_handlers(handlers, event)
         HOST.emit_scenario_run_end(executor, back.ended.result)
         return back.ended
@@ -168,7 +168,7 @@ class _PlanParcel(NodeSetup):
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
     def unpack(self, folder: Path, take: Take | None) -> WorkerNode:
-        return PlanNode(self, folder, take)
+        return RunPlanWorker(self, folder, take)
 
 
 def _pickle_plan(plan: RunPlan) -> bytes:
@@ -219,7 +219,7 @@ def _list_import_folders(root: Path) -> list[str]:
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-class PlanNode(WorkerNode):
+class RunPlanWorker(WorkerNode):
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
@@ -228,9 +228,9 @@ class PlanNode(WorkerNode):
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config
 
-    def run(self, *arguments: Any) -> NodeReply[RunEnded]:
+    def run(self, *arguments: Any) -> NodeReply[RunOutcome]:
         heard = EventList()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))
         ended = replace(ended, error=make_error_picklable(ended.error))
-        return NodeReply(ended, heard.events, self.read_changed_files())
+        return NodeReply(ended, heard.events, self.read_changed_cassette_files())

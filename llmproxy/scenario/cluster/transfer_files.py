@@ -24,7 +24,7 @@ from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.worker_node import CASSETTES, NodeSetup, write_files
 from llmproxy.server_store_copies import find_server_of_copy, without_secrets
 from llmproxy.settings import Loaded
-from llmproxy.trace.observing.agent_activity import format_recording_id
+from llmproxy.trace.observing.agent_activity import build_portable_recording_name
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
@@ -72,7 +72,7 @@ def collect_variables(names: Sequence[str], env: Mapping[str, str], *, live: boo
     return dict.fromkeys(keys, _NO_KEY) | {name: env[name] for name in names}
 
 
-def local_cassette_folder(settings: Loaded) -> Path:
+def driver_cassette_folder(settings: Loaded) -> Path:
     """Return the cassette folder, to which files are returned."""
     said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
@@ -113,27 +113,27 @@ def merge_cassettes(recorded: Sequence[Mapping[str, bytes]], target: Path) -> st
     return f"{len(done.written)} cassette files came home to {where}"
 
 
-def read_local_numbers(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
+def read_local_recording_ids(store: Path, cassette: str, sample: int) -> Mapping[str, int]:
     """Return the names of recordings in every store, with their ids in this one, which may not exist."""
     if find_server_of_copy(store) is None and not store.is_file():
         return {}
     try:
         found = read_interactions_as_json(store, cassette=cassette, sample=sample)
-        return {format_recording_id(line): int(line["recorded"]["id"]) for line in found}
+        return {build_portable_recording_name(line): int(line["recorded"]["id"]) for line in found}
     except LLMProxyError:
         return {}
 
 
-def renumber_events(events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]) -> list[Event]:
+def replace_ids_by_local_ones(events: Sequence[Event], known: Callable[[str, int], Mapping[str, int]]) -> list[Event]:
     """Return the events of one run with the ids of this machine's store; `known`: those of a cassette and sample."""
     begun = next((event for event in events if isinstance(event, Started)), None)
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):
         return list(events)
     here = known(begun.cassette, begun.sample)
-    return [_renumber_step(event, here) if isinstance(event, Step) else event for event in events]
+    return [_renumber_step_interactions(event, here) if isinstance(event, Step) else event for event in events]
 
 
-def _renumber_step(step: Step, here: Mapping[str, int]) -> Step:
+def _renumber_step_interactions(step: Step, here: Mapping[str, int]) -> Step:
     named = [name for name in step.recordings if name]
     new = {old: here.get(name) for old, name in zip(step.interactions, named, strict=False)}
     numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)

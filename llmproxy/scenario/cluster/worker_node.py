@@ -116,13 +116,13 @@ class WorkerNode(ABC):
         log = folder / ".llmproxy" / "proxy.log"
         self.proxy = self.open.enter_context(ensure_proxy([*parcel.proxy, *own], env, log=log))
         self._records = not parcel.server and (sessions_record or self.proxy.control.health().mode not in OFFLINE)
-        self._known = _read_file_signatures() if self._records else {}
+        self._known = _read_cassette_file_signatures() if self._records else {}
 
-    def read_changed_files(self) -> dict[str, bytes]:
+    def read_changed_cassette_files(self) -> dict[str, bytes]:
         """Return the cassette files written since the last run; a replay writes none."""
         if not self._records:
             return {}
-        found = _read_file_signatures()
+        found = _read_cassette_file_signatures()
         changed = [name for name, signature in found.items() if self._known.get(name) != signature]
         self._known = found
         return {name: (CASSETTES / name).read_bytes() for name in changed}
@@ -138,7 +138,7 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-def _read_file_signatures() -> dict[str, tuple[int, int, int]]:
+def _read_cassette_file_signatures() -> dict[str, tuple[int, int, int]]:
     """Return signatures by which written cassette files are found: reading all would take longer than most runs."""
     files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
     stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)

@@ -57,7 +57,7 @@ def read_labels(path: Path) -> list[LabelledTranscript]:
         ) from error
     found: dict[str, LabelledTranscript] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        if _is_skipped(line):
+        if _is_blank_or_comment(line):
             continue
         try:
             labelled = _parse_line(line, f"line-{number}", found)
@@ -184,7 +184,7 @@ def list_judged_runs(report: Path, run: str = "", criteria: Iterable[str] = ()) 
     return usable
 
 
-def _is_skipped(line: str) -> bool:
+def _is_blank_or_comment(line: str) -> bool:
     """Return whether a line of a label file is empty or a comment."""
     return line.strip()[:1] in {"", "#"}
 
@@ -194,7 +194,7 @@ def list_labelled_ids(path: Path) -> frozenset[str]:
     if not path.is_file():
         return frozenset()
     try:
-        lines = (line for line in read_bounded_text(path).splitlines() if not _is_skipped(line))
+        lines = (line for line in read_bounded_text(path).splitlines() if not _is_blank_or_comment(line))
         return frozenset(str(json.loads(line)["id"]) for line in lines)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
@@ -212,7 +212,7 @@ def add_or_replace_label(path: Path, report: Path, run: str, criterion: str, lab
     said: dict[str, str | None] = dict.fromkeys(labelling.criteria)
     others = []
     for line in lines:
-        tree = json.loads(line) if not _is_skipped(line) else {}
+        tree = json.loads(line) if not _is_blank_or_comment(line) else {}
         if str(tree.get("id")) == labelling.id:
             said |= {str(each["text"]): each.get("label") for each in tree["criteria"] if each.get("text") in said}
         else:

@@ -24,7 +24,7 @@ from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.lab.human_labels import LabelledTranscript
 from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, judge_transcript
-from llmproxy.scenario.repeats.repeats import RunEnded
+from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 from llmproxy.scenario.run_session import gather_with_limit
 from llmproxy.scenario.types import CriterionResult
@@ -159,7 +159,7 @@ class _JudgedConversation:
     missed: bool = False
 
     async def judge_and_store_sample(
-        self, look: Callable[..., Awaitable[RunEnded]], judge_of: JudgeOf, sample: int, *, backwards: bool = False
+        self, look: Callable[..., Awaitable[RunOutcome]], judge_of: JudgeOf, sample: int, *, backwards: bool = False
     ) -> None:
         texts = list(self.of.labels)
         judge = judge_of(texts[::-1] if backwards else texts)
@@ -178,7 +178,7 @@ class _JudgedConversation:
         return [self.forward[sample][text].status for sample in sorted(self.forward)]
 
 
-def _describe_error(ended: RunEnded) -> str:
+def _describe_error(ended: RunOutcome) -> str:
     if isinstance(ended.error, LLMProxyError):
         return ended.error.message.split("\n")[0]
     return ended.result.error.split("\n")[0] or "the judge did not say something about every criterion"

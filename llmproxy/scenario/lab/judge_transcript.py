@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.repeats.repeats import RunEnded
+from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.running.run import RunPlan
 from llmproxy.scenario.script import judge as verdict
 from llmproxy.scenario.types import Message, ScenarioResult
@@ -46,7 +46,7 @@ class Transcript:
 async def judge_transcript(
     judge: Any, transcript: Transcript, sample: int = 1, about: str = "", *, purpose: str,
     proxy: str | bool | None = None, mode: str | None = None,
-) -> RunEnded:  # fmt: skip
+) -> RunOutcome:  # fmt: skip
     """Return a judge's verdict. Raises SettingsError: invalid.
 
     `purpose` is the prefix of the recordings, `about` separates equal requests in them; `proxy` as in `scenario.run`.

@@ -20,11 +20,11 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.scenario_rows import Interval
 from llmproxy.scenario.lab.judge_transcript import CONCURRENCY, Transcript, judge_transcript
-from llmproxy.scenario.repeats.repeats import RunEnded
+from llmproxy.scenario.repeats.repeats import RunOutcome
 from llmproxy.scenario.repeats.statistics import (
     FEWEST_TRANSCRIPTS,
     RESAMPLES,
-    Variance,
+    JudgeVarianceSplit,
     judge_spread,
     variance_intervals,
 )
@@ -41,7 +41,7 @@ from llmproxy.scenario.values.run_ids_and_options import RunOptions, name_casset
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedTranscript:
+class TranscriptVerdictCounts:
     """One transcript, judged several times."""
 
     id: str
@@ -58,8 +58,8 @@ class JudgeVariance:
     """The judge's share of the variance of verdicts."""
 
     repeats: int
-    rows: Sequence[JudgedTranscript]
-    spread: Variance | None
+    rows: Sequence[TranscriptVerdictCounts]
+    spread: JudgeVarianceSplit | None
     """None for fewer than five transcripts, where only counts are known."""
     judge_interval: Interval | None = None
     rest_interval: Interval | None = None
@@ -111,7 +111,7 @@ async def rejudge(
         raise SettingsError(f"{type(made).__name__} has no criteria: it cannot judge anything.")
     look = partial(judge_transcript, purpose="rejudge", proxy=proxy, mode=mode)
     looks = [look(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
-    ended: list[RunEnded] = await gather_with_limit(looks, max_concurrency)
+    ended: list[RunOutcome] = await gather_with_limit(looks, max_concurrency)
     rows = [
         _judge_transcript_row(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)
     ]
@@ -128,14 +128,14 @@ async def rejudge(
     )
 
 
-def _judge_transcript_row(id: str, ended: Sequence[RunEnded]) -> JudgedTranscript:  # noqa: A002 - the original's name
+def _judge_transcript_row(id: str, ended: Sequence[RunOutcome]) -> TranscriptVerdictCounts:  # noqa: A002
     decided = {Status.PASSED, Status.FAILED}
     verdicts = [each.result.success for each in ended if each.status in decided]
     errors = dict.fromkeys(each.result.error or each.status.value for each in ended if each.status not in decided)
-    return JudgedTranscript(id, sum(verdicts), len(verdicts), tuple(errors))
+    return TranscriptVerdictCounts(id, sum(verdicts), len(verdicts), tuple(errors))
 
 
-def _list_notes(rows: Sequence[JudgedTranscript], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
+def _list_notes(rows: Sequence[TranscriptVerdictCounts], repeats: int, ended: Sequence[RunOutcome]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
         f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: "
@@ -155,7 +155,7 @@ def _list_notes(rows: Sequence[JudgedTranscript], repeats: int, ended: Sequence[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoopResult:
+class RecordedUserResult:
     """Result of a recorded user's lines with the current agent."""
 
     result: ScenarioResult
@@ -175,7 +175,7 @@ async def open_loop(
     sample: int = 1,
     options: RunOptions | None = None,
     **plan: Any,
-) -> OpenLoopResult:
+) -> RecordedUserResult:
     """Run the recorded user's lines with the agent and let the judge decide, both live.
 
     From the first differing turn on, the user's lines answer messages that were never sent: the run is marked
@@ -209,7 +209,7 @@ async def open_loop(
         **{"verbose": False, "cache_key": None, **plan},
     ).once(sample)
     turn, recorded, said = found[0] if found else (None, "", "")
-    return OpenLoopResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
+    return RecordedUserResult(result=ended.result_or_raise(), turn=turn, recorded=recorded, said=said)
 
 
 _REFUSED = {

@@ -1,6 +1,6 @@
 """Transport of one model call: OpenAI's chat completions by httpx, everything else by litellm unchanged.
 
-    litellm's keywords, the environment -> ChatRequest: one POST;   None: litellm.acompletion(**keywords)
+    litellm's keywords, the environment -> ChatHttpRequest: one POST;   None: litellm.acompletion(**keywords)
 
 litellm's import takes seconds and each of its calls ten times the processor time of the request itself; for a model of
 OpenAI, or of a server with its dialect, it only passes the keywords on. A request is sent directly only if litellm
@@ -75,7 +75,7 @@ _UNSET: tuple[object, ...] = (None, False, "", [], {}, ["cache"])  # the last is
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatHttpRequest:
     """A request to a server with OpenAI's chat completions."""
 
     url: str
@@ -104,11 +104,11 @@ def is_known_openai_name(name: str) -> bool:
 
 def build_direct_request_or_none(
     keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
-) -> ChatRequest | None:
+) -> ChatHttpRequest | None:
     """Return the request that litellm would send, None if it would do more; `litellm` if imported."""
     told = {name: value for name, value in keywords.items() if value is not None}
     name = _get_direct_model_name(told.get("model"), served=served)
-    messages = [_simplify_message_or_none(each) for each in told.get("messages", ())]
+    messages = [_to_litellm_message_or_none(each) for each in told.get("messages", ())]
     headers, timeout = told.get("extra_headers", {}), told.get("timeout", TIMEOUT)
     if (
         name is None
@@ -127,7 +127,7 @@ def build_direct_request_or_none(
         return None
     base = str(told.get("api_base") or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or BASE)
     account = {header: next((env[each] for each in names if env.get(each)), "") for header, names in _ACCOUNT.items()}
-    return ChatRequest(
+    return ChatHttpRequest(
         url=f"{base.rstrip('/')}/chat/completions",
         key=told.get("api_key") or env.get("OPENAI_API_KEY"),
         headers={**{header: value for header, value in account.items() if value}, **headers},
@@ -147,14 +147,14 @@ def _get_direct_model_name(model: object, *, served: bool) -> str | None:
     return name if served and name != model and not _REWRITTEN.search(name) else None
 
 
-def _simplify_message_or_none(message: Message) -> Message | None:
+def _to_litellm_message_or_none(message: Message) -> Message | None:
     """Return a message as litellm sends it, without members that are None; None if it would change more."""
     found = {name: value for name, value in message.items() if value is not None}
     plain = found.keys() <= _MESSAGE and found.get("role") in _ROLES and isinstance(found.get("content", ""), str)
     return found if plain else None
 
 
-async def request_chat_answer(request: ChatRequest) -> Answer:
+async def request_chat_answer(request: ChatHttpRequest) -> Answer:
     """Send a request, in the loop of model calls. Raises as `call_model`."""
     import httpx
 

@@ -26,7 +26,7 @@ _FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedRun:
+class RunAgainstRecording:
     name: str
     """Its cassette."""
     policy: BehaviorRun
@@ -48,12 +48,12 @@ class RecordingComparison:
     parent: str
     """Cassette of the recorded run."""
     recorded: BehaviorRun
-    runs: tuple[ComparedRun, ...]
+    runs: tuple[RunAgainstRecording, ...]
     verdict: str = ""
     """Verdict of the recorded run; empty if unknown."""
 
     @property
-    def completed_runs(self) -> tuple[ComparedRun, ...]:
+    def completed_runs(self) -> tuple[RunAgainstRecording, ...]:
         """Runs that ended by themselves, which are compared."""
         return tuple(run for run in self.runs if not run.broke_off)
 

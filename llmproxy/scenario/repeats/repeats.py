@@ -35,7 +35,7 @@ CONCURRENCY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunOutcome:
     """End of one run: with a result, or with an exception."""
 
     status: Status
@@ -96,13 +96,13 @@ class RepeatResult(ScenarioResult):
         return self.verdicts.pass_hat_k(k)
 
     @property
-    def n_of_n(self) -> str:
+    def counted_of_total_runs(self) -> str:
         """Counted runs, "8 of 10"."""
         return f"{self.verdicts.counted_runs} of {self.runs}"
 
 
 async def run_repeatedly(
-    once: Callable[[int, int], Awaitable[RunEnded]],
+    once: Callable[[int, int], Awaitable[RunOutcome]],
     runs: int,
     *,
     max_concurrency: int | None = None,

@@ -96,8 +96,8 @@ def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Variance:
-    """Variance of verdicts, split in two."""
+class JudgeVarianceSplit:
+    """JudgeVarianceSplit of verdicts, split in two."""
 
     judge: float
     """Part from differing answers of the judge about one transcript: mean of p(1-p)R/(R-1)."""
@@ -111,7 +111,7 @@ class Variance:
         return self.judge / whole if whole else None
 
 
-def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
+def judge_spread(passes: Sequence[int], repeats: int) -> JudgeVarianceSplit | None:
     """Return the spread of transcripts that were each judged `repeats` times, from the number of passes of each.
 
     None below `FEWEST_TRANSCRIPTS`: then only counts are known. Raises ValueError if nothing was repeated.
@@ -122,7 +122,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Variance | None:
         check_pass_counts(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
-    return _split_variance([passed / repeats for passed in passes], repeats)
+    return _split_judge_variance([passed / repeats for passed in passes], repeats)
 
 
 def variance_intervals(
@@ -133,13 +133,13 @@ def variance_intervals(
         return None, None
     shares = [passed / repeats for passed in passes]
     return (
-        bootstrap(shares, lambda drawn: _split_variance(drawn, repeats).judge, rng, resamples),
-        bootstrap(shares, lambda drawn: _split_variance(drawn, repeats).rest, rng, resamples),
+        bootstrap(shares, lambda drawn: _split_judge_variance(drawn, repeats).judge, rng, resamples),
+        bootstrap(shares, lambda drawn: _split_judge_variance(drawn, repeats).rest, rng, resamples),
     )
 
 
-def _split_variance(shares: Sequence[float], repeats: int) -> Variance:
+def _split_judge_variance(shares: Sequence[float], repeats: int) -> JudgeVarianceSplit:
     judge = fsum(p * (1 - p) for p in shares) / len(shares) * repeats / (repeats - 1)
     middle = fsum(shares) / len(shares)
     variance = fsum((p - middle) ** 2 for p in shares) / (len(shares) - 1)
-    return Variance(judge, max(0.0, variance - judge / repeats))
+    return JudgeVarianceSplit(judge, max(0.0, variance - judge / repeats))

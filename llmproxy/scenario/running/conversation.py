@@ -227,12 +227,12 @@ class Conversation:
 
     async def step(self) -> list[Message] | ScenarioResult:
         """Let the next agent speak, in a new turn if this one is over. Raises ValueError if none is left."""
-        result = await self.take_next_step()
+        result = await self.let_next_agent_speak()
         if result is None:
             raise ValueError("No result from step")
         return result
 
-    async def take_next_step(
+    async def let_next_agent_speak(
         self,
         *,
         may_go_on: Callable[[], bool] = lambda: True,
@@ -327,7 +327,7 @@ class Conversation:
             self.turns.skip_to(AgentRole.JUDGE)
         if agent.role is AgentRole.JUDGE:
             result = said if isinstance(said, ScenarioResult) else None
-            self.emitter.emit_verdict(name, result, forced=judgment, decided=not is_undecided(result))
+            self.emitter.emit_verdict(name, result, forced=judgment, decided=not is_inconclusive_result(result))
         self.emitter.emit_step(kind, label=name, ms=ms)
         return said
 
@@ -372,7 +372,7 @@ class Conversation:
         return tuple(str(each) for judge in judges for each in AdapterAttributes.of_adapter(judge).criteria or ())
 
 
-def is_undecided(result: ScenarioResult | None) -> bool:
+def is_inconclusive_result(result: ScenarioResult | None) -> bool:
     return (
         result is not None and not result.success and bool(result.inconclusive_criteria) and not result.failed_criteria
     )
@@ -421,7 +421,7 @@ class ScriptActions:
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
         result = await self._call_role(AgentRole.JUDGE, content, asked)
         if chosen is None:
-            return None if self.steps_left and is_undecided(result) else result
+            return None if self.steps_left and is_inconclusive_result(result) else result
         if result is None:
             why = "The judge was asked at a checkpoint and gave no verdict"
             result = ScenarioResult(success=False, messages=[], reasoning=why, inconclusive_criteria=chosen)
@@ -466,7 +466,7 @@ class ScriptActions:
                 await await_value(on_turn_end(self.conversation.state))
 
         while True:
-            said = await self.conversation.take_next_step(
+            said = await self.conversation.let_next_agent_speak(
                 may_go_on=may_go_on, would_go_on=goes_on, on_turn=on_turn, on_turn_end=turn_ends
             )
             initial = self.conversation.state.current_turn if initial is None else initial
@@ -486,7 +486,7 @@ class ScriptActions:
         if role is AgentRole.USER and not any(agent.role is role for agent in self.conversation.agents):
             self.conversation.turns.mark_role_spoken(role)  # a scripted user needs no simulator
         else:
-            self._claim_turn(role, content)
+            self._claim_turn_or_raise(role, content)
         self.conversation.add_message(to_message(content, role))
         self.conversation.emitter.emit_step(role.value.lower(), label="scripted")
         return None
@@ -495,12 +495,12 @@ class ScriptActions:
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call the agents of a role; return only a result."""
-        place = self._claim_turn(role, content)
+        place = self._claim_turn_or_raise(role, content)
         self.conversation.unscripted = False
         result = await self.conversation.call(place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
-    def _claim_turn(self, role: AgentRole, content: object) -> int:
+    def _claim_turn_or_raise(self, role: AgentRole, content: object) -> int:
         if (place := self.conversation.turns.claim_turn(role)) is not None:
             return place
         quoted = "" if content is None else f" with content `{content}`"

@@ -125,7 +125,7 @@ def _refuse_false_result(label: str, value: object) -> None:
         )
 
 
-def _alias(path: str, said: str) -> Any:
+def _delegate_to(path: str, said: str) -> Any:
     """Return a property for an attribute or method of a part of the run."""
     return property(attrgetter(path), doc=said)
 
@@ -208,29 +208,43 @@ class ScenarioExecutor(ScriptActions):
         """Return itself: a copied state belongs to the same run."""
         return self
 
-    emit_step = _alias("emitter.emit_step", "Emit a step that an adapter took by itself.")
-    outcome = _alias("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
-    session = _alias("lifecycle.session", "Of the run that goes on; None without a proxy.")
-    wire_report = _alias("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
-    unattributed = _alias("lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn.")
-    never_ran = _alias("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
+    emit_step = _delegate_to("emitter.emit_step", "Emit a step that an adapter took by itself.")
+    outcome = _delegate_to("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
+    session = _delegate_to("lifecycle.session", "Of the run that goes on; None without a proxy.")
+    wire_report = _delegate_to("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
+    unattributed = _delegate_to(
+        "lifecycle.unattributed", "Calls of unknown origin: they arrived while nobody had the turn."
+    )
+    never_ran = _delegate_to(
+        "lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it."
+    )
 
-    wire_calls = _alias("lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None: no proxy.")
-    wire_served = _alias("lifecycle.traffic.server_calls", "What MCP servers got from the agent; None without a proxy.")
-    wire_unread = _alias("lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty.")
-    wire_unknown = _alias("lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of.")
-    wire_by_message = _alias("conversation.wire_by_message", "The tool calls, by the place of the message after them.")
+    wire_calls = _delegate_to(
+        "lifecycle.traffic.agent_tool_calls", "The agent's tool calls on the wire; None: no proxy."
+    )
+    wire_served = _delegate_to(
+        "lifecycle.traffic.server_calls", "What MCP servers got from the agent; None without a proxy."
+    )
+    wire_unread = _delegate_to(
+        "lifecycle.traffic.unread_reason", "Why it is not known what the agent called; else empty."
+    )
+    wire_unknown = _delegate_to(
+        "lifecycle.traffic.unknown_call_reasons", "Why answers may have called what nobody knows of."
+    )
+    wire_by_message = _delegate_to(
+        "conversation.wire_by_message", "The tool calls, by the place of the message after them."
+    )
 
-    _state = _alias("conversation.state", "What steps, callbacks and adapters see.")
-    _pending_roles_on_turn = _alias("conversation.turns.roles", "Who may still speak.")
-    _pending_agents_on_turn = _alias("conversation.turns.pending", "Who has not spoken.")
-    criteria = _alias("conversation.criteria", "The criteria of all judges.")
-    unscripted = _alias("conversation.unscripted", "Whether the conversation goes on by itself now.")
-    messages = _alias("conversation.messages", "The conversation so far.")
-    add_message = _alias("conversation.add_message", "Append a message; everybody hears it but its author.")
-    add_messages = _alias("conversation.add_messages", "Append messages, one by one.")
-    rollback_messages_to = _alias("conversation.rollback_messages_to", "Take back all messages from a place on.")
-    step = _alias("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
+    _state = _delegate_to("conversation.state", "What steps, callbacks and adapters see.")
+    _pending_roles_on_turn = _delegate_to("conversation.turns.roles", "Who may still speak.")
+    _pending_agents_on_turn = _delegate_to("conversation.turns.pending", "Who has not spoken.")
+    criteria = _delegate_to("conversation.criteria", "The criteria of all judges.")
+    unscripted = _delegate_to("conversation.unscripted", "Whether the conversation goes on by itself now.")
+    messages = _delegate_to("conversation.messages", "The conversation so far.")
+    add_message = _delegate_to("conversation.add_message", "Append a message; everybody hears it but its author.")
+    add_messages = _delegate_to("conversation.add_messages", "Append messages, one by one.")
+    rollback_messages_to = _delegate_to("conversation.rollback_messages_to", "Take back all messages from a place on.")
+    step = _delegate_to("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
 
     def reset(self) -> None:
         """Start again: no messages, turn 0, a new thread id."""

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 from llmproxy.report.event_handlers import HandlerLike
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET, refuse_unsupported
-from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_repeatedly
+from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
 from llmproxy.scenario.running.executor import ScenarioExecutor, choose_cassette_name
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run_ids_and_options import CALL_TIMEOUT, RunOptions, classify_run_error, shorten_traceback
@@ -100,7 +100,7 @@ async def _wait_within_limit(worker: _RunThread, done: asyncio.Future[ScenarioRe
         await asyncio.wait((done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
         left = worker.executor.lifecycle.get_nearest_limit_seconds()
         if not done.done() and left is not None and left < -_SLACK / 2:
-            error = worker.executor.lifecycle.build_exceeded_limit_error()
+            error = worker.executor.lifecycle.build_exceeded_time_limit_error()
             worker.cancel_run()
             _abandon_thread(worker.executor, error)
             raise error
@@ -156,7 +156,7 @@ _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphor
 """Semaphores of `max_concurrency`: runs of one loop with the same number share one."""
 
 
-REMOTE: list[Callable[[RunPlan, int, int], Awaitable[RunEnded]]] = []
+REMOTE: list[Callable[[RunPlan, int, int], Awaitable[RunOutcome]]] = []
 """Runs one sample of a plan on another machine, as `RunPlan.once`; empty: local. Set by `scenario.on`."""
 
 
@@ -185,7 +185,7 @@ class RunPlan:
             given["agents"] = [_clone_adapter(agent) for agent in self.agents]
         return ScenarioExecutor(**given, options=replace(self.options, sample=sample, runs=runs))
 
-    async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
+    async def once(self, sample: int = 1, runs: int = 1) -> RunOutcome:
         """Run one sample and return its outcome. Raises only if cancelled, or if the plan is invalid."""
         if REMOTE:
             return await REMOTE[-1](self, sample, runs)
@@ -196,8 +196,8 @@ class RunPlan:
                 result = await (run_in_new_thread(executor) if self.threaded else _run_on_callers_loop(executor))
             except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
                 broken = executor.outcome or executor.build_error_result(error)
-                return RunEnded(broken.status or classify_run_error(error, None), broken, error)
-            return RunEnded(result.status or Status.FAILED, result)
+                return RunOutcome(broken.status or classify_run_error(error, None), broken, error)
+            return RunOutcome(result.status or Status.FAILED, result)
 
 
 _OF_PLAN = tuple(each.name for each in fields(RunPlan) if each.name not in ("options", "threaded"))

@@ -170,7 +170,7 @@ class CleanupFailed(MachineError):
     code = "llmproxy_suite_untidy"
 
 
-class UnusedFaults(MachineError):
+class UnusedFaultsError(MachineError):
     """A run passed without its injected faults: it proves nothing about them."""
 
     code = "llmproxy_suite_unused_faults"
@@ -436,7 +436,7 @@ class RunLifecycle[S, R]:
             raise LateCallsError(f"{'; '.join(said)}.", hint=self.played.late_hint)
         if self._asked is not None and self.report is not None:
             if self._asked.must_inject and self.report.unused_faults:
-                raise UnusedFaults("\n".join(self.report.unused_faults))
+                raise UnusedFaultsError("\n".join(self.report.unused_faults))
             if (
                 self._asked.how.get("mocks") is not None
                 and (idle := build_unused_mocks_error(self.report.overrides)) is not None
@@ -473,7 +473,7 @@ class RunLifecycle[S, R]:
             limits.append((self.caller.since if self.caller.busy else now) + self.call_limit)
         return min(limits) - now if limits else None
 
-    def build_exceeded_limit_error(self) -> LLMProxyError:
+    def build_exceeded_time_limit_error(self) -> LLMProxyError:
         """Return the error for an exceeded limit, of an adapter that blocks the thread."""
         busy = self.caller.busy
         whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit

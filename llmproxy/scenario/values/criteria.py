@@ -36,7 +36,7 @@ _NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", 
 UNPROVEN = "the quoted evidence does not occur in the conversation"
 
 
-class CriterionOutcome(StrEnum):
+class CriterionStatus(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
@@ -46,7 +46,7 @@ class CriterionOutcome(StrEnum):
 class Finding:
     """One judge's finding about one criterion."""
 
-    status: CriterionOutcome
+    status: CriterionStatus
     evidence: str = ""
     reason: str = ""
 
@@ -80,7 +80,7 @@ class Criteria:
                     "description": "Words quoted exactly from the conversation; empty if there are none.",
                 },
                 "reason": {"type": "string", "description": "One sentence."},
-                "status": {"type": "string", "enum": [each.value for each in CriterionOutcome]},
+                "status": {"type": "string", "enum": [each.value for each in CriterionStatus]},
             }
         )
         hints = {id_: text if len(text) <= _HINTED else text[:_HINTED] + "..." for id_, text in self}
@@ -110,7 +110,7 @@ class Criteria:
             if any(other is None or finding is None or other.status is not finding.status for other in others):
                 problems.append(f"{id_} is there more than once, with more than one status")
             elif finding is None:
-                problems.append(f"the status of {id_} is none of {', '.join(CriterionOutcome)}")
+                problems.append(f"the status of {id_} is none of {', '.join(CriterionStatus)}")
             else:
                 found[id_] = finding
         return found, problems
@@ -119,7 +119,7 @@ class Criteria:
         self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
     ) -> list[CriterionResult]:
         """Return every criterion with its finding; inconclusive without one."""
-        nothing = Finding(CriterionOutcome.INCONCLUSIVE, reason="the judge said nothing about it")
+        nothing = Finding(CriterionStatus.INCONCLUSIVE, reason="the judge said nothing about it")
         return [
             CriterionResult(
                 id=id_,
@@ -133,19 +133,19 @@ class Criteria:
         ]
 
 
-def discard_unproven_findings(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
+def mark_unproven_findings_inconclusive(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
     """Return findings, inconclusive if their evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():
-        if has_quote(finding.evidence, conversation):
+        if conversation_contains_quote(finding.evidence, conversation):
             found[id_] = finding
             continue
         reason = f"{finding.reason} ({finding.status.value}, but {UNPROVEN})".strip()
-        found[id_] = Finding(CriterionOutcome.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
+        found[id_] = Finding(CriterionStatus.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
     return found
 
 
-def has_quote(quote: str, conversation: str) -> bool:
+def conversation_contains_quote(quote: str, conversation: str) -> bool:
     """Return whether a conversation contains a quotation, ignoring case, white space, quotes, emphasis, omissions."""
     if quote.strip().lower() in _NO_QUOTE:
         return True
@@ -173,11 +173,11 @@ def object_schema(members: dict[str, Any]) -> dict[str, Any]:
 def _read_finding(value: object) -> Finding | None:
     given = value if isinstance(value, Mapping) else {"status": value}
     status = given.get("status")
-    if not isinstance(status, str) or status.strip().lower() not in list(CriterionOutcome):
+    if not isinstance(status, str) or status.strip().lower() not in list(CriterionStatus):
         return None
     evidence, reason = (given.get(name) for name in ("evidence", "reason"))
     return Finding(
-        CriterionOutcome(status.strip().lower()),
+        CriterionStatus(status.strip().lower()),
         evidence if isinstance(evidence, str) else "",
         reason if isinstance(reason, str) else "",
     )
@@ -187,7 +187,7 @@ def refuse_pass_despite_failure(who: str, result: ScenarioResult) -> None:
     """Refuse a passing result with a failed criterion as contradictory. Raises ValueError."""
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
-    found = [each.text for each in result.criteria if each.status != CriterionOutcome.PASSED]
+    found = [each.text for each in result.criteria if each.status != CriterionStatus.PASSED]
     wrong = dict.fromkeys([*result.failed_criteria, *result.inconclusive_criteria, *found])
     if result.success and wrong:
         said = ", ".join(repr(each) for each in wrong)

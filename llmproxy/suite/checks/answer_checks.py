@@ -20,7 +20,7 @@ from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.schema.response_assertions import Response
 from llmproxy.suite.schema.steps import StepBase, Talk
-from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
+from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
 
 FORMAT = 1
 
@@ -40,7 +40,7 @@ def forbid_update_in_ci(env: Mapping[str, str]) -> None:
 
 
 @dataclass(slots=True)
-class ResponseSnapshots:
+class StoredAnswerSnapshots:
     path: Path
     update: bool = False
     command: str = "llmproxy test"
@@ -49,7 +49,7 @@ class ResponseSnapshots:
     changed: bool = False
 
     @classmethod
-    def load_for_suite(cls, suite: Path, *, update: bool = False) -> ResponseSnapshots:
+    def load_for_suite(cls, suite: Path, *, update: bool = False) -> StoredAnswerSnapshots:
         """Read the snapshots of a suite file. Raises SuiteError: damaged, or of a newer format."""
         path = locate_snapshots(suite)
         try:
@@ -88,7 +88,7 @@ class StepCheckContext(Protocol):
     case: SuiteCase
     scope: VariableScope
     session: RunSession | None
-    snapshots: ResponseSnapshots
+    snapshots: StoredAnswerSnapshots
     declared: list[tuple[int, Any]]
     spoken: list[str]
     index: int
@@ -99,7 +99,7 @@ class StepCheckContext(Protocol):
         """Observed traffic of the agent with models and servers."""
 
 
-def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentStep) -> Assertion:
+def check_tool_calls_snapshot(context: StepCheckContext, step: Talk, measured: AgentActivity) -> Assertion:
     """Compare the tool calls of a step with their snapshot, in order: names only, or with arguments."""
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from llmproxy.report.events import Assertion
 from llmproxy.suite.matchers.apply import assertion, build_unclear
 from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import WireCall
-from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
+from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 
 _PREFIX = re.compile(r"__|[./:]")
 """Separator of a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
@@ -31,13 +31,13 @@ _DEEPEST = 8
 """Maximum depth of compared arguments."""
 
 
-def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[Assertion]:
+def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentActivity, run: Sequence[WireCall]) -> list[Assertion]:
     """Return errors for names that are probably misspelt, and results of `offered`; `run` is all so far."""
     before = _collect_offered_tools(run)
     now, called = _collect_offered_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
     for each in run:
-        arguments |= {} if each.exchange is None else list_tool_arguments(each.exchange.tree)
+        arguments |= {} if each.exchange is None else list_declared_argument_names(each.exchange.tree)
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if name == "*":
@@ -49,11 +49,13 @@ def check_tool_names(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequ
             continue
         if wanted.offered is not None:
             made.append(_check_tool_offered(name, now, called, offered=wanted.offered))
-        made += _check_arguments(name, wanted, arguments.get(name, {}), step)
+        made += _check_expected_argument_names(name, wanted, arguments.get(name, {}), step)
     return made
 
 
-def find_never_offered_tools(tools: Mapping[str, ToolExpect], step: AgentStep, run: Sequence[WireCall]) -> list[str]:
+def find_never_offered_tools(
+    tools: Mapping[str, ToolExpect], step: AgentActivity, run: Sequence[WireCall]
+) -> list[str]:
     """Return the step's tools that were never offered or called: not calling them proves little."""
     known = _collect_offered_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
@@ -131,7 +133,9 @@ def _check_tool_offered(name: str, now: set[str], called: set[str], *, offered: 
     return assertion(f"tools.{name}.offered", message, holds=right, expected=offered, actual=name in now)
 
 
-def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: AgentStep) -> list[Assertion]:
+def _check_expected_argument_names(
+    name: str, wanted: ToolExpect, schema: _Names, step: AgentActivity
+) -> list[Assertion]:
     known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
     uses = [use for use in step.tools if use.name == name]
     for use in uses:

@@ -23,17 +23,17 @@ from llmproxy.suite.matchers.apply import (
     worst_status,
 )
 from llmproxy.suite.matchers.json_equality import get_path, quote, to_json
-from llmproxy.suite.matchers.match import MatchOutcome
+from llmproxy.suite.matchers.match import MatchKind
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import ServedToolCalls, ToolUse, find_call_mismatches
 
 _LISTED = 12
 """Maximum calls listed in a message."""
 
 
-def check_tool_sequence(names: Sequence[str], step: AgentStep) -> Assertion:
+def check_tool_sequence(names: Sequence[str], step: AgentActivity) -> Assertion:
     """Check that tools were called in this order; others may be called in between."""
     calls = step.tools
     made = Assertion(name="toolOrder", status=Status.PASSED, expected=list(names), actual=[call.name for call in calls])
@@ -42,7 +42,7 @@ def check_tool_sequence(names: Sequence[str], step: AgentStep) -> Assertion:
         found = [
             call
             for call in calls
-            if call.name == name and (not place or any(call.comes_after(each) for each in before))
+            if call.name == name and (not place or any(call.was_requested_after(each) for each in before))
         ]
         if not found:
             last = before[0] if before else None
@@ -64,10 +64,10 @@ def _check_order(key: str, name: str, other: str, uses: Sequence[ToolUse], calls
     """
     others = [call for call in calls if call.name == other]
     if key == "after":
-        wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
+        wrong = [use for use in uses if not any(use.was_requested_after(call) for call in others)]
         what = f"{name} was called before {other}"
     else:
-        wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
+        wrong = [use for use in uses if any(not call.was_requested_after(use) for call in others)]
         what = f"{name} was not called before {other}"
     if not others:
         wrong, what = [], f"{other} was never called"
@@ -84,7 +84,7 @@ def _format_call_order(calls: Sequence[ToolUse]) -> str:
         return "no tool was called in this step"
     together: list[list[ToolUse]] = []
     for call in calls[:_LISTED]:
-        if together and not any(call.comes_after(each) for each in together[-1]):
+        if together and not any(call.was_requested_after(each) for each in together[-1]):
             together[-1].append(call)
         else:
             together.append([call])
@@ -96,7 +96,7 @@ _SHOWN = 6
 """Maximum calls listed in a message."""
 
 
-def explain_unread_answers(step: AgentStep) -> str:
+def explain_unread_answers(step: AgentActivity) -> str:
     """Return why a step with answers that cannot be read says nothing about tools."""
     first, more = step.unreadable[0], len(step.unreadable) - 1
     others = f" (and {more} more)" if more else ""
@@ -107,7 +107,12 @@ def explain_unread_answers(step: AgentStep) -> str:
 
 
 def check_tools(
-    tools: Mapping[str, ToolExpect], step: AgentStep, scope: VariableScope, *, only: bool = False, hosted: bool = False
+    tools: Mapping[str, ToolExpect],
+    step: AgentActivity,
+    scope: VariableScope,
+    *,
+    only: bool = False,
+    hosted: bool = False,
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: no others; `hosted`: ``*`` includes the provider's tools."""
     made: list[Assertion] = []
@@ -124,7 +129,7 @@ def check_tools(
 
 def check_server_calls(
     tools: Mapping[str, ToolExpect],
-    asked: AgentStep,
+    asked: AgentActivity,
     served: ServedToolCalls,
     scope: VariableScope,
     *,
@@ -134,7 +139,7 @@ def check_server_calls(
     keys = [*(f"{_SERVED}.{name}" for name in tools), *([_AS_ASKED] if as_asked else [])]
     if served.unknown_reason:
         return [build_unclear(key, served.unknown_reason) for key in keys]
-    step, made = AgentStep(tools=served.tools), list[Assertion]()
+    step, made = AgentActivity(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
             if meant := find_near_name(name, served.names):
@@ -171,7 +176,7 @@ def _check_listed_by_server(name: str, served: ServedToolCalls, *, offered: bool
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
-def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentStep, *, hosted: bool) -> list[ToolUse]:
+def _select_uses(name: str, tools: Mapping[str, ToolExpect], step: AgentActivity, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
     return [use for use in step.tools if use.name not in tools and (hosted or use.is_run_by_agent)]
@@ -184,7 +189,7 @@ class _CallCheck:
     name: str
     wanted: ToolExpect
     all: list[ToolUse]
-    step: AgentStep
+    step: AgentActivity
     scope: VariableScope
     no_result: str = "no result of it was seen in a later request"
 
@@ -192,21 +197,21 @@ class _CallCheck:
         self.one_is_enough = self.wanted.every is False
         self.none = _requires_no_calls(self.wanted.count, self.scope)
         """Whether no call may match the rest."""
-        self.with_status = [use for use in self.all if _reached_status(use, self.wanted.status) is True]
-        self.unknown = [use for use in self.all if _reached_status(use, self.wanted.status) is None]
+        self.with_status = [use for use in self.all if _has_call_reached_status(use, self.wanted.status) is True]
+        self.unknown = [use for use in self.all if _has_call_reached_status(use, self.wanted.status) is None]
         self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
     def check_all(self) -> list[Assertion]:
         """Check everything; if it is unknown which calls count, all possibilities must pass."""
-        made = self._check_every_key()
+        made = self._check_whole_expectation()
         if not (self.unknown and (self.one_is_enough or self.none)):
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
-        otherwise, self.calls = self._check_every_key(), known
+        otherwise, self.calls = self._check_whole_expectation(), known
         worst, other = (worst_status(each.status for each in found) for found in (made, otherwise))
-        return made if worst is other else [self._build_no_result("", self.unknown)]
+        return made if worst is other else [self._build_unclear_no_result("", self.unknown)]
 
-    def _check_every_key(self) -> list[Assertion]:
+    def _check_whole_expectation(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
         none = wanted.input is not None and self.none
         if wanted.count is not None and not none:
@@ -226,14 +231,14 @@ class _CallCheck:
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
             made.append(replace(self._build_never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._combine_calls("output"))
+            made.append(self._combine_call_findings("output"))
         for key, other in (("before", wanted.before), ("after", wanted.after)):
             if other is not None and self.calls:
                 made.append(_check_order(key, self.name, other, self.calls, self.step.tools))
             elif other is not None and wanted.count is not None and not self.none:
                 made.append(replace(self._build_never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._combine_calls("error"))
+            made.append(self._combine_call_findings("error"))
         return made
 
     def _check_count(self, suffix: str) -> list[Assertion]:
@@ -247,7 +252,7 @@ class _CallCheck:
             for more in range(1, unknown + 1)
         ]
         if any(other is not all_hold(found) for other in others):
-            return [replace(self._build_no_result("", self.unknown), name=name, actual=len(chosen))]
+            return [replace(self._build_unclear_no_result("", self.unknown), name=name, actual=len(chosen))]
         return [
             each if each.status is Status.PASSED else replace(each, message=self._describe_count(each.message))
             for each in found
@@ -255,7 +260,7 @@ class _CallCheck:
 
     def _check_status(self) -> Assertion:
         name, wanted = f"tools.{self.name}.status", self.wanted.status
-        wrong = [use for use in self.all if _reached_status(use, wanted) is False]
+        wrong = [use for use in self.all if _has_call_reached_status(use, wanted) is False]
         made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_first_call_label(self.with_status))
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
@@ -264,9 +269,9 @@ class _CallCheck:
             what = "was not executed" if wanted == "executed" else f"answered without an error: {results}"
             message = f"{self.name} {what}; the calls: {_format_uses(wrong)}"
             return replace(made, status=Status.FAILED, where=_first_call_label(wrong), message=message)
-        return self._build_no_result(".status", self.unknown)
+        return self._build_unclear_no_result(".status", self.unknown)
 
-    def _build_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
+    def _build_unclear_no_result(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         """Return the error of assertions about unobserved results."""
         unknown = f"whether it was executed, and what it returned: {_format_uses(uses)}"
         message = f"{self.name}: {self.no_result}, so it is not known {unknown}"
@@ -280,14 +285,14 @@ class _CallCheck:
             return f"{told}; the calls: {_format_uses(self.calls)}"
         if len(self.all) > len(self.calls):
             return f"{told}; it was asked for {len(self.all)} times, but not {self.wanted.status}"
-        return f"{told}; {self._describe_others()}"
+        return f"{told}; {self._describe_called_tools()}"
 
-    def _describe_others(self) -> str:
+    def _describe_called_tools(self) -> str:
         called = _format_uses(self.step.tools)
         return f"tools called in this step: {called}" if called else "no tool was called in this step"
 
     def _build_never_called(self) -> Assertion:
-        message = f"{self.name} was never called; {self._describe_others()}"
+        message = f"{self.name} was never called; {self._describe_called_tools()}"
         return assertion(f"tools.{self.name}", message, expected="at least one call", actual=0)
 
     def _check_input(self, wanted: Mapping[str, object], *, none: bool) -> Assertion:
@@ -325,7 +330,7 @@ class _CallCheck:
     def _has_other_type(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
         """Return whether a call's input differs only in a value's type: ``"5"`` instead of 5."""
         found = {evaluate(get_path(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
-        return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
+        return MatchKind.MISTYPED in found and found <= {MatchKind.MISTYPED, MatchKind.HOLDS}
 
     def _check_call_arguments(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
@@ -344,7 +349,7 @@ class _CallCheck:
         holds = use.errored is wanted
         return [assertion(name, message, holds=holds, expected=to_json(wanted), actual=use.errored, where=use.label)]
 
-    def _combine_calls(self, key: str) -> Assertion:
+    def _combine_call_findings(self, key: str) -> Assertion:
         """Combine the findings of all calls: all must hold, or one if so specified; an unobserved one is an error."""
         name, wanted = f"tools.{self.name}.{key}", getattr(self.wanted, key)
         if not self.calls:
@@ -364,10 +369,10 @@ class _CallCheck:
         unclear = [each for found in wrong for each in found if each.status is not Status.PASSED]
         if unclear and not unseen:
             return replace(unclear[0], name=name, message=f"{self.name}: {unclear[0].message}")
-        return self._build_no_result(f".{key}", unseen)
+        return self._build_unclear_no_result(f".{key}", unseen)
 
 
-def _reached_status(use: ToolUse, status: str) -> bool | None:
+def _has_call_reached_status(use: ToolUse, status: str) -> bool | None:
     """Return whether a call reached `status`; None if not observed."""
     if status == "requested":
         return True
@@ -406,7 +411,7 @@ def _first_call_label(uses: Sequence[ToolUse]) -> str:
     return uses[0].label if uses else ""
 
 
-def check_total(wanted: object, step: AgentStep, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
+def check_total(wanted: object, step: AgentActivity, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     uses = [use for use in step.tools if hosted or use.is_run_by_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_first_call_label(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"

@@ -24,17 +24,17 @@ from llmproxy.suite.checks.tools import (
 )
 from llmproxy.suite.matchers.apply import all_hold, assertion, build_unclear, check_number, check_value, evaluate
 from llmproxy.suite.matchers.json_equality import Unknown, quote
-from llmproxy.suite.matchers.match import MatchOutcome
+from llmproxy.suite.matchers.match import MatchKind
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response_assertions import MessageProcessing, Processor, Usage
+from llmproxy.suite.schema.response_assertions import HistoryProcessor, MessageProcessing, Usage
 from llmproxy.suite.schema.steps import Talk
-from llmproxy.trace.observing.agent_activity import AgentStep, estimate_step_tokens
+from llmproxy.trace.observing.agent_activity import AgentActivity, estimate_step_tokens
 from llmproxy.trace.observing.history_edits import EVIDENCE, HistoryEditFinding, ProcessorFindings, find_history_edits
 from llmproxy.trace.observing.tool_calls import InteractionLabel, UsageSum, WireCall
 
 
 def check_usage(
-    wanted: Usage, step: AgentStep, scope: VariableScope, name: str = "usage", where: str = ""
+    wanted: Usage, step: AgentActivity, scope: VariableScope, name: str = "usage", where: str = ""
 ) -> list[Assertion]:
     """Check tokens, calls and cost; an unknown value is an error, unless the known part decides."""
     if ids := step.interactions:
@@ -53,7 +53,7 @@ def check_usage(
 
 
 def _check_usage_number(
-    name: str, key: str, matcher: object, step: AgentStep, scope: VariableScope, *, estimate: bool, where: str
+    name: str, key: str, matcher: object, step: AgentActivity, scope: VariableScope, *, estimate: bool, where: str
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
@@ -65,10 +65,10 @@ def _check_usage_number(
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_step_tokens(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
-    return check_value(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
+    return check_value(name, Unknown(_explain_unmeasured_value(key, tokens, step)), matcher, scope, where=where)
 
 
-def _explain_unknown(key: str, tokens: UsageSum, step: AgentStep) -> str:
+def _explain_unmeasured_value(key: str, tokens: UsageSum, step: AgentActivity) -> str:
     if step.unrecorded_answers:
         return f"{key} is not known: answers were passed through and not recorded"
     known = _decimal_to_float(tokens.known)
@@ -115,14 +115,14 @@ def read_processing(answers: Iterable[object]) -> dict[str, HistoryEditFinding]:
         tree = as_dict(tree.get("processors")) or tree
         for name in _NAMES:
             if name in tree:
-                said = _read_finding(name, tree[name])
+                said = _read_declared_history_edit(name, tree[name])
                 before = found.get(name)
                 if before is None or before.activated is not True:
                     found[name] = said
     return found
 
 
-def _read_finding(name: str, said: object) -> HistoryEditFinding:
+def _read_declared_history_edit(name: str, said: object) -> HistoryEditFinding:
     part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
     activated = part.get("activated")
     if not isinstance(activated, bool):
@@ -141,12 +141,12 @@ def _read_finding(name: str, said: object) -> HistoryEditFinding:
     )
 
 
-def merge_agent_findings(seen: ProcessorFindings, said: Mapping[str, HistoryEditFinding]) -> ProcessorFindings:
+def merge_declared_with_observed(seen: ProcessorFindings, said: Mapping[str, HistoryEditFinding]) -> ProcessorFindings:
     """Combine the agent's statements with observed findings."""
-    return ProcessorFindings(**{name: _merge_seen_and_declared(getattr(seen, name), said.get(name)) for name in _NAMES})
+    return ProcessorFindings(**{name: _merge_declared_finding(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _merge_seen_and_declared(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
+def _merge_declared_finding(seen: HistoryEditFinding, said: HistoryEditFinding | None) -> HistoryEditFinding:
     if said is None:
         return seen
     if seen.activated is None:
@@ -170,14 +170,16 @@ def check_history_edits(wanted: MessageProcessing, found: ProcessorFindings, sco
     made: list[Assertion] = []
     for name in _NAMES:
         if part := wanted.given_values.get(name):
-            made += _ProcessorCheck(name, part, getattr(found, name), wanted.min_evidence, scope).check_processor()
+            made += _MessageProcessingCheck(
+                name, part, getattr(found, name), wanted.min_evidence, scope
+            ).check_message_processing()
     return made
 
 
 @dataclass(frozen=True, slots=True)
-class _ProcessorCheck:
+class _MessageProcessingCheck:
     name: str
-    wanted: Processor
+    wanted: HistoryProcessor
     finding: HistoryEditFinding
     least: str
     """Least evidence required."""
@@ -187,13 +189,15 @@ class _ProcessorCheck:
     def path(self) -> str:
         return f"messageProcessing.{self.name}"
 
-    def check_processor(self) -> list[Assertion]:
+    def check_message_processing(self) -> list[Assertion]:
         """Check whether it was active, then its effects."""
         wanted = self.wanted.activated
         details = {key: value for key, value in self.wanted.given_values.items() if key != "activated"}
         made = [self._check_activated(wanted is not False)] if wanted is not None or details else []
         if self.finding.activated is True and made and made[0].status is not Status.ENVIRONMENT_ERROR:
-            return made + [each for key, matcher in details.items() for each in self._check_detail(key, matcher)]
+            return made + [
+                each for key, matcher in details.items() for each in self._check_count_or_summary(key, matcher)
+            ]
         reason = self.finding.reason or f"the {self.name} was not at work in this step"
         status = Status.FAILED if self.finding.activated is False else Status.ENVIRONMENT_ERROR
         return made + [Assertion(name=f"{self.path}.{key}", status=status, message=reason) for key in details]
@@ -211,7 +215,7 @@ class _ProcessorCheck:
         message = f"the {self.name} {was} in this step: {finding.reason}"
         return assertion(name, message, holds=finding.activated is wanted, **about)
 
-    def _check_detail(self, key: str, matcher: object) -> list[Assertion]:
+    def _check_count_or_summary(self, key: str, matcher: object) -> list[Assertion]:
         name, finding = f"{self.path}.{key}", self.finding
         if key in _COUNTS:
             value = finding.values.get(key)
@@ -220,9 +224,12 @@ class _ProcessorCheck:
             return [replace(each, evidence=finding.evidence) for each in found]
         words = matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher]
         wanted = key == "summaryContains"
-        return [self._check_history_summary(name, str(self.scope.resolve_value(word)), wanted=wanted) for word in words]
+        return [
+            self._check_summary_contains_word(name, str(self.scope.resolve_value(word)), wanted=wanted)
+            for word in words
+        ]
 
-    def _check_history_summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
+    def _check_summary_contains_word(self, name: str, word: str, *, wanted: bool) -> Assertion:
         finding = self.finding
         about: dict[str, Any] = {"expected": word, "where": finding.where, "evidence": finding.evidence}
         if not finding.summaries:
@@ -261,10 +268,10 @@ class TrafficWindowStart:
 
 def evaluate_traffic(
     context: StepCheckContext, step: Talk, window: TrafficWindowStart, strays: int = 0
-) -> tuple[list[Assertion], AgentStep]:
+) -> tuple[list[Assertion], AgentActivity]:
     """Evaluate a step's assertions about traffic; `strays` are this process's calls outside any turn."""
     measured = context.wire.build_step(window.after)
-    if not step.wire_keys:
+    if not step.traffic_assertion_keys:
         return [], measured
     if reason := explain_unseen_traffic(context, step.usage, measured):
         if strays:
@@ -273,7 +280,7 @@ def evaluate_traffic(
             )
         names = [f"tools.{name}" for name in step.tools or ()]
         names += [f"serverTools.{name}" for name in step.server_tools or ()]
-        names += [key for key in step.wire_keys if key not in ("tools", "serverTools")]
+        names += [key for key in step.traffic_assertion_keys if key not in ("tools", "serverTools")]
         return [build_unclear(name, reason) for name in names], measured
     made = find_unknown_tools(step, measured)
     if not made:
@@ -298,20 +305,22 @@ def evaluate_traffic(
         before = [each for each in context.wire.calls if each.call.seq <= window.after]
         found = find_history_edits(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
-        made += check_history_edits(step.message_processing, merge_agent_findings(found, said), context.scope)
+        made += check_history_edits(step.message_processing, merge_declared_with_observed(found, said), context.scope)
     return made, measured
 
 
-def find_unknown_tools(step: Talk, measured: AgentStep) -> list[Assertion]:
+def find_unknown_tools(step: Talk, measured: AgentActivity) -> list[Assertion]:
     """Return the errors of a step's assertions about tools where what was called is not known; else nothing."""
-    names = [f"tools.{name}" for name in step.tools or ()] + [key for key, asked in _list_tool_totals(step) if asked]
+    names = [f"tools.{name}" for name in step.tools or ()] + [
+        key for key, asked in _list_all_tools_assertions(step) if asked
+    ]
     reason, where = explain_toolless_api(measured), ""
     if not reason and measured.unreadable:
         reason, where = explain_unread_answers(measured), measured.unreadable[0].label
     return [build_unclear(name, reason, where=where) for name in names] if reason else []
 
 
-def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
+def find_uncounted_hosted_tools(step: Talk, measured: AgentActivity) -> list[str]:
     """Return tools run by the provider that an assertion about all tools does not count."""
     about_all = step.total_tool_calls is not None or step.only_tools or "*" in (step.tools or {})
     if not about_all or step.include_hosted:
@@ -320,7 +329,7 @@ def find_uncounted_hosted_tools(step: Talk, measured: AgentStep) -> list[str]:
     return sorted({use.name for use in measured.tools if not use.is_run_by_agent and use.name not in named})
 
 
-def _list_tool_totals(step: Talk) -> list[tuple[str, bool]]:
+def _list_all_tools_assertions(step: Talk) -> list[tuple[str, bool]]:
     """Return the assertions about all tools, and whether each is asked for: a flag may be off."""
     return [
         ("onlyTools", bool(step.only_tools)), ("toolOrder", step.tool_order is not None),
@@ -334,7 +343,7 @@ _TEXT_ONLY = frozenset(
 """Text completion operations: they have no tools, and requests for tools in the text cannot be recognised."""
 
 
-def explain_toolless_api(measured: AgentStep) -> str:
+def explain_toolless_api(measured: AgentActivity) -> str:
     """Return why a step with model answers cannot judge tools; else empty."""
     answers = [each for each in measured.seen if each.is_readable]
     if not answers or any(each.call.operation not in _TEXT_ONLY for each in answers):
@@ -346,7 +355,7 @@ def explain_toolless_api(measured: AgentStep) -> str:
     )
 
 
-def explain_unseen_traffic(context: StepCheckContext, usage: Usage | None, measured: AgentStep) -> str:
+def explain_unseen_traffic(context: StepCheckContext, usage: Usage | None, measured: AgentActivity) -> str:
     """Describe why the agent's traffic cannot be judged; empty if it can.
 
     It takes one completely readable model answer. Unreadable traffic (embeddings, an unknown path, a gateway's page, a
@@ -378,4 +387,4 @@ def _expects_no_model_calls(usage: Usage | None, context: StepCheckContext) -> b
     if usage is None or usage.call_count is None:
         return False
     none, one = (evaluate(number, usage.call_count, context.scope).outcome for number in (0, 1))
-    return none is MatchOutcome.HOLDS and one is not MatchOutcome.HOLDS
+    return none is MatchKind.HOLDS and one is not MatchKind.HOLDS

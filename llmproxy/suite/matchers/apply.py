@@ -25,7 +25,15 @@ from llmproxy.did_you_mean import suggest_name
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import is_reference
 from llmproxy.suite.matchers.json_equality import ABSENT, Unknown, get_path, name_kind, quote, to_json
-from llmproxy.suite.matchers.match import MODIFIERS, REGISTRY, Match, MatchOutcome, SeenValue, match, match_by_name
+from llmproxy.suite.matchers.match import (
+    MODIFIERS,
+    REGISTRY,
+    Match,
+    MatchKind,
+    ValueToMatch,
+    apply_named_matcher,
+    match,
+)
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
@@ -34,14 +42,14 @@ NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """Matchers allowed for a count."""
 _STATUS = {
-    MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
-    MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
+    MatchKind.HOLDS: Status.PASSED, MatchKind.FAILS: Status.FAILED, MatchKind.UNFIT: Status.FAILED,
+    MatchKind.MISTYPED: Status.FAILED, MatchKind.UNCLEAR: Status.ENVIRONMENT_ERROR,
 }  # fmt: skip
 
 
 def evaluate(actual: object, matcher: object, scope: VariableScope) -> Match:
     """Return a matcher's combined finding about a value."""
-    return match(matcher, SeenValue(actual, scope))
+    return match(matcher, ValueToMatch(actual, scope))
 
 
 def assertion(name: str, message: str, *, holds: bool = False, **about: Any) -> Assertion:
@@ -81,10 +89,10 @@ def check_value(
         where: Source of the value, for the report.
     """
     if not isinstance(matcher, Mapping) or matcher.keys() <= MODIFIERS.keys():
-        return [_build_assertion(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]
-    seen = SeenValue(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
+        return [_build_assertion_result(name, matcher, actual, evaluate(actual, matcher, scope), scope, where)]
+    seen = ValueToMatch(actual, scope, {key: value for key, value in matcher.items() if key in MODIFIERS})
     return [
-        _build_assertion(f"{name}.{key}", operand, actual, match_by_name(key, operand, seen), scope, where)
+        _build_assertion_result(f"{name}.{key}", operand, actual, apply_named_matcher(key, operand, seen), scope, where)
         for key, operand in matcher.items()
         if key not in MODIFIERS
     ]
@@ -99,12 +107,12 @@ def check_number(
             bounds = {key: scope.resolve_value(value) for key, value in wanted.items()}
             if bounds and all(_is_bound_always_met(key, value) for key, value in bounds.items()):
                 return check_value(
-                    name, Unknown(f"{_describe_every_number(bounds)}, so nothing is asserted"), wanted, scope
+                    name, Unknown(f"{_describe_ineffective_bounds(bounds)}, so nothing is asserted"), wanted, scope
                 )
     return check_value(name, number, wanted, scope, where=where)
 
 
-def _build_assertion(
+def _build_assertion_result(
     name: str, operand: object, actual: object, found: Match, scope: VariableScope, where: str
 ) -> Assertion:
     try:
@@ -115,7 +123,7 @@ def _build_assertion(
         seen = None if actual is ABSENT or isinstance(actual, Unknown) else to_json(actual)
     except Exception:  # noqa: BLE001 (a value that cannot even be shown; that it was not judged is what counts)
         seen = f"<{type(actual).__name__}>"
-    holds = found.outcome is MatchOutcome.HOLDS
+    holds = found.outcome is MatchKind.HOLDS
     message = "" if holds else found.message or "it does not hold"
     return Assertion(
         name=name, status=_STATUS[found.outcome], expected=expected, actual=seen, message=message, where=where,
@@ -189,7 +197,7 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
             problems.add(place, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED)
         elif all(_is_bound_always_met(key, value) for key, value in wanted.items()):
             hint = "write {gte: 1} for at least one, 0 for none"
-            problems.add(place, f"{_describe_every_number(wanted)}, so nothing is asserted", hint)
+            problems.add(place, f"{_describe_ineffective_bounds(wanted)}, so nothing is asserted", hint)
         for key, value in wanted.items():
             if key not in COMPARISONS:
                 place = place_of(wanted, key, key=True) or at
@@ -203,7 +211,7 @@ def validate_number(wanted: object, problems: Problems, at: YamlPlace | None) ->
         problems.add(at, said, hint, WRONG_KIND)
 
 
-def _describe_every_number(bounds: Mapping[str, object]) -> str:
+def _describe_ineffective_bounds(bounds: Mapping[str, object]) -> str:
     return f"every number is {', '.join(f'`{key}: {quote(value)}`' for key, value in bounds.items())}"
 
 

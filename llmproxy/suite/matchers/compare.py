@@ -21,7 +21,16 @@ from llmproxy.suite.matchers.json_equality import (
     to_json,
     to_nfc,
 )
-from llmproxy.suite.matchers.match import REGISTRY, Match, MatchOutcome, SeenValue, match, match_all, match_any, matcher
+from llmproxy.suite.matchers.match import (
+    REGISTRY,
+    Match,
+    MatchKind,
+    ValueToMatch,
+    combine_required_matches,
+    match,
+    match_any,
+    matcher,
+)
 from llmproxy.suite.matchers.variables import parse_ref
 
 _JSON = {"$ref": "#/$defs/Json"}
@@ -43,15 +52,15 @@ def is_reference(value: object) -> bool:
     schema=_JSON,
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
-def match_equal(operand: object, seen: SeenValue) -> Match:
+def match_equal(operand: object, seen: ValueToMatch) -> Match:
     actual = seen.actual
     if are_equal(actual, operand):
-        return Match(MatchOutcome.HOLDS)
+        return Match(MatchKind.HOLDS)
     if seen.ignores_case and isinstance(actual, str) and isinstance(operand, str):
         folded = [to_nfc(each).casefold() for each in (actual, operand)]
         if folded[0] == folded[1]:
-            return Match(MatchOutcome.HOLDS)
-    outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
+            return Match(MatchKind.HOLDS)
+    outcome = MatchKind.MISTYPED if is_mistyped(actual, operand) else MatchKind.FAILS
     return Match(outcome, f"expected {quote(operand)}, found {quote(actual)}{_describe_near_miss(operand, actual)}")
 
 
@@ -75,7 +84,7 @@ def _describe_near_miss(operand: object, actual: object) -> str:
     return ""
 
 
-def _explain_bad_reference(operand: object) -> str:
+def _object_to_non_reference(operand: object) -> str:
     good = isinstance(operand, str) and is_reference(operand)
     return "" if good else f" takes a reference such as $name.field, not {quote(operand)}"
 
@@ -84,20 +93,20 @@ def _explain_bad_reference(operand: object) -> str:
     "ref",
     schema={"type": "string", "pattern": r"^\$"},
     help="equal to a captured value, `$name.field`; numbers and ids also as text",
-    objection=_explain_bad_reference,
+    objection=_object_to_non_reference,
 )
-def match_reference(operand: object, seen: SeenValue) -> Match:
+def match_reference(operand: object, seen: ValueToMatch) -> Match:
     """Compare with a reference's value (`operand` is resolved); note if only the texts are equal."""
     if are_equal(seen.actual, operand):
-        return Match(MatchOutcome.HOLDS)
+        return Match(MatchKind.HOLDS)
     texts = [isinstance(each, (str, UUID)) for each in (operand, seen.actual)]
     keys = [isinstance(each, (int, UUID)) and not isinstance(each, bool) for each in (operand, seen.actual)]
     loose = (texts[0] and keys[1]) or (keys[0] and texts[1])
     if loose and str(operand).lower() == str(seen.actual).lower():
         kinds = f"{name_kind(seen.actual)} {quote(seen.actual)} and {name_kind(operand)} {quote(operand)}"
-        return Match(MatchOutcome.HOLDS, note=f"equal as text only: {kinds}")
+        return Match(MatchKind.HOLDS, note=f"equal as text only: {kinds}")
     near = _describe_near_miss(operand, seen.actual)
-    return Match(MatchOutcome.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
+    return Match(MatchKind.FAILS, f"expected {quote(operand)}, found {quote(seen.actual)}{near}")
 
 
 @matcher(
@@ -108,9 +117,9 @@ def match_reference(operand: object, seen: SeenValue) -> Match:
         "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {quote(operand)}"
     ),
 )
-def match_exists(operand: object, seen: SeenValue) -> Match:
+def match_exists(operand: object, seen: ValueToMatch) -> Match:
     if not isinstance(operand, bool):
-        return Match(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
+        return Match(MatchKind.UNCLEAR, f"`exists` takes true or false, not {quote(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
     if operand:
         return Match.of(there, "expected a value, and there is " + ("null" if seen.actual is None else "none"))
@@ -131,17 +140,17 @@ def _explain_bad_limit(operand: object) -> str:
     return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {name_kind(operand)} {quote(operand)}"
 
 
-def _compare_order(name: str, operand: object, seen: SeenValue) -> Match:
+def _compare_order(name: str, operand: object, seen: ValueToMatch) -> Match:
     (words, holds), actual = _ORDER[name], seen.actual
     if objection := _explain_bad_limit(operand):
-        return Match(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
+        return Match(MatchKind.UNCLEAR, f"`{name}`{objection}")
     moments = parse_time(actual), parse_time(operand)
     comparable = (actual, operand) if is_number(actual) and is_number(operand) else moments
     if None not in comparable:
         return Match.of(holds(*comparable), f"expected {words} {quote(operand)}, found {quote(actual)}")
     wanted = "a number" if is_number(operand) else "a date"
     found = f"{name_kind(actual)} {quote(actual)}"
-    return Match(MatchOutcome.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
+    return Match(MatchKind.UNFIT, f"expected {wanted}, {words} {quote(operand)}; found {found}")
 
 
 for _name, (_words, _) in _ORDER.items():
@@ -150,7 +159,7 @@ for _name, (_words, _) in _ORDER.items():
     )
 
 
-def _build_empty_list_objection(what: str) -> Callable[[object], str]:
+def _make_nonempty_list_check(what: str) -> Callable[[object], str]:
     said = f" takes a list with at least one {what}"
     return lambda operand: "" if isinstance(operand, list) and operand else said
 
@@ -159,13 +168,13 @@ def _build_empty_list_objection(what: str) -> Callable[[object], str]:
     "in",
     schema={"type": "array", "minItems": 1, "items": _JSON},
     help="equal to one of these values",
-    objection=_build_empty_list_objection("value"),
+    objection=_make_nonempty_list_check("value"),
 )
-def match_in(operand: list[object], seen: SeenValue) -> Match:
+def match_in(operand: list[object], seen: ValueToMatch) -> Match:
     if any(are_equal(seen.actual, each) for each in operand):
-        return Match(MatchOutcome.HOLDS)
+        return Match(MatchKind.HOLDS)
     nearly = next((_describe_near_miss(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
-    outcome = MatchOutcome.MISTYPED if nearly else MatchOutcome.FAILS
+    outcome = MatchKind.MISTYPED if nearly else MatchKind.FAILS
     return Match(outcome, f"expected one of {quote(operand)}, found {quote(seen.actual)}{nearly}")
 
 
@@ -210,36 +219,36 @@ def _explain_nested_matcher(operand: object) -> str:
     help="JSON that is equal to this value; a text is parsed first",
     objection=_explain_nested_matcher,
 )
-def match_equal_json(operand: object, seen: SeenValue) -> Match:
+def match_equal_json(operand: object, seen: ValueToMatch) -> Match:
     try:
-        return match_equal(operand, SeenValue(parse_json(seen.actual), seen.scope))
+        return match_equal(operand, ValueToMatch(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
-        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(MatchKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
 
 
 # -- combinations
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)
-def match_not(operand: object, seen: SeenValue) -> Match:
+def match_not(operand: object, seen: ValueToMatch) -> Match:
     """Negate a clear finding; an unclear one stays unclear."""
     found = match(operand, seen)
-    if found.outcome is MatchOutcome.HOLDS:
+    if found.outcome is MatchKind.HOLDS:
         message = f"should not hold, and does: {quote(operand)}; it is {quote(seen.actual, 300)}"
-        return Match(MatchOutcome.FAILS, message)
-    if found.outcome is MatchOutcome.FAILS:
-        return Match(MatchOutcome.HOLDS, note=found.note)
-    return Match(MatchOutcome.UNCLEAR, f"cannot be denied: {found.message}")
+        return Match(MatchKind.FAILS, message)
+    if found.outcome is MatchKind.FAILS:
+        return Match(MatchKind.HOLDS, note=found.note)
+    return Match(MatchKind.UNCLEAR, f"cannot be denied: {found.message}")
 
 
 @matcher(
     "anyOf",
     schema=_SEVERAL,
     help="at least one of these matchers holds",
-    objection=_build_empty_list_objection("matcher"),
+    objection=_make_nonempty_list_check("matcher"),
     raw=True,
 )
-def match_any_of(operand: list[object], seen: SeenValue) -> Match:
+def match_any_of(operand: list[object], seen: ValueToMatch) -> Match:
     return match_any(match(each, seen) for each in operand)
 
 
@@ -247,8 +256,8 @@ def match_any_of(operand: list[object], seen: SeenValue) -> Match:
     "allOf",
     schema=_SEVERAL,
     help="all of these matchers hold",
-    objection=_build_empty_list_objection("matcher"),
+    objection=_make_nonempty_list_check("matcher"),
     raw=True,
 )
-def match_all_of(operand: list[object], seen: SeenValue) -> Match:
-    return match_all(match(each, seen) for each in operand)
+def match_all_of(operand: list[object], seen: ValueToMatch) -> Match:
+    return combine_required_matches(match(each, seen) for each in operand)

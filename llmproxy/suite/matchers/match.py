@@ -24,7 +24,7 @@ from llmproxy.suite.matchers.json_equality import Unknown
 from llmproxy.suite.matchers.variables import StepError, VariableScope, parse_ref
 
 
-class MatchOutcome(Enum):
+class MatchKind(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     UNFIT = "unfit"
@@ -34,7 +34,7 @@ class MatchOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    outcome: MatchOutcome
+    outcome: MatchKind
     message: str = ""
     """Reason of a failure."""
     note: str = ""
@@ -42,11 +42,11 @@ class Match:
 
     @classmethod
     def of(cls, holds: bool, message: str) -> Match:  # noqa: FBT001 (the answer itself)
-        return cls(MatchOutcome.HOLDS) if holds else cls(MatchOutcome.FAILS, message)
+        return cls(MatchKind.HOLDS) if holds else cls(MatchKind.FAILS, message)
 
 
 @dataclass(frozen=True, slots=True)
-class SeenValue:
+class ValueToMatch:
     actual: Any
     scope: VariableScope
     modifiers: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class SeenValue:
         return self.modifiers.get("ignoreCase") is True
 
 
-Rule = Callable[[Any, SeenValue], Match]
+Rule = Callable[[Any, ValueToMatch], Match]
 """Operand (references resolved) and value -> finding."""
 Objection = Callable[[Any], str]
 """Operand as written -> problem, as text after the matcher's name (`` takes a list``); or ""."""
@@ -104,53 +104,55 @@ def matcher(
     return register
 
 
-def match(expected: object, seen: SeenValue) -> Match:
+def match(expected: object, seen: ValueToMatch) -> Match:
     """Return the finding of a matcher as written in YAML: a plain value means equality, all keys of a mapping must
     hold.
     """
     if not isinstance(expected, Mapping):
-        return match_by_name(choose_equality_matcher(expected, seen.scope), expected, seen)
+        return apply_named_matcher(choose_eq_or_ref(expected, seen.scope), expected, seen)
     names = [name for name in expected if name not in MODIFIERS]
     if not names:
-        return Match(MatchOutcome.UNCLEAR, "nothing is asserted: the matcher has no key")
+        return Match(MatchKind.UNCLEAR, "nothing is asserted: the matcher has no key")
     beside = {name: value for name, value in expected.items() if name in MODIFIERS}
-    return match_all(match_by_name(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
+    return combine_required_matches(
+        apply_named_matcher(name, expected[name], ValueToMatch(seen.actual, seen.scope, beside)) for name in names
+    )
 
 
-def choose_equality_matcher(expected: object, scope: VariableScope) -> str:
+def choose_eq_or_ref(expected: object, scope: VariableScope) -> str:
     """Return the matcher of a plain value: a text that is a reference compares like `ref`."""
     reference = parse_ref(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"
 
 
-def match_by_name(name: str, operand: object, seen: SeenValue) -> Match:
+def apply_named_matcher(name: str, operand: object, seen: ValueToMatch) -> Match:
     known = REGISTRY.get(name)
     if known is None:
-        return Match(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
+        return Match(MatchKind.UNCLEAR, f"there is no matcher `{name}`")
     if isinstance(seen.actual, Unknown) and name not in {"anyOf", "allOf", "not"}:
-        return Match(MatchOutcome.UNCLEAR, f"the value is not known: {seen.actual.reason}")
+        return Match(MatchKind.UNCLEAR, f"the value is not known: {seen.actual.reason}")
     try:
         return known.rule(operand if known.raw else seen.scope.resolve_value(operand), seen)
     except StepError as error:
-        return Match(MatchOutcome.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
+        return Match(MatchKind.UNCLEAR, str(error).replace("\n", " (") + (")" if error.hint else ""))
     except Exception as error:  # noqa: BLE001 - whatever breaks, it was not evaluated
-        return Match(MatchOutcome.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
+        return Match(MatchKind.UNCLEAR, f"`{name}` could not be evaluated: {type(error).__name__}: {error}")
 
 
-_UNDECIDED = (MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED)
-_WORST_OF_ALL = (MatchOutcome.FAILS, *_UNDECIDED, MatchOutcome.HOLDS)
-_BEST_OF_ANY = (MatchOutcome.HOLDS, *_UNDECIDED, MatchOutcome.FAILS)
+_UNDECIDED = (MatchKind.UNCLEAR, MatchKind.UNFIT, MatchKind.MISTYPED)
+_WORST_OF_ALL = (MatchKind.FAILS, *_UNDECIDED, MatchKind.HOLDS)
+_BEST_OF_ANY = (MatchKind.HOLDS, *_UNDECIDED, MatchKind.FAILS)
 
 
-def match_all(found: Iterable[Match]) -> Match:
-    return _combine_matches(list(found), _WORST_OF_ALL, "; ")
+def combine_required_matches(found: Iterable[Match]) -> Match:
+    return _combine_by_outcome_order(list(found), _WORST_OF_ALL, "; ")
 
 
 def match_any(found: Iterable[Match]) -> Match:
-    return _combine_matches(list(found), _BEST_OF_ANY, "; and ")
+    return _combine_by_outcome_order(list(found), _BEST_OF_ANY, "; and ")
 
 
-def _combine_matches(each: list[Match], order: Sequence[MatchOutcome], glue: str) -> Match:
+def _combine_by_outcome_order(each: list[Match], order: Sequence[MatchKind], glue: str) -> Match:
     """Return the outcome that comes first in an order, with the messages of those that have it."""
     outcome = min((one.outcome for one in each), key=order.index)
     decisive = [one for one in each if one.outcome is outcome]

@@ -19,7 +19,7 @@ from uuid import UUID
 from llmproxy.did_you_mean import nearest_word
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.json_equality import ABSENT, name_kind, parse_time, quote
-from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
+from llmproxy.suite.matchers.match import Match, MatchKind, ValueToMatch, matcher
 from llmproxy.suite.matchers.text import compile_pattern, is_pattern_found
 from llmproxy.suite.matchers.variables import StepError
 
@@ -133,7 +133,7 @@ class _PatternPropertyExpander:
     """
 
     def __init__(self, value: object) -> None:
-        self.names = dict.fromkeys(_walk_member_names(value))
+        self.names = dict.fromkeys(_walk_value_member_names(value))
         self.written: dict[str, str] = {}
         """Replacement pattern -> original pattern."""
 
@@ -165,7 +165,7 @@ class _PatternPropertyExpander:
         return message
 
 
-def _walk_member_names(value: object) -> Iterator[str]:
+def _walk_value_member_names(value: object) -> Iterator[str]:
     left = [value]
     while left:
         each = left.pop()
@@ -214,7 +214,7 @@ def _build_format_checker() -> Any:
     objection=_explain_bad_schema,
     raw=True,
 )
-def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
+def match_json_schema(operand: dict[str, Any], seen: ValueToMatch) -> Match:
     """Parse, then validate; nothing is fetched, and patterns have a time limit."""
     import jsonschema
     from referencing import Registry
@@ -222,9 +222,9 @@ def match_json_schema(operand: dict[str, Any], seen: SeenValue) -> Match:
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:
-        return Match(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
+        return Match(MatchKind.UNFIT, f"expected JSON, and this is none ({error}): {quote(seen.actual, 300)}")
     if value is ABSENT:
-        return Match(MatchOutcome.UNFIT, "expected JSON, and there is no value")
+        return Match(MatchKind.UNFIT, "expected JSON, and there is no value")
 
     def pattern(_: object, wanted: str, instance: object, __: object) -> Any:
         if isinstance(instance, str) and not is_pattern_found(wanted, instance):

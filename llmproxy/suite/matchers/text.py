@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.json_equality import ABSENT, are_equal, name_kind, quote, to_json, to_nfc
-from llmproxy.suite.matchers.match import Match, MatchOutcome, SeenValue, matcher
+from llmproxy.suite.matchers.match import Match, MatchKind, ValueToMatch, matcher
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0
@@ -34,7 +34,7 @@ def _to_list(operand: object) -> list[Any]:
     return operand if isinstance(operand, list) else [operand]
 
 
-def _explain_bad_words(operand: object) -> str:
+def _explain_invalid_search_texts(operand: object) -> str:
     """Refuse invalid search texts; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
         return ": an empty list asserts nothing"
@@ -76,28 +76,28 @@ def _describe_near_text(actual: object, word: object, *, ignore_case: bool) -> s
     return ""
 
 
-def _describe_missing_value(seen: SeenValue) -> str:
+def _describe_null_or_absent(seen: ValueToMatch) -> str:
     """Return a note that there is no value; empty if there is one."""
     return "null" if seen.actual is None else "no value" if seen.actual is ABSENT else ""
 
 
-def _match_contained_values(name: str, operand: object, seen: SeenValue) -> Match:
+def _match_contained_values(name: str, operand: object, seen: ValueToMatch) -> Match:
     """Search for words in a value; a missing value contains none."""
-    if missing_value := _describe_missing_value(seen):
+    if missing_value := _describe_null_or_absent(seen):
         which = "one of " if name == "containsAny" else ""
         message = f"expected {which}{quote(operand)} in it, and there is {missing_value}"
         return Match.of(name == "notContains", message)
     actual = to_json(seen.actual)
     if not isinstance(actual, (str, list, Mapping)):
         said = f"`{name}` looks into a text, a list or an object, and the value is {name_kind(actual)}: {quote(actual)}"
-        return Match(MatchOutcome.UNFIT, said)
+        return Match(MatchKind.UNFIT, said)
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(to_json, _to_list(operand)):
         has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignores_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {name_kind(word)} in a text"
-            return Match(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
+            return Match(MatchKind.UNCLEAR, f"`{name}`: {why}")
         (present if has else missing).append(word)
     hints = [_describe_near_text(actual, word, ignore_case=seen.ignores_case) for word in missing]
     told = ", ".join(f"{quote(word)} is not in it{hint}" for word, hint in zip(missing, hints, strict=True))
@@ -115,7 +115,9 @@ _LOOKING = {
     "notContains": "the opposite of contains; of a list: none of them",
 }
 for _name, _help in _LOOKING.items():
-    matcher(_name, schema=_WORDS, help=_help, objection=_explain_bad_words)(partial(_match_contained_values, _name))
+    matcher(_name, schema=_WORDS, help=_help, objection=_explain_invalid_search_texts)(
+        partial(_match_contained_values, _name)
+    )
 
 
 # -- patterns
@@ -191,15 +193,15 @@ def _explain_bad_pattern(operand: object) -> str:
     objection=_explain_bad_pattern,
     raw=True,
 )
-def match_regex(operand: object, seen: SeenValue) -> Match:
+def match_regex(operand: object, seen: ValueToMatch) -> Match:
     """Find all patterns; numbers are treated as text."""
     actual = to_json(seen.actual)
-    if missing_value := _describe_missing_value(seen):
+    if missing_value := _describe_null_or_absent(seen):
         message = f"expected a text that matches {quote(operand)}, and there is {missing_value}"
-        return Match(MatchOutcome.FAILS, message)
+        return Match(MatchKind.FAILS, message)
     if isinstance(actual, (bool, list, Mapping)):
         message = f"`regex` looks into a text, and the value is {name_kind(actual)}: {quote(actual)}"
-        return Match(MatchOutcome.UNFIT, message)
+        return Match(MatchKind.UNFIT, message)
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignores_case else "")
     text = str(actual)
     missing = [pattern for pattern in _to_list(operand) if not is_pattern_found(pattern, text, flags)]

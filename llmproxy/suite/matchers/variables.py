@@ -70,7 +70,7 @@ class Reference:
         return not self.name and not self.env
 
 
-def find_refs(text: str) -> Iterator[Reference]:
+def find_text_references(text: str) -> Iterator[Reference]:
     for found in _TOKEN.finditer(text):
         if found[0] != "$$":
             yield _build_reference(found)

@@ -32,12 +32,12 @@ from llmproxy.suite.matchers.variables import StepError, VariableScope, strip_do
 from llmproxy.suite.reading.name_checks import ScenarioNameChecker, list_capture_names, only_mappings
 from llmproxy.suite.reading.shared_parts import (
     apply_defaults,
-    find_files,
     find_scenario_files,
+    find_suite_files,
     include_parts,
     show_path,
 )
-from llmproxy.suite.schema.base_nodes import add_refusals
+from llmproxy.suite.schema.base_nodes import report_validation_errors
 from llmproxy.suite.schema.response_assertions import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
@@ -167,7 +167,7 @@ def _pick_one_per_shape(sets: list[Map]) -> list[Map]:
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
-        found.setdefault(number if "$" in text else _get_type_structure(each), each)
+        found.setdefault(number if "$" in text else _get_value_shape(each), each)
     return list(found.values())
 
 
@@ -191,11 +191,11 @@ def _warn_of_unused_names(
             doubts.add(place, said, f"write ${name} where it is wanted")
 
 
-def _get_type_structure(value: object) -> object:
+def _get_value_shape(value: object) -> object:
     if isinstance(value, dict):
-        return tuple((name, _get_type_structure(each)) for name, each in value.items())
+        return tuple((name, _get_value_shape(each)) for name, each in value.items())
     if isinstance(value, list):
-        return tuple(map(_get_type_structure, value))
+        return tuple(map(_get_value_shape, value))
     return type(value)
 
 
@@ -218,7 +218,7 @@ def find_scenario_doubts(scenario: Map, doubts: Problems) -> None:
                 at = place_of(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
     for node in _walk_maps(scenario):
-        _warn_of_empty_range(node, doubts)
+        _warn_of_unsatisfiable_comparison(node, doubts)
     sets = scenario.get("parametrize")
     if isinstance(sets, list) and len({frozenset(each) - {"id"} for each in sets if isinstance(each, Map)}) > 1:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
@@ -241,7 +241,7 @@ def _walk_maps(value: object) -> Iterator[Map]:
         yield from _walk_maps(each)
 
 
-def _warn_of_empty_range(node: Map, doubts: Problems) -> None:
+def _warn_of_unsatisfiable_comparison(node: Map, doubts: Problems) -> None:
     """Warn of comparisons that no number satisfies."""
     numbers = {key: node[key] for key in ("gt", "gte", "lt", "lte") if isinstance(node.get(key), (int, float))}
     low = max((numbers[key] for key in ("gt", "gte") if key in numbers), default=None)
@@ -291,7 +291,7 @@ class SuiteCase:
 def load_suites(paths: Iterable[str | Path]) -> LoadedSuites:
     """Read suites from files, folders (``suite.yaml``, ``*.suite.yaml``), globs. Raises SuiteError with all places."""
     loaded = LoadedSuites()
-    for path in find_files(paths, loaded.problems):
+    for path in find_suite_files(paths, loaded.problems):
         loaded.load_file(path)
     loaded.problems.raise_if_any()
     return loaded
@@ -342,7 +342,7 @@ class LoadedSuites:
 
     def load_suite(self, document: Map, path: Path) -> None:
         whole = include_parts(document, path, self.problems, self.files)
-        defaults, variables = self.get_valid_defaults(whole), whole.get("vars")
+        defaults, variables = self.get_suite_defaults_if_valid(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
         entries, taken, made = whole["scenarios"], list[str | Scenario](), list[tuple[Scenario, Path, Map]]()
@@ -369,7 +369,7 @@ class LoadedSuites:
                 filled = apply_defaults(raw, defaults, whole.get("defaultTags"))
                 scenario = self.validate_scenario(filled, variables, known=known)
                 if "parametrize" not in raw and isinstance(raw.get("id"), str):  # told with whatever else is wrong
-                    self.require_unique_id(raw["id"], place_of(raw, "id"))
+                    self.register_scenario_id(raw["id"], place_of(raw, "id"))
                 if scenario is not None:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
@@ -380,7 +380,7 @@ class LoadedSuites:
             for scenario, where, filled in made:
                 self.add_cases(scenario, filled, suite, where, path.parent)
 
-    def require_unique_id(self, name: str, at: YamlPlace | None) -> None:
+    def register_scenario_id(self, name: str, at: YamlPlace | None) -> None:
         """Register the id of a scenario, or report a duplicate."""
         if name in self.ids:
             first = f"the id `{name}` stands here twice, first at {self.ids[name]}"
@@ -405,7 +405,7 @@ class LoadedSuites:
                     made.append((document, path))
         return made
 
-    def get_valid_defaults(self, suite: Map) -> Map | None:
+    def get_suite_defaults_if_valid(self, suite: Map) -> Map | None:
         """Return the suite's defaults if valid; else the suite's own validation reports the problem."""
         given = suite.get("defaults")
         quiet = Problems()
@@ -437,7 +437,7 @@ class LoadedSuites:
         try:
             made = model.model_validate(raw, context=self.problems)
         except ValidationError as error:
-            add_refusals(error, raw, self.problems)
+            report_validation_errors(error, raw, self.problems)
             return None
         return made if len(self.problems) == before else None
 
@@ -449,7 +449,7 @@ class LoadedSuites:
         for i, parameters in enumerate(sets or ({},)):
             name = f"{scenario.id}[{suffixes[i]}]" if sets else scenario.id
             if sets:
-                self.require_unique_id(name, scenario.at("parametrize", i))
+                self.register_scenario_id(name, scenario.at("parametrize", i))
             values = {**base, **_drop_id(parameters)}
             title, about = (_format_title(text, values, name) for text in (scenario.title, scenario.description or ""))
             if sets and title == scenario.title:

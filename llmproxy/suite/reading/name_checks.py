@@ -14,7 +14,7 @@ from llmproxy.suite.matchers.variables import (
     BUILT_IN,
     Reference,
     StepError,
-    find_refs,
+    find_text_references,
     get_required_path_value,
     parse_ref,
     strip_dollar,
@@ -140,8 +140,8 @@ class ScenarioNameChecker:
     def check_text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
         """Check all references in a YAML value; `sure`: a text that is one is intended."""
         if isinstance(value, str):
-            for reference in find_refs(value):
-                self.check_reference(reference, at, sure=sure or reference.is_unambiguous)
+            for reference in find_text_references(value):
+                self.check_variable_reference(reference, at, sure=sure or reference.is_unambiguous)
         elif isinstance(value, Mapping):
             for key, each in value.items():
                 only = key == "ref" and len(value) == 1
@@ -156,7 +156,7 @@ class ScenarioNameChecker:
 
     # -- one reference
 
-    def check_reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
+    def check_variable_reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
         name = found.name
         if found.env or name in self.captured:
             return
@@ -229,7 +229,7 @@ class ScenarioNameChecker:
         self.check_text(scenario.get("mock"), place_of(scenario, "mock"), sure=True)
         self.check_nested_references(scenario.get("usage"), place_of(scenario, "usage"))
         for item in only_mappings(scenario.get("setup")):
-            self.check_setup_item(item)
+            self.check_setup_references(item)
         labels: dict[str, YamlPlace | None] = {}
         for step in only_mappings(scenario.get("steps")):
             label, at = step.get("label"), place_of(step, "label")
@@ -243,7 +243,7 @@ class ScenarioNameChecker:
             self.check_text(item.get("id"), place_of(item, "id"), sure=True)
             self.check_fields(item.get("filters"))
 
-    def check_setup_item(self, item: Mapping[str, Any]) -> None:
+    def check_setup_references(self, item: Mapping[str, Any]) -> None:
         self.check_text(item.get("data"), place_of(item, "data"))
         self.add_capture(item)
 
@@ -253,7 +253,7 @@ class ScenarioNameChecker:
             self.check_talk(step, kind, observe)
         elif kind == "setup":
             for item in only_mappings(step["setup"]):
-                self.check_setup_item(item)
+                self.check_setup_references(item)
         elif kind in {"verify", "wait"} and isinstance(step[kind], Mapping):
             look = step[kind]
             self.check_text(look.get("id"), place_of(look, "id"), sure=True)
@@ -280,7 +280,7 @@ class ScenarioNameChecker:
         for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
             at = place_of(said, key) if key else None
             self.check_text(value, at or place_of(step, kind), sure=key == "criteria")
-        self.check_conversation_keys(step)
+        self.check_continued_conversation(step)
         self.talked = True
         if step.get("observe", observe) == "none":
             for key in ABOUT_WIRE:
@@ -299,7 +299,7 @@ class ScenarioNameChecker:
         for created in rows:  # a step binds its names when all of it has been judged
             self.add_capture(created)
 
-    def check_conversation_keys(self, step: Mapping[str, Any]) -> None:
+    def check_continued_conversation(self, step: Mapping[str, Any]) -> None:
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
         at = place_of(step, "continueConversation", key=True)
         if goes_on and not self.talked:

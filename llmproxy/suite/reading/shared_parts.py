@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest_name
-from llmproxy.suite.schema.base_nodes import add_refusals
+from llmproxy.suite.schema.base_nodes import report_validation_errors
 from llmproxy.suite.schema.suite import Part
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
 
@@ -32,7 +32,7 @@ def show_path(path: Path) -> str:
         return str(path)
 
 
-def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
+def find_suite_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     """Return the files of a user's paths. A path without files is a problem."""
     found: dict[Path, Path] = {}
     for given in paths:
@@ -114,7 +114,7 @@ def include_parts(
         if (part := _read_part(other, at, problems)) is None:
             continue
         files[other] = None
-        _merge_part_in_place(made, include_parts(part, other, problems, files, (*chain, path)))
+        _merge_part_into_suite(made, include_parts(part, other, problems, files, (*chain, path)))
     return made
 
 
@@ -132,11 +132,11 @@ def _read_part(path: Path, at: YamlPlace | None, problems: Problems) -> Map | No
     try:
         Part.model_validate(documents[0][0], context=problems)
     except ValidationError as error:
-        add_refusals(error, documents[0][0], problems)
+        report_validation_errors(error, documents[0][0], problems)
     return documents[0][0]
 
 
-def _merge_part_in_place(suite: Map, part: Map) -> None:
+def _merge_part_into_suite(suite: Map, part: Map) -> None:
     """Add the part's content that the suite lacks."""
     for key, value in part.items():
         if key == "include" or key not in Part.known_keys():

@@ -31,14 +31,14 @@ from llmproxy.scenario.values.run_ids_and_options import describe_error, describ
 from llmproxy.suite.checks.entities.cleanup import RowCleaner, load_reset_hook
 from llmproxy.suite.checks.entities.row_selection import (
     RowCheckContext,
-    add_sample_suffix,
+    add_run_number_suffix,
     build_clock_env,
     select_rows,
 )
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent, RecordedCallsSession, ReportedRuns
-from llmproxy.suite.run.run_context import RunContext, named_entities
+from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names
 from llmproxy.suite.run.simulate_and_judge import model_upstreams
 from llmproxy.suite.run.step_context import StepContext, StepConversations, parse_faults
 from llmproxy.suite.schema.suite import Hook, Teardown
@@ -135,7 +135,7 @@ class CaseResources:
         """Open nothing yet; `alone`: no other run uses the store meanwhile."""
         self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
-        self.user = add_sample_suffix(case.scenario.user_id or USER, self.sample)
+        self.user = add_run_number_suffix(case.scenario.user_id or USER, self.sample)
         self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str] | None]]]] = []
         """Resources to close, the last one first, with their functions, which return errors."""
@@ -152,7 +152,7 @@ class CaseResources:
         upstreams = model_upstreams(case) if run_context.proxy else {}
         how: dict[str, Any] = {"mode": mode, "token": token, "upstreams": upstreams}
         if run_context.recorded is not None:  # judged again, with a session for judges
-            run_context.recorded.require_judgeable_run(case.id, self.sample)
+            run_context.recorded.get_judgeable_run(case.id, self.sample)
             if not run_context.proxy:
                 raise SuiteError(f"{case.id}: what was recorded is looked at through a proxy, and there is none.")
             cassette = f"{self.cassette}.rejudge"
@@ -174,7 +174,7 @@ class CaseResources:
             await self._open_for_rejudging(self.run_context.recorded, session, caller)
             return
         run_context, case, scope = self.run_context, self.case, self.scope
-        made = await finish_in_thread(run_context.store_for_case, case)
+        made = await finish_in_thread(run_context.get_shared_suite_store, case)
         looking = RowCheckContext(
             adapter=None if made is None else made[0], scope=scope, user=self.user, clock=run_context.clock,
             sleep=run_context.sleep, alone=self.alone, beside=run_context.users - {self.user}, scenario=case.id,
@@ -188,7 +188,9 @@ class CaseResources:
                 remarks=looking.remarks,
             )  # fmt: skip
             await finish_in_thread(
-                lambda: cleaner.begin_run(_drop_undescribed_entities(store, names, named_entities(case.scenario)))
+                lambda: cleaner.begin_run(
+                    _drop_other_scenarios_unknown_entities(store, names, list_scenario_entity_names(case.scenario))
+                )
             )
             self._back.append(("the store", lambda: asyncio.to_thread(cleaner.clean_up)))
         agent = run_context.agent_for_case(case)
@@ -210,7 +212,7 @@ class CaseResources:
     async def _open_for_rejudging(self, recorded: ReportedRuns, session: RunSession | None, caller: Caller) -> None:
         """Open a recorded run for judging again, without store, hook and agent."""
         assert isinstance(session, RecordedCallsSession)  # noqa: S101 - it was asked for
-        run = recorded.require_judgeable_run(self.case.id, self.sample)
+        run = recorded.get_judgeable_run(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await finish_in_thread(recorded.list_run_calls, run, session.control))
         run_context = self.run_context
         looking = RowCheckContext(
@@ -231,7 +233,7 @@ class CaseResources:
         )  # fmt: skip
         # An agent that lives longer than a run may remember earlier conversations.
         fresh = run_context.recorded is None and not agent.in_process and not isinstance(agent, CommandAgent)
-        context.conversations = StepConversations(self.cassette, self.sample, context.begin_conversation, fresh=fresh)
+        context.conversations = StepConversations(self.cassette, self.sample, context.create_conversation, fresh=fresh)
         return context
 
     async def close_all(self) -> list[str]:
@@ -246,7 +248,7 @@ class CaseResources:
         return notes
 
 
-def _drop_undescribed_entities(store: StoreAdapter, names: Sequence[str], own: list[str]) -> list[str]:
+def _drop_other_scenarios_unknown_entities(store: StoreAdapter, names: Sequence[str], own: list[str]) -> list[str]:
     """Drop entities that only other scenarios name and the store lacks: that is their error."""
     found = []
     for name in names:

@@ -63,7 +63,7 @@ from llmproxy.suite.schema.steps import (
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem, WaitFor
 from llmproxy.suite.selection import RunNotRecorded, build_run_not_recorded_error, cassette_name, list_steps_until
-from llmproxy.trace.observing.agent_activity import AgentStep, find_first_recorded_time, sum_recorded_latency
+from llmproxy.trace.observing.agent_activity import AgentActivity, find_first_recorded_time, sum_recorded_latency
 from llmproxy.trace.observing.tool_calls import find_call_mismatches
 from llmproxy.yaml_reader import YamlPlace
 
@@ -132,11 +132,11 @@ async def _run_talk_step(
     if conversation.name:
         context.scope.record_conversation_id(conversation.name, conversation.thread_id)
     measured, strays = context.wire.build_step(window.after), 0
-    if step.wire_keys and not measured.request_count and context.session is not None:
+    if step.traffic_assertion_keys and not measured.request_count and context.session is not None:
         strays = await context.session.count_unattributed()  # calls of this process outside any turn
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*judged, *done.rest]
     done.recheck_traffic()
-    labels = _describe_traffic(context, step, window, measured)
+    labels = _list_traffic_remarks(context, step, window, measured)
     if _DONE.search(answer) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
@@ -157,7 +157,9 @@ _TOLD = 3
 """Maximum differences listed in a label."""
 
 
-def _describe_traffic(context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentStep) -> list[str]:
+def _list_traffic_remarks(
+    context: StepContext, step: Talk, window: TrafficWindowStart, measured: AgentActivity
+) -> list[str]:
     """Describe what is remarkable about a step's tools, whatever it asserts."""
     unoffered = find_never_offered_tools(step.tools, measured, context.wire.calls) if step.tools else []
     made = [f"no model is offered {name}, so that it was not called proves little" for name in unoffered]
@@ -277,7 +279,7 @@ class _CaseRun:
         return self.case.scenario.usage is not None or any(
             isinstance(step, JudgeStep)
             or (isinstance(step, SimulateStep) and bool(step.simulate.criteria))
-            or (isinstance(step, Talk) and bool(step.wire_keys or (step.response and step.response.judge)))
+            or (isinstance(step, Talk) and bool(step.traffic_assertion_keys or (step.response and step.response.judge)))
             for step in self.case.scenario.steps
         )
 
@@ -309,13 +311,13 @@ class _CaseRun:
         context.index = self._next = number
         if isinstance(step, Talk):
             await self._recheck_late_calls(context)
-        await context.declare_new_ids()
+        await context.declare_new_ids_to_proxy()
         went = await self._try_step(context, number, step)
         return None if went or self.run_context.options.keep_going else await self.conclude()
 
     async def conclude(self) -> CaseResult:
         context = self.opening.require_context()
-        await context.declare_new_ids()
+        await context.declare_new_ids_to_proxy()
         await self._recheck_late_calls(context)
         self._check_total_usage(context)
         self._skip_rest("an earlier step did not pass")

@@ -27,7 +27,7 @@ from llmproxy.scenario.run_session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import get_text
 from llmproxy.suite.matchers.apply import build_unclear
-from llmproxy.trace.observing.agent_activity import format_recording_id
+from llmproxy.trace.observing.agent_activity import build_portable_recording_name
 from llmproxy.trace.reading.recording_spans import read_interactions_as_json
 
 _TALKS = ("chat", "simulate")
@@ -94,7 +94,7 @@ class ReportedRuns:
         """Return the number of a case's runs to judge; at least one, which may be missing."""
         return max((sample for name, sample in self.runs if name == case), default=1)
 
-    def require_judgeable_run(self, case: str, sample: int) -> RecordedRun:
+    def get_judgeable_run(self, case: str, sample: int) -> RecordedRun:
         """Return a run. Raises Unjudgeable: missing, or it says nothing about the agent."""
         run = self.runs.get((case, sample))
         if run is None:
@@ -121,7 +121,7 @@ class ReportedRuns:
             control.open_session(run.cassette, sample=run.sample, mode="replay").name
         )  # so that it is in the store
         found = {
-            format_recording_id(line): _recording_to_call(line)
+            build_portable_recording_name(line): _recording_to_call(line)
             for line in read_interactions_as_json(self.store, cassette=run.cassette, sample=run.sample)
         }
         if gone := wanted - found.keys():

@@ -14,8 +14,8 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.event_handlers import notify_handlers
 from llmproxy.report.events import Event, Handler
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.suite.checks.answer_checks import ResponseSnapshots
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.checks.answer_checks import StoredAnswerSnapshots
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import ReportedRuns
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
@@ -36,13 +36,13 @@ def reraise_with_place(place: YamlPlace | None) -> Iterator[None]:
         raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
 
 
-def named_entities(scenario: Scenario) -> list[str]:
-    found = [item.insert for item in scenario.setup] + [entity for entity, _ in list_checked_rows(scenario)]
+def list_scenario_entity_names(scenario: Scenario) -> list[str]:
+    found = [item.insert for item in scenario.setup] + [entity for entity, _ in list_checked_entities(scenario)]
     found += [item.insert for step in scenario.steps if isinstance(step, SetupStep) for item in step.setup]
     return list(dict.fromkeys([*found, *(item.delete for item in scenario.teardown if item.delete)]))
 
 
-def list_checked_rows(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, object]]]:
+def list_checked_entities(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the entities whose rows the steps check, with the matchers of columns that select them."""
     for step in scenario.steps:
         match step:
@@ -56,7 +56,7 @@ def list_checked_rows(scenario: Scenario) -> Iterator[tuple[str, Mapping[str, ob
 class RunContext:
     """Shared by all runs; `close` it at the end."""
 
-    options: SuiteRunOptions
+    options: SuiteCommandOptions
     proxy: str | None
     """Its URL; None: without a proxy no assertion about traffic can be evaluated."""
     token: str = ""
@@ -88,7 +88,7 @@ class RunContext:
     """Set to end everything early."""
     _agents: dict[int, AgentAdapter] = field(default_factory=dict)
     _stores: dict[int, tuple[StoreAdapter, ResetPolicy] | None] = field(default_factory=dict)
-    _snapshots: dict[Path, ResponseSnapshots] = field(default_factory=dict)
+    _snapshots: dict[Path, StoredAnswerSnapshots] = field(default_factory=dict)
     _entities: dict[int, list[str]] = field(default_factory=dict)
     """Entities named by a suite."""
 
@@ -125,7 +125,7 @@ class RunContext:
                 known = self._agents[id(case.suite)] = build_agent(mapping, folder)
         return known.clone()
 
-    def store_for_case(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
+    def get_shared_suite_store(self, case: SuiteCase) -> tuple[StoreAdapter, ResetPolicy] | None:
         """Return a suite's store, shared by all runs, with its reset policy; or None. Raises SuiteError, StoreError."""
         if id(case.suite) not in self._stores:
             mapping, folder = self._get_agent_or_store_mapping("store", case)
@@ -140,18 +140,18 @@ class RunContext:
             return []
         mapping, _ = self._get_agent_or_store_mapping("store", case)
         if mapping is None:
-            return named_entities(case.scenario)
+            return list_scenario_entity_names(case.scenario)
         described = mapping.get("entities")
         found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
-        found |= dict.fromkeys(named_entities(case.scenario))
+        found |= dict.fromkeys(list_scenario_entity_names(case.scenario))
         if id(case.suite) not in self._entities:
             scenarios = [each for each in case.suite.scenarios if not isinstance(each, str)]
-            self._entities[id(case.suite)] = [name for each in scenarios for name in named_entities(each)]
+            self._entities[id(case.suite)] = [name for each in scenarios for name in list_scenario_entity_names(each)]
         return list(found | dict.fromkeys(self._entities[id(case.suite)]))
 
-    def snapshots_for(self, case: SuiteCase) -> ResponseSnapshots:
+    def snapshots_for(self, case: SuiteCase) -> StoredAnswerSnapshots:
         if case.path not in self._snapshots:
-            self._snapshots[case.path] = ResponseSnapshots.load_for_suite(case.path, update=self.options.update)
+            self._snapshots[case.path] = StoredAnswerSnapshots.load_for_suite(case.path, update=self.options.update)
         found = self._snapshots[case.path]
         found.command = self.options.command  # pytest's differs by test
         return found

@@ -26,8 +26,8 @@ from llmproxy.scenario.cluster.ray_pacer import Take
 from llmproxy.scenario.cluster.remote_runner import RemoteRunner
 from llmproxy.scenario.cluster.transfer_files import (
     collect_variables,
+    driver_cassette_folder,
     glob_files,
-    local_cassette_folder,
     read_cassette_files,
     read_files_to_send,
 )
@@ -36,7 +36,7 @@ from llmproxy.scenario.values.run_ids_and_options import describe_error
 from llmproxy.server_store_copies import find_server_of_copy
 from llmproxy.settings import Loaded
 from llmproxy.suite.checks.answer_checks import locate_snapshots
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
 from llmproxy.suite.run.run_context import RunContext
@@ -51,7 +51,7 @@ class SuiteParcel(NodeSetup):
 
     paths: Sequence[str]
     """Relative paths of suites to load."""
-    options: SuiteRunOptions
+    options: SuiteCommandOptions
     agent: Mapping[str, Any] | None = None
     store: Mapping[str, Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def pack_suites(
     wanted = {cassette_name(case.suite.name, case.id) for case in cases}
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
-        cassettes={} if server else read_cassette_files(local_cassette_folder(settings), wanted),
+        cassettes={} if server else read_cassette_files(driver_cassette_folder(settings), wanted),
         server=server.url if server else "",
         paths=[_make_relative(path, root) for path in paths], options=replace(run_context.options, shard=None),
         proxy=proxy, env={**said, **env_variables(packed.values(), env), **{name: env[name] for name in variables}},
@@ -164,7 +164,9 @@ class _SuiteNode(WorkerNode):
         ran = asyncio.run(
             run_case_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
         )
-        return NodeReply(replace(ran, error=make_error_picklable(ran.error)), heard.events, self.read_changed_files())
+        return NodeReply(
+            replace(ran, error=make_error_picklable(ran.error)), heard.events, self.read_changed_cassette_files()
+        )
 
 
 class OrderedEvents:

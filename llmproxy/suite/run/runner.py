@@ -31,11 +31,11 @@ from llmproxy.report.event_handlers import to_handlers
 from llmproxy.report.events import Completed, Event, Selected, Status
 from llmproxy.scenario.run_session import wait_despite_cancel
 from llmproxy.scenario.values.run_ids_and_options import describe_error
-from llmproxy.suite.checks.entities.row_selection import add_sample_suffix
+from llmproxy.suite.checks.entities.row_selection import add_run_number_suffix
 from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_resources import run_hook
 from llmproxy.suite.run.case_runner import CaseResult, build_emitter, run_case_once
-from llmproxy.suite.run.run_context import RunContext, list_checked_rows
+from llmproxy.suite.run.run_context import RunContext, list_checked_entities
 from llmproxy.suite.run.verdicts import build_row, choose_exit_code, get_matrix_position
 from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import RunNotRecorded, advise_recording, append_runs_flag
@@ -50,7 +50,7 @@ _WHOLE = ("truncate", "copy", "hook", "http")
 
 
 @dataclass(frozen=True, slots=True)
-class CaseSchedule:
+class ConcurrencyPlan:
     users: bool = False
     """Whether runs of different users are concurrent."""
     why_not: str = ""
@@ -61,7 +61,7 @@ class CaseSchedule:
     """Key counters at the start."""
 
 
-async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> CaseSchedule:
+async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase]) -> ConcurrencyPlan:
     """Decide which runs may be concurrent, and which would disturb each other; queries the stores.
 
         no entities                            all concurrent
@@ -74,7 +74,7 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
     is repeated alone.
     """
     if run_context.options.parallel < 2:
-        return CaseSchedule()
+        return ConcurrencyPlan()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
         names = run_context.list_case_entities(case)
@@ -82,20 +82,20 @@ async def plan_parallel_cases(run_context: RunContext, cases: Iterable[SuiteCase
             continue
         why, counted = await asyncio.to_thread(_explain_serial_execution, run_context, case, names)
         if why:
-            return CaseSchedule(why_not=why)
-        if counted and (made := run_context.store_for_case(case)) is not None:
+            return ConcurrencyPlan(why_not=why)
+        if counted and (made := run_context.get_shared_suite_store(case)) is not None:
             bound.add(case.id)
             store, policy = made
             if isinstance(store, Restorable) and (policy.reset, policy.counters) == ("delete", "restore"):
                 stores.setdefault(id(store), (store, []))[1].extend(names)
     counters = [(store, await asyncio.to_thread(store.counters, names)) for store, names in stores.values()]
-    return CaseSchedule(users=True, bound=frozenset(bound), counters=counters)
+    return ConcurrencyPlan(users=True, bound=frozenset(bound), counters=counters)
 
 
 def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Return why runs of a suite with these entities disturb each other, and whether concurrent ids vary."""
     try:
-        made = run_context.store_for_case(case)
+        made = run_context.get_shared_suite_store(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
     except LLMProxyError:  # the run itself says so
         made, known = None, []
@@ -104,7 +104,7 @@ def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: S
         return f"{without} has no user column, so their rows are not told apart", False
     if made is not None and made[1].reset in _WHOLE:
         return f"`store.reset: {made[1].reset}` takes the rows of all of them away", False
-    if other := _find_entity_selected_by_owner(case, {info.name: info.user for info in known}):
+    if other := _find_entity_with_fixed_owner(case, {info.name: info.user for info in known}):
         return f"{case.id} says whose rows of {other} it means, which another run may make as well", False
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
@@ -118,9 +118,9 @@ def _explain_serial_execution(run_context: RunContext, case: SuiteCase, names: S
     ), False
 
 
-def _find_entity_selected_by_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
+def _find_entity_with_fixed_owner(case: SuiteCase, owners: Mapping[str, str | None]) -> str:
     """Return an entity whose rows a scenario selects by owner, whoever that is; empty if there is none."""
-    for entity, said in list_checked_rows(case.scenario):
+    for entity, said in list_checked_entities(case.scenario):
         owner = said.get(owners.get(entity) or "")
         if owner is not None and owner not in (*_OWN, case.scenario.user_id or USER):
             return entity
@@ -153,7 +153,7 @@ class _CaseJob:
     @property
     def user(self) -> str:
         """Owner of its rows."""
-        return add_sample_suffix(self.case.scenario.user_id or USER, self.sample)
+        return add_run_number_suffix(self.case.scenario.user_id or USER, self.sample)
 
 
 async def run_cases(
@@ -193,7 +193,7 @@ async def run_cases(
         ]
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else choose_exit_code(rows, every, trouble=batch.trouble)
-        if unfiled := describe_unfiled_recordings(run_context.files, every):
+        if unfiled := describe_replayed_but_unfiled(run_context.files, every):
             batch.notes.append(unfiled)
             code = Exit.MISS if code is Exit.OK and in_ci(os.environ) else code
         totals = sum_reports(each.wire for each in every if each.wire)
@@ -213,7 +213,7 @@ async def run_cases(
     return SuiteResult(code, batch.ran)
 
 
-def describe_unfiled_recordings(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
+def describe_replayed_but_unfiled(files: tuple[Path, Path] | None, ran: Iterable[CaseResult]) -> str:
     """Describe replayed recordings that are missing from the cassette folder's files; mostly empty."""
     served: dict[str, set[int | None]] = {}
     for each in ran:
@@ -259,7 +259,9 @@ class _CaseBatch:
     async def run_jobs(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.run_context.recorded is not None:  # no agent runs, so nothing is made ready for one
-            await self._finish_tasks([asyncio.ensure_future(self._run_job(job, CaseSchedule())) for job in self.jobs])
+            await self._finish_tasks(
+                [asyncio.ensure_future(self._run_job(job, ConcurrencyPlan())) for job in self.jobs]
+            )
             return
         try:
             ready = [each for each in suites if await self._run_suite_hooks(each, "beforeAll")]
@@ -269,7 +271,7 @@ class _CaseBatch:
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish_tasks([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
-            await self._rerun_deferred_jobs(lanes)
+            await self._rerun_missed_jobs_alone(lanes)
         finally:
             for each in suites:
                 await wait_despite_cancel(self._run_suite_hooks(each, "afterAll"))
@@ -300,7 +302,7 @@ class _CaseBatch:
 
     # -- one at a time, or not
 
-    async def _run_job(self, job: _CaseJob, lanes: CaseSchedule) -> None:
+    async def _run_job(self, job: _CaseJob, lanes: ConcurrencyPlan) -> None:
         lane: AbstractAsyncContextManager[object] = nullcontext()
         if checks_rows := bool(self.run_context.list_case_entities(job.case)):
             lane = self._lanes.setdefault(job.user if lanes.users else "", asyncio.Lock())
@@ -327,7 +329,7 @@ class _CaseBatch:
         else:
             self._record_result(job, ran)
 
-    async def _rerun_deferred_jobs(self, lanes: CaseSchedule) -> None:
+    async def _rerun_missed_jobs_alone(self, lanes: ConcurrencyPlan) -> None:
         """Repeat runs with misses one at a time, from the original counters."""
         for store, known in lanes.counters:
             await asyncio.to_thread(store.rewind, known)

@@ -92,7 +92,7 @@ async def simulate_user(
         return answer, [build_unclear("simulate", message)]
     if said.criteria:
         return answer, await _judge_criteria(context, conversation, said)
-    return answer, [_check_goal_reached(said, conversation.playback.farewell)]
+    return answer, [_judge_goal_by_farewell(said, conversation.playback.farewell)]
 
 
 async def replay_simulation(
@@ -131,7 +131,7 @@ def _build_no_model_error(who: str, step: str, default: str) -> SuiteError:
     )
 
 
-def _check_goal_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
+def _judge_goal_by_farewell(said: Simulation, farewell: Farewell | None) -> Assertion:
     """Judge a conversation by how its user ended it."""
     name, expected = "simulate.goal", "the user says that the goal was reached"
     if farewell is None:

@@ -38,7 +38,7 @@ from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import format_value, get_text, list_messages
 from llmproxy.scenario.values.run_ids_and_options import derive_thread_id
-from llmproxy.suite.checks.answer_checks import ResponseSnapshots
+from llmproxy.suite.checks.answer_checks import StoredAnswerSnapshots
 from llmproxy.suite.checks.entities.row_selection import RowCheckContext
 from llmproxy.suite.matchers.apply import build_unclear, worst_status
 from llmproxy.suite.matchers.variables import VariableScope
@@ -46,14 +46,14 @@ from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.rejudge import RecordedAgent
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.selection import explain_miss
-from llmproxy.trace.observing.agent_activity import AgentStep, WireObserver
+from llmproxy.trace.observing.agent_activity import AgentActivity, WireObserver
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """No limit of turns: a suite's steps define their own lengths."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunUser:
+class RowOwnerForAgent:
     """Facts of the run for an agent's adapter, besides the conversation."""
 
     user_id: str
@@ -67,7 +67,14 @@ class SuiteConversation:
     adds_user_farewell = False
 
     def __init__(
-        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: RunUser, listener: StepContext
+        self,
+        name: str,
+        thread: str,
+        agent: AgentAdapter,
+        caller: Caller,
+        *,
+        player: RowOwnerForAgent,
+        listener: StepContext,
     ) -> None:
         """Start; `name` is its name in the suite, empty without one, `thread` its id for the agent."""
         self.name, self.thread_id = name, thread
@@ -111,7 +118,7 @@ class SuiteConversation:
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         assert isinstance(answer.returned, list)  # noqa: S101 - `SuiteAgentCaller.read_answer` gives nothing else
-        self.answer, self._answering = _last_message_text(answer.returned), True
+        self.answer, self._answering = _get_last_answer_text(answer.returned), True
         await self._listener.on_answer(self, answer)
 
     def emit_message(self, message: Message, **about: Any) -> None:
@@ -207,12 +214,12 @@ class SuiteAgentCaller:
                 raise
             what = type(returned).__name__
             raise AgentError(f"{name} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
-        if agent.role is AgentRole.AGENT and not _last_message_text(messages):
+        if agent.role is AgentRole.AGENT and not _get_last_answer_text(messages):
             raise AgentError(f"{name} gave an empty answer to {self._said!r}.")
         return messages
 
 
-def _last_message_text(messages: list[Message]) -> str:
+def _get_last_answer_text(messages: list[Message]) -> str:
     spoken = (get_text(message).strip() for message in reversed(messages) if message["role"] == "assistant")
     return next(filter(None, spoken), "")
 
@@ -234,7 +241,7 @@ class StepResult:
     message: str = ""
     interactions: Sequence[int] = ()
     recordings: Sequence[str] = ()
-    again: Callable[[], tuple[list[Assertion], AgentStep]] | None = None
+    again: Callable[[], tuple[list[Assertion], AgentActivity]] | None = None
     """Evaluates assertions about traffic again, with calls that came after the answer."""
     status: Status | None = None
     """Status if its assertions do not decide it."""
@@ -266,7 +273,7 @@ class StepContext:
     session: RunSession | None
     caller: Caller
     """Calls the run's adapters, and keeps the proxy's calls."""
-    snapshots: ResponseSnapshots
+    snapshots: StoredAnswerSnapshots
     user: str
     """Owner of the rows, passed to the agent."""
     conversations: StepConversations = field(init=False)
@@ -323,7 +330,7 @@ class StepContext:
         who = "the agent" if agent.role is AgentRole.AGENT else "the judge"
         return MissError(await self._explain_miss(error.message, who))
 
-    async def declare_new_ids(self) -> None:
+    async def declare_new_ids_to_proxy(self) -> None:
         """Declare new row ids to the proxy: they differ in every run of a store that numbers keys."""
         noted = self.scope.take_new_ids()
         if noted and self.session is not None:
@@ -348,8 +355,10 @@ class StepContext:
 
     # -- the agent
 
-    def begin_conversation(self, name: str, thread: str) -> SuiteConversation:
-        return SuiteConversation(name, thread, self.agent, self.caller, player=RunUser(self.user), listener=self)
+    def create_conversation(self, name: str, thread: str) -> SuiteConversation:
+        return SuiteConversation(
+            name, thread, self.agent, self.caller, player=RowOwnerForAgent(self.user), listener=self
+        )
 
     def on_user_message(self, conversation: SuiteConversation, message: Message) -> None:
         self.turn += 1

@@ -1,8 +1,8 @@
 """Base of the models of a suite: nodes that know their place in the file.
 
 A node is frozen and refuses unknown keys. Validation gets a `Problems` as its context and continues after an error, so
-that one reading of a file finds all of them; `add_refusals` adds pydantic's own errors in the same wording. Python
-names are snake_case, the file's are camelCase.
+that one reading of a file finds all of them; `report_validation_errors` adds pydantic's own errors in the same wording.
+Python names are snake_case, the file's are camelCase.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def describe_value(value: object) -> str:
     return name_kind(value) if value is None else f"{name_kind(value)} {quote(value, 60)}"
 
 
-def add_refusals(error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None) -> None:
+def report_validation_errors(
+    error: ValidationError, root: object, problems: Problems, at: YamlPlace | None = None
+) -> None:
     """Add pydantic's errors to `problems`, with places in `root`; `at` is the place of a root without one."""
     for each in error.errors(include_url=False):
         if each["type"] == "too_short" and each["input"]:

@@ -35,14 +35,14 @@ from llmproxy.suite.schema.values import (
 from llmproxy.yaml_reader import Map, Problems
 
 
-class Asserting(Node):
+class NonEmptyAssertions(Node):
     """A node that must assert something."""
 
     quiet: ClassVar[frozenset[str]] = frozenset()
     """Keys that modify a check, and assert nothing by themselves."""
 
     @model_validator(mode="after")
-    def _require_assertion(self, info: ValidationInfo) -> Asserting:
+    def _require_assertion(self, info: ValidationInfo) -> NonEmptyAssertions:
         if self._source is None and isinstance(info.context, Problems):
             return self  # a model that holds itself is looked at twice, and knows its place the second time
         said = frozenset(self._source if self._source is not None else self.given) - self.quiet
@@ -75,7 +75,7 @@ class Judging(Node):
         return {"anyOf": [handler(schema), {"type": "string"}, texts]}
 
 
-class ToolExpect(Asserting):
+class ToolExpect(NonEmptyAssertions):
     """Expected calls of one tool in this step."""
 
     nullable = frozenset({"output", "error"})
@@ -136,7 +136,7 @@ class ToolExpect(Asserting):
 _TEXT_MATCHERS = ("contains", "containsAny", "notContains", "regex", "eq", "jsonSchema", "anyOf", "allOf", "not")
 
 
-class Response(Asserting):
+class Response(NonEmptyAssertions):
     """Assertions about the agent's answer. All keys must hold."""
 
     quiet = frozenset({"ignoreCase", "flags"})
@@ -219,7 +219,7 @@ class Created(Node):
     """Time to wait for it after the answer, for agents that write later."""
 
 
-class Usage(Asserting):
+class Usage(NonEmptyAssertions):
     """Usage of the step's LLM calls, as reported by the provider. A value that is not reported is an error, never 0."""
 
     quiet = frozenset({"estimate"})
@@ -259,14 +259,14 @@ class Usage(Asserting):
         return {key: value for key, value in self.given_values.items() if key not in {"anyOf", "allOf", "estimate"}}
 
 
-class Processor(Asserting):
+class HistoryProcessor(NonEmptyAssertions):
     """One kind of change that an agent makes to its history before sending it."""
 
     activated: Flag | None = None
     """Whether it was active in this step."""
 
 
-class Condenser(Processor):
+class CondenserAssertions(HistoryProcessor):
     """Older messages were replaced by a summary."""
 
     condensed_messages: Count | None = None
@@ -281,28 +281,28 @@ class Condenser(Processor):
     """Texts, none of which is in the summary."""
 
 
-class Pruner(Processor):
+class PrunerAssertion(HistoryProcessor):
     """Parts of messages were removed."""
 
     parts_removed: Count | None = None
     """Number of parts."""
 
 
-class TokenLimiter(Processor):
+class TokenLimiter(HistoryProcessor):
     """The oldest messages were dropped without a replacement."""
 
     dropped_messages: Count | None = None
     """Number of messages."""
 
 
-class MessageProcessing(Asserting):
+class MessageProcessing(NonEmptyAssertions):
     """Changes that the agent made to its history, by its requests."""
 
     quiet = frozenset({"minEvidence"})
 
-    condenser: Condenser | None = None
+    condenser: CondenserAssertions | None = None
     """Replaces old messages by a summary."""
-    pruner: Pruner | None = None
+    pruner: PrunerAssertion | None = None
     """Removes parts of messages."""
     token_limiter: TokenLimiter | None = None
     """Drops the oldest messages."""

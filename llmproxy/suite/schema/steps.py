@@ -31,7 +31,7 @@ Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` it cannot be asserted."""
 
 
-def _read_snapshot(value: object) -> object:
+def _validate_snapshot_mode(value: object) -> object:
     if isinstance(value, bool) or value in {"names", "arguments"}:
         return value
     raise bad_kind(f"takes true, `names` or `arguments`, not {name_kind(value)} {quote(value, 60)}")
@@ -42,7 +42,7 @@ ABOUT_WIRE = (
     "messageProcessing",
 )  # fmt: skip
 """Keys of a chat step that assert something about the agent's traffic."""
-Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_read_snapshot)]
+Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_validate_snapshot_mode)]
 """Part of the calls that is compared with the snapshot of `--update`."""
 
 
@@ -99,7 +99,7 @@ class Talk(StepBase):
     def _check_tool_rules(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
             add_problem(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
-        if circle := _find_order_cycle(self.tools or {}):
+        if circle := _find_tool_order_cycle(self.tools or {}):
             what = f"`before` and `after` cannot all hold: {' before '.join(circle)}"
             add_problem(
                 info, self.at("tools"), what, "remove one of them; a second call of the same tool: `count`, `toolOrder`"
@@ -107,12 +107,12 @@ class Talk(StepBase):
         return self
 
     @property
-    def wire_keys(self) -> tuple[str, ...]:
+    def traffic_assertion_keys(self) -> tuple[str, ...]:
         """Assertions that need the agent's traffic, by their names in the file."""
         return tuple(key for key in ABOUT_WIRE if key in self.given)
 
 
-def _find_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
+def _find_tool_order_cycle(tools: Mapping[str, ToolExpect]) -> list[str]:
     """Return tools of which each must come before the next one, up to the first again; empty if there are none.
 
     If one call is enough (`every: false`) a tool may come before and after another one, and after itself.

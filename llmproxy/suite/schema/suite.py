@@ -117,7 +117,7 @@ class Defaults(Node):
     """Model of simulated users."""
 
 
-def _add_file_name_to_schema(schema: dict[str, Any]) -> None:
+def _accept_file_name_in_schema(schema: dict[str, Any]) -> None:
     """Let editors accept a file name; the file is read before validation."""
     schema["anyOf"] = [*schema["anyOf"], {"type": "string", "minLength": 1}]
 
@@ -161,7 +161,7 @@ class Scenario(Node):
     xfail: Reason = False
     """True or a reason: it is expected to fail, and an unexpected pass is a failure."""
     parametrize: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = Field(
-        default=None, json_schema_extra=_add_file_name_to_schema
+        default=None, json_schema_extra=_accept_file_name_in_schema
     )
     """Sets of names with values, or a file of them (csv, jsonl, yaml); the scenario runs with each.
 

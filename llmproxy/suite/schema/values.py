@@ -63,7 +63,7 @@ def _parse_share(value: object) -> object:
     raise bad_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
 
 
-def _build_time_reader(least: float) -> Callable[[object], object]:
+def _build_duration_reader(least: float) -> Callable[[object], object]:
     def read(value: object) -> object:
         made: float | None = None
         if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
@@ -171,9 +171,9 @@ Share = Annotated[
     float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
 ]
 _TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
-Milliseconds = Annotated[float, BeforeValidator(_build_time_reader(0.001)), WithJsonSchema(_TIME)]
+Milliseconds = Annotated[float, BeforeValidator(_build_duration_reader(0.001)), WithJsonSchema(_TIME)]
 """Milliseconds; more than 0."""
-Pause = Annotated[float, BeforeValidator(_build_time_reader(0)), WithJsonSchema(_TIME)]
+Pause = Annotated[float, BeforeValidator(_build_duration_reader(0)), WithJsonSchema(_TIME)]
 """Milliseconds; 0 or more."""
 Capture = Annotated[
     str, BeforeValidator(_read_capture_name), WithJsonSchema({"type": "string", "pattern": r"^\$?[A-Za-z_]\w*$"})

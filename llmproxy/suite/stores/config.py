@@ -140,9 +140,9 @@ def build_store(mapping: Mapping[str, Any], folder: Path, environment: Mapping[s
         except ImportError:
             said = "the store is a database, and SQLAlchemy is not installed"
             raise MachineError(said, hint=install_command("runner")) from None
-        from llmproxy.suite.stores.sql_mapping import read_table_maps, read_user
+        from llmproxy.suite.stores.sql_mapping import read_owner_column, read_table_maps
 
-        user = read_user(given, "store", None)
+        user = read_owner_column(given, "store", None)
         maps = read_table_maps(entities, user)
         return SqlStore(_require_text(given, kind), folder, maps, user=user, reset=policy.reset)
     if kind == "http":

@@ -75,7 +75,7 @@ def parse_next_link(header: str) -> str:
     return ""
 
 
-def describe_more_rows(
+def find_evidence_of_more_rows(
     value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1
 ) -> str:
     """Describe the evidence for more rows than those read; empty if there is none.
@@ -211,7 +211,9 @@ class HttpStore(StoreBase):
                     )
             url = self._find_next_page(spoken, value, answer)
             if url is None and (
-                why := describe_more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
+                why := find_evidence_of_more_rows(
+                    value, answer.headers, answer.status_code, len(here), len(rows), len(read)
+                )
             ):
                 raise StoreError(
                     f"the list of {entity} goes on, and nothing says where: {why} ({_describe_answer(answer)},"

@@ -244,7 +244,7 @@ class SqlStore(StoreBase):
                 def look(connection: Connection) -> MappedEntity:
                     return map_entity(inspect(connection), entity, self._maps.get(entity), self._user, list(self._maps))
 
-                self._known[entity] = self.run_read(look, f"looking at {entity}")
+                self._known[entity] = self.run_read_with_retry(look, f"looking at {entity}")
             return self._known[entity]
 
     def describe(self, entity: str) -> EntityInfo:
@@ -269,7 +269,7 @@ class SqlStore(StoreBase):
         mapped = self.find_table(entity)
         where = self._build_conditions(mapped, self.scope(mapped.info, user))
         query, kind = select(mapped.key).where(*(where or ())), mapped.info.columns[mapped.info.key].kind
-        found = self.run_read(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
+        found = self.run_read_with_retry(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
         return [to_plain(value, kind) for value in found]
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
@@ -287,7 +287,7 @@ class SqlStore(StoreBase):
         return new
 
     def _read_rows(self, mapped: MappedEntity, query: Select[Any]) -> Rows:
-        found = self.run_read(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
+        found = self.run_read_with_retry(lambda c: c.execute(query).all(), f"reading {mapped.info.name}")
         columns = mapped.info.columns.values()
         parse = self.url.get_backend_name() != "postgresql"
         return [
@@ -356,7 +356,7 @@ class SqlStore(StoreBase):
 
     # -- connections
 
-    def run_read[T](self, act: Callable[[Connection], T], doing: str) -> T:
+    def run_read_with_retry[T](self, act: Callable[[Connection], T], doing: str) -> T:
         """Run a reading function; retried on a new connection if the first one died."""
         self._require_file()
         try:
@@ -432,7 +432,7 @@ class SqlStore(StoreBase):
         """Return each entity's key counter, and whether that number was used."""
         mapped = {name: self.find_table(name) for name in entities}
         found = {
-            name: self.run_read(partial(_read_counter, mapped=each), f"looking at the counter of {name}")
+            name: self.run_read_with_retry(partial(_read_counter, mapped=each), f"looking at the counter of {name}")
             for name, each in mapped.items()
             if each.serial is not None
         }

@@ -75,12 +75,17 @@ def read_table_maps(entities: Mapping[str, Any], user: str | None) -> dict[str, 
         if reuses is not None and not isinstance(reuses, bool):
             raise SuiteError(f"{at}.reuses: expected true or false, got {reuses!r}")
         maps[name] = TableMap(
-            given.get("table", name), given.get("schema"), given.get("id"), read_user(given, at, user), renamed, reuses
+            given.get("table", name),
+            given.get("schema"),
+            given.get("id"),
+            read_owner_column(given, at, user),
+            renamed,
+            reuses,
         )
     return maps
 
 
-def read_user(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
+def read_owner_column(given: Mapping[str, Any], at: str, default: str | None) -> str | None:
     """Return the owner column: empty if rows have no owner, `default` if not given."""
     if "user" not in given:
         return default
@@ -101,7 +106,7 @@ def map_entity(
             name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
         )
     reflected = {str(each["name"]): each for each in inspector.get_columns(mapping.table, mapping.schema)}
-    back = _map_column_names(name, mapping, reflected)
+    back = _map_columns_to_suite_names(name, mapping, reflected)
     columns = {back[each]: Column(back[each], get_column_kind(spec["type"]), each) for each, spec in reflected.items()}
     key = _find_key(inspector, name, mapping, back, columns)
     if mapping.user is None:
@@ -125,7 +130,7 @@ def map_entity(
     return MappedEntity(info, untyped, zones, serial)
 
 
-def _map_column_names(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+def _map_columns_to_suite_names(name: str, mapping: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
     back = {each: each for each in reflected}
     known = EntityInfo(name, columns={each: Column(each) for each in reflected})
     for suite, source in (mapping.columns or {}).items():

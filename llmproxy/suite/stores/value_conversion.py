@@ -90,7 +90,7 @@ def from_plain(value: Any, kind: Kind, *, zone: bool = True) -> Any:
         except binascii.Error as error:
             raise ValueError(f"{value!r} is not base64: {error}") from None
     if kind in {Kind.DATETIME, Kind.DATE} and isinstance(value, str):
-        return _to_date(value, kind, zone=zone)
+        return _parse_date_or_datetime(value, kind, zone=zone)
     if kind is Kind.BOOLEAN and not isinstance(value, bool) and value not in (0, 1):
         raise ValueError(f"{value!r} is neither true nor false")
     if kind is Kind.INTEGER and (isinstance(value, str) or (isinstance(value, float) and not value.is_integer())):
@@ -132,7 +132,7 @@ def _format_utc(value: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def _to_date(value: str, kind: Kind, *, zone: bool) -> datetime | date:
+def _parse_date_or_datetime(value: str, kind: Kind, *, zone: bool) -> datetime | date:
     try:
         if kind is Kind.DATE:
             return date.fromisoformat(value)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from llmproxy.core.traffic.canonical_json import equals_json, parse_json_or_text
 from llmproxy.core.traffic.json_diff import clip_json
-from llmproxy.trace.spans import Span, SpanKind, get_span_arguments
+from llmproxy.trace.spans import Span, SpanKind, get_span_arguments_or_text
 from llmproxy.trace.trace_file import Cassette
 
 CONTRACT, INFO = "contract", "info"
@@ -103,16 +103,22 @@ def pair_calls_by_number(old: Iterable[Span], new: Iterable[Span]) -> Iterator[t
             yield name, seen[name], span, later[name][seen[name] - 1]
 
 
-def find_tool_changes(
+def find_tool_call_changes(
     old: Iterable[Span], new: Iterable[Span], *, ignore: Iterable[str] = (), results: bool = True
 ) -> list[ToolFieldChange]:
     """Return the differences of paired calls; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
     globs = tuple(ignore)
     found: list[ToolFieldChange] = []
     for tool, n, before, after in pair_calls_by_number(old, new):
-        places = list(_find_differences("arguments", get_span_arguments(before), get_span_arguments(after), 0))
+        places = list(
+            _find_json_differences(
+                "arguments", get_span_arguments_or_text(before), get_span_arguments_or_text(after), 0
+            )
+        )
         if results:
-            places += _find_differences("result", _read_result(before.tool_result), _read_result(after.tool_result), 0)
+            places += _find_json_differences(
+                "result", _read_result(before.tool_result), _read_result(after.tool_result), 0
+            )
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue
@@ -134,13 +140,15 @@ def classify_incidental(old: object, new: object) -> str | None:
     return None
 
 
-def _find_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
+def _find_json_differences(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:
     if depth < _DEPTH and isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys(), key=str):
-            yield from _find_differences(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth + 1)
+            yield from _find_json_differences(
+                f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth + 1
+            )
     elif depth < _DEPTH and isinstance(old, list) and isinstance(new, list):
         for n, (left, right) in enumerate(zip_longest(old, new, fillvalue=MISSING)):
-            yield from _find_differences(f"{path}[{n}]", left, right, depth + 1)
+            yield from _find_json_differences(f"{path}[{n}]", left, right, depth + 1)
     elif not equals_json(old, new):
         yield path, old, new
 
@@ -191,7 +199,7 @@ class ReplayDiff:
             new_tool_sequence=sequences[1], old_output=old.output_text, new_output=new.output_text,
             old_tokens=old.total_tokens, new_tokens=new.total_tokens, old_cost=old.total_cost_usd,
             new_cost=new.total_cost_usd, old_span_count=len(old.spans), new_span_count=len(new.spans),
-            tool_changes=find_tool_changes(
+            tool_changes=find_tool_call_changes(
                 old.get_tool_calls(), new.get_tool_calls(), ignore=ignore_fields, results=compare_results
             ),
             old_latency_ms=old.total_duration_ms, new_latency_ms=new.total_duration_ms, old_texts=texts[0],

@@ -94,7 +94,7 @@ class AnswerContract:
         return self.kinds, self.finish
 
 
-def read_contract(interaction: Interaction) -> AnswerContract:
+def extract_answer_properties(interaction: Interaction) -> AnswerContract:
     """Return the properties of an answer. Never raises."""
     response, opened = interaction.response, decode_exchange(interaction, RequestMessageCache())
     kind = response.mime_type
@@ -107,7 +107,7 @@ def read_contract(interaction: Interaction) -> AnswerContract:
         status=response.status,
         refusal=opened.error or f"HTTP {response.status}: {response.reason}" if refused else "",
         framing=detect_framing(kind, response.body) + ("" if whole else f", {response.ending.value}"),
-        members=frozenset(each for event in list_events(kind, response.body) for each in _walk_members(event)),
+        members=frozenset(each for event in list_events(kind, response.body) for each in _walk_member_types(event)),
         legible=any(kinds) and not (said and said.unknown),
         kinds=kinds, tools=tuple(sorted(call.name for call in said.tool_calls)) if said else (),
         finish=tuple(sorted(opened.finish_reasons)), text=text, language=detect_language(text),
@@ -115,17 +115,17 @@ def read_contract(interaction: Interaction) -> AnswerContract:
     )  # fmt: skip
 
 
-def _walk_members(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+def _walk_member_types(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         tag = value.get("type")
         here = f"{path}<{tag}>" if isinstance(tag, str) else path
         yield here, "object"
         for name, inner in value.items():
             if name not in _OPAQUE or not isinstance(inner, dict | list):
-                yield from _walk_members(inner, f"{here}.{name}" if here else name)
+                yield from _walk_member_types(inner, f"{here}.{name}" if here else name)
     elif isinstance(value, list):
         for inner in value:
-            yield from _walk_members(inner, f"{path}[]")
+            yield from _walk_member_types(inner, f"{path}[]")
     elif value is not None:
         yield path, "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
 
@@ -141,7 +141,7 @@ def detect_language(text: str) -> str:
     return first if most >= _FEWEST_WORDS and most > second else ""
 
 
-def list_refusal_reasons(new: Sequence[AnswerContract]) -> list[str]:
+def list_new_refusals(new: Sequence[AnswerContract]) -> list[str]:
     """Return the reasons of new refusals of a request that was answered before, without duplicates."""
     return list(dict.fromkeys(each.refusal for each in new if each.refusal))
 
@@ -181,7 +181,7 @@ def _describe_lost_members(old: Sequence[AnswerContract], new: Sequence[AnswerCo
         yield f"{path} is gone" if now is None else f"{path} was a {kind}, and is a {now}"
 
 
-def measure_behavior_distance(one: AnswerContract, other: AnswerContract) -> float:
+def measure_answer_distance(one: AnswerContract, other: AnswerContract) -> float:
     """Return the distance of two answers' behaviour: tools, finish and language count one, length up to one."""
     language = bool(one.language and other.language and one.language != other.language)
     doublings = abs(log2(len(one.text) + 1) - log2(len(other.text) + 1))
@@ -189,7 +189,7 @@ def measure_behavior_distance(one: AnswerContract, other: AnswerContract) -> flo
     return (one.tools != other.tools) + (one.finish != other.finish) + language + length
 
 
-def describe_behavior(one: AnswerContract) -> str:
+def describe_answer_behavior(one: AnswerContract) -> str:
     """Return an answer's behaviour as text: ``calls refund; 120 characters of en; stop``."""
     parts = [f"calls {', '.join(one.tools)}" if one.tools else "", f"{len(one.text)} characters" if one.text else ""]
     parts[1] += f" ({one.language})" if one.language else ""

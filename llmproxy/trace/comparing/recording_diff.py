@@ -6,9 +6,9 @@
 Two requests with one key are one turn. Requests between such turns are paired in order, within the same operation; the
 rest was added or removed. Ids and times are no differences: only what an agent sees and what it costs.
 
-`RunAndRequestDiff` combines this with the difference of the runs (tools, texts, tokens).
+`RunAndAllRequestsDiff` combines this with the difference of the runs (tools, texts, tokens).
 
-(interactions of A, interactions of B) -> RunAndRequestDiff
+(interactions of A, interactions of B) -> RunAndAllRequestsDiff
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ARGUMENTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedTurn:
+class CallSummary:
     """One call for display."""
 
     provider: str
@@ -124,7 +124,7 @@ class CassetteDiff:
         old, new, cost = self.old, self.new, self.new.cost - self.old.cost
         return (
             f"{counts}; tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
-            f" cost {'-' if cost < 0 else '+'}{_format_tokens_or_cost(abs(cost))}"
+            f" cost {'-' if cost < 0 else '+'}{_format_usage_value(abs(cost))}"
         )
 
 
@@ -135,7 +135,7 @@ def compare_cassettes(old: Sequence[Interaction], new: Sequence[Interaction]) ->
     return CassetteDiff(_sum_turns(a), _sum_turns(b), pairs)
 
 
-def read_compared_turn(one: Interaction) -> ComparedTurn:
+def read_compared_turn(one: Interaction) -> CallSummary:
     call = read_call(one) if is_tool_call(one.operation) else None
     answer = read_interaction_message(one)
     if call is not None:
@@ -146,7 +146,7 @@ def read_compared_turn(one: Interaction) -> ComparedTurn:
             said[-1] if said else "",
             _format_canonical_body(one.response.body) if answer is None else answer.text,
         )
-    return ComparedTurn(
+    return CallSummary(
         provider=one.provider, operation=one.operation, model=one.model, asked=asked, status=one.response.status,
         ending=one.response.ending.value, text=text, calls=() if answer is None else answer.tool_calls,
         tokens_in=one.usage.input, tokens_out=one.usage.output,
@@ -162,14 +162,14 @@ def _format_canonical_body(body: bytes) -> str:
 
 
 def _align_turns_by_key(
-    keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[ComparedTurn]
+    keys: list[Any], new_keys: list[Any], a: list[CallSummary], b: list[CallSummary]
 ) -> Iterator[TurnPair]:
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, keys, new_keys, autojunk=False).get_opcodes():
         i, j = i1, j1
         while i < i2 and j < j2:
             if tag != "equal" and a[i].operation != b[j].operation:
                 break
-            changes = tuple(_compare_turns(a[i], b[j]))
+            changes = tuple(_compare_turn_pair(a[i], b[j]))
             what: What = "changed" if changes else "same"
             yield TurnPair(what, i + 1, j + 1, b[j].title, show_json(b[j].asked), changes)
             i, j = i + 1, j + 1
@@ -181,7 +181,7 @@ def _align_turns_by_key(
             yield TurnPair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
-def _list_lone_turn_changes(turn: ComparedTurn) -> Iterator[TurnChange]:
+def _list_lone_turn_changes(turn: CallSummary) -> Iterator[TurnChange]:
     """Yield the contents of an unpaired turn as the old side of changes."""
     if turn.text:
         yield TurnChange("text", show_json(turn.text), "")
@@ -189,41 +189,41 @@ def _list_lone_turn_changes(turn: ComparedTurn) -> Iterator[TurnChange]:
         yield TurnChange(f"call {n} {call.name}", show_json(parse_json_or_text(call.arguments)), "")
 
 
-def _compare_turns(old: ComparedTurn, new: ComparedTurn) -> Iterator[TurnChange]:
+def _compare_turn_pair(old: CallSummary, new: CallSummary) -> Iterator[TurnChange]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             difference = build_difference(name, before, after)
             yield TurnChange(name, difference.old, difference.new)
-    yield from _compare_calls(old.calls, new.calls)
+    yield from _compare_tool_calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield TurnChange(name.replace("_", " "), _format_tokens_or_cost(before), _format_tokens_or_cost(after))
+            yield TurnChange(name.replace("_", " "), _format_usage_value(before), _format_usage_value(after))
 
 
-def _compare_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[TurnChange]:
+def _compare_tool_calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[TurnChange]:
     """Compare calls by name in order, then their arguments by JSON path. Ids are no difference."""
     names = [each.name for each in old], [each.name for each in new]
     for _, i1, i2, j1, j2 in SequenceMatcher(None, *names, autojunk=False).get_opcodes():
         both = min(i2 - i1, j2 - j1)
         for i, j in zip(range(i1, i1 + both), range(j1, j1 + both), strict=True):
             if old[i].name != new[j].name:
-                yield TurnChange(f"call {j + 1}", _format_call(old[i]), _format_call(new[j]))
+                yield TurnChange(f"call {j + 1}", _format_tool_call(old[i]), _format_tool_call(new[j]))
                 continue
             found = list_differences(
                 parse_json_or_text(old[i].arguments), parse_json_or_text(new[j].arguments), _ARGUMENTS
             )
             yield from (TurnChange(f"call {j + 1} {new[j].name} {each.path}", each.old, each.new) for each in found)
-        yield from (TurnChange(f"call {i + 1}", _format_call(old[i]), "") for i in range(i1 + both, i2))
-        yield from (TurnChange(f"call {j + 1}", "", _format_call(new[j])) for j in range(j1 + both, j2))
+        yield from (TurnChange(f"call {i + 1}", _format_tool_call(old[i]), "") for i in range(i1 + both, i2))
+        yield from (TurnChange(f"call {j + 1}", "", _format_tool_call(new[j])) for j in range(j1 + both, j2))
 
 
-def _format_call(call: ToolCall) -> str:
+def _format_tool_call(call: ToolCall) -> str:
     return f"{show_json(call.name)[1:-1]}({show_json(parse_json_or_text(call.arguments))})"
 
 
-def _sum_turns(turns: Sequence[ComparedTurn]) -> CassetteTotals:
+def _sum_turns(turns: Sequence[CallSummary]) -> CassetteTotals:
     return CassetteTotals(
         turns=len(turns),
         calls=sum(len(each.calls) for each in turns),
@@ -234,7 +234,7 @@ def _sum_turns(turns: Sequence[ComparedTurn]) -> CassetteTotals:
     )
 
 
-def _format_tokens_or_cost(value: object) -> str:
+def _format_usage_value(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
 
 
@@ -243,7 +243,7 @@ _TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
 
 
 @dataclass(frozen=True, slots=True)
-class RunAndRequestDiff:
+class RunAndAllRequestsDiff:
     """Two recordings, compared as runs and as requests."""
 
     trace: ReplayDiff
@@ -252,7 +252,7 @@ class RunAndRequestDiff:
     @classmethod
     def compare(
         cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
-    ) -> RunAndRequestDiff:
+    ) -> RunAndAllRequestsDiff:
         """Compare two recordings, each in the order of its requests. Never raises on invalid bodies."""
         before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
         return cls(ReplayDiff.compute(before, after), compare_cassettes(old, new))

@@ -1,11 +1,11 @@
 """An agent's behaviour observed on the wire: tool calls, tokens, retries and histories.
 
-    calls of a session (from the proxy) -> `WireObserver` -> `AgentStep` of some of them: tools, usage, retries,
+    calls of a session (from the proxy) -> `WireObserver` -> `AgentActivity` of some of them: tools, usage, retries,
     unknowns
 
 Scenarios, suites and reports all use it, so that their answers agree. A tool call is an entry in an *answer* of a model
 (`tool_calls`), never in the history that a request carries; it is executed if a later request of its conversation
-brings its result. Missing information is never taken for nothing: `AgentStep.unreadable` lists unknown answers with
+brings its result. Missing information is never taken for nothing: `AgentActivity.unreadable` lists unknown answers with
 reasons.
 
     agent_activity  a whole run, in order of arrival: retries, results of calls, parts of the run

@@ -1,6 +1,6 @@
 """Activity of an agent from the calls of a run: tools requested and executed, tokens, retries. Pure.
 
-    a call (from the proxy) + Interaction (as recorded) -> WireCall, of a whole run -> AgentStep, of a part
+    a call (from the proxy) + Interaction (as recorded) -> WireCall, of a whole run -> AgentActivity, of a part
 
 A value that a provider did not report is None, never 0, and a sum with an unknown part is a lower bound
 (`UsageSum.complete`). Recordings are decoded only on demand: most agents have no tools.
@@ -50,7 +50,7 @@ from llmproxy.trace.reading.decoded_exchange import DecodedExchange, RequestMess
 from llmproxy.trace.reading.recording_spans import read_interaction
 
 
-def mark_retried_calls(asked: Iterable[WireCall]) -> None:
+def mark_calls_replaced_by_retries(asked: Iterable[WireCall]) -> None:
     """Set which requests to models are `replaced`, since a later one repeats them, and where that is `unclear`."""
     questions: dict[str | None, list[WireCall]] = defaultdict(list)
     for each in asked:
@@ -165,7 +165,7 @@ def _read_recorded_ms(recording: Mapping[str, Any] | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentStep:
+class AgentActivity:
     """The agent's activity in some of its calls."""
 
     seen: Sequence[WireCall] = ()
@@ -198,9 +198,9 @@ class AgentStep:
 
     @property
     def recordings(self) -> tuple[str, ...]:
-        """Fingerprint of each exchange's recording by `format_recording_id`; empty if not recorded."""
+        """Fingerprint of each exchange's recording by `build_portable_recording_name`; empty if not recorded."""
         recordings = (each.call.recording for each in self.seen)
-        return tuple("" if each is None else format_recording_id(each) for each in recordings)
+        return tuple("" if each is None else build_portable_recording_name(each) for each in recordings)
 
     @property
     def interactions(self) -> tuple[int, ...]:
@@ -252,13 +252,13 @@ class WireObserver:
             )
         return self._opened
 
-    def build_step(self, after: int, until: int | None = None) -> AgentStep:
+    def build_step(self, after: int, until: int | None = None) -> AgentActivity:
         """Return the activity in calls after number `after`, up to `until`. Raises as `calls`."""
         calls = self._mark_and_list_calls()
         chosen = [each for each in calls if each.call.seq > after and (until is None or each.call.seq <= until)]
-        return AgentStep(
+        return AgentActivity(
             seen=tuple(chosen),
-            tools=tuple(tool for each in chosen for tool in _list_valid_tool_uses(each)),
+            tools=tuple(tool for each in chosen for tool in _list_counted_tool_uses(each)),
             usage=sum_usage(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
@@ -272,12 +272,12 @@ class WireObserver:
 
     def list_tool_uses(self) -> Sequence[ToolUse]:
         """Return every tool call so far that counts; results may come later. Raises as `calls`."""
-        return [tool for each in self._mark_and_list_calls() for tool in _list_valid_tool_uses(each)]
+        return [tool for each in self._mark_and_list_calls() for tool in _list_counted_tool_uses(each)]
 
     def _mark_and_list_calls(self) -> Sequence[WireCall]:
         """Return all calls so far, after marking the retried ones. Raises as `calls`."""
         calls = self.calls
-        mark_retried_calls(each for each in calls if each.is_chat)
+        mark_calls_replaced_by_retries(each for each in calls if each.is_chat)
         return calls
 
     # -- one exchange
@@ -340,21 +340,21 @@ class WireObserver:
                 tool.executed = True
                 tool.output, tool.errored = (result.text, result.errored) if result else (None, False)
             elif not exchange.failed:
-                self._conversations.add_tool_call(conversation, asked)
+                self._conversations.add_pending_tool_call(conversation, asked)
             if known is None:
                 seen.tools.append(tool)
         own = [tool for tool in seen.tools if not tool.hosted]
         self._waiting.add_calls(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _list_valid_tool_uses(seen: WireCall) -> Iterable[ToolUse]:
+def _list_counted_tool_uses(seen: WireCall) -> Iterable[ToolUse]:
     """Return the tool calls of an answer that count; of a cut answer, those that were run anyway."""
     if not seen.has_counted_answer:
         return ()
     return seen.tools if seen.is_complete else [tool for tool in seen.tools if tool.executed]
 
 
-def format_recording_id(recording: Mapping[str, Any]) -> str:
+def build_portable_recording_name(recording: Mapping[str, Any]) -> str:
     """Return a recording's name in all stores of its cassettes: key, occurrence, a digest of the answer."""
     known = recording["recorded"]
     answer = [recording.get(name) for name in ("status", "response_body")]
@@ -392,7 +392,7 @@ CHARACTERS = 4
 """Characters of a token."""
 
 
-def estimate_step_tokens(key: str, step: AgentStep) -> int | None:
+def estimate_step_tokens(key: str, step: AgentActivity) -> int | None:
     """Return an estimate of a suite's usage `key`; None if it cannot be estimated."""
     if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded_answers:
         return None
@@ -471,9 +471,9 @@ class UnansweredToolCalls:
         latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
         if asked is not None:
-            alike = [each for each in latest if _is_same_call(each.tool, asked)]
+            alike = [each for each in latest if _is_same_tool_call(each.tool, asked)]
             answers = [each for each in alike if len(each.together) == len(told.together)]
-            exact = [each for each in answers if all(map(_is_same_call, each.together, told.together))] or alike
+            exact = [each for each in answers if all(map(_is_same_tool_call, each.together, told.together))] or alike
             yield from (each for each in own if each in exact)
             yield from exact
         by_id = [each for each in latest if call_id and each.tool.id == call_id]
@@ -502,7 +502,7 @@ class _WaitingCall(NamedTuple):
         return self.asked, self.tool.id, self.tool.name, sort_json_members(self.tool.raw)
 
 
-def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
+def _is_same_tool_call(tool: ToolUse, asked: ToolCall) -> bool:
     if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
         return False
     return tool.raw == asked.arguments or sort_json_members(tool.raw) == sort_json_members(asked.arguments)

@@ -22,7 +22,7 @@ from typing import Any
 from llmproxy.core.dialects.codecs import CHAT
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, to_text
 from llmproxy.core.dialects.streams import list_events
-from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.thread_diff import (
     HistoryChange,
     HistoryGap,
@@ -53,7 +53,7 @@ class ProviderEdit:
     """None: there is one, but it is encrypted."""
 
 
-def read_provider_edits(exchange: DecodedExchange) -> Iterator[ProviderEdit]:
+def read_provider_edits_from_answer(exchange: DecodedExchange) -> Iterator[ProviderEdit]:
     response = exchange.interaction.response
     kind = response.mime_type
     compactions: dict[int, str] = {}
@@ -134,7 +134,7 @@ class ProcessorFindings:
 
 
 def find_history_edits(
-    step: AgentStep, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
+    step: AgentActivity, before: Sequence[WireCall] = (), *, continues: bool = False, spoken: Sequence[str] = ()
 ) -> ProcessorFindings:
     """Find edits of the history in a step.
 
@@ -151,7 +151,7 @@ def find_history_edits(
         if seen.exchange is None:
             doubts.append(f"{seen.label} was not recorded, so what it carried is not known")
             continue
-        for each in read_provider_edits(seen.exchange):
+        for each in read_provider_edits_from_answer(seen.exchange):
             finding = _build_active_finding("declared", each.reason, seen, dict(each.values), each.summaries)
             found[each.processor].append(finding)
         if reason := explain_hidden_history(seen.exchange):
@@ -160,7 +160,7 @@ def find_history_edits(
         link = find_parent(seen, all_seen, continues=continues, spoken=spoken)
         later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
         doubtful = isinstance(link, str) or (link is not None and link.lacks_only_latest)
-        if doubtful and is_quoted_later(seen.exchange, later):
+        if doubtful and is_answer_quoted_later(seen.exchange, later):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
             doubts.append(f"{seen.label}: {link}")
@@ -295,7 +295,7 @@ def find_parent(
     change = compare_histories(expected, sent, before=before, after=system, written=written)
     proof = _is_inserted_summary_proven(change, writers.values())
     anchored = not {item.key for item in expected}.isdisjoint(keys)
-    asked = any(n in alike and _may_end_with_user_text(each, spoken) for n, each in writers.items())
+    asked = any(n in alike and _may_carry_users_latest_text(each, spoken) for n, each in writers.items())
     if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
@@ -325,7 +325,7 @@ def _choose_parent(
     top = max(known.values(), default=None)
     best = [n for n, one in known.items() if one == top]
     if len(best) > 1:
-        best = [n for n in best if not is_quoted_later(family[n], [family[m] for m in family if m > n])] or best
+        best = [n for n in best if not is_answer_quoted_later(family[n], [family[m] for m in family if m > n])] or best
     told = {n: _count_told_to_summarizer(writers, _build_expected_history(family[n])) for n in best}
     return family[max(best, key=lambda n: (told[n], n))] if best else None
 
@@ -389,13 +389,13 @@ def _is_answer_quoted(exchange: DecodedExchange, sent: Sequence[HistoryItem], sy
     return any(output in item.alike for item in sent if item.role != "assistant") or output in remove_whitespace(system)
 
 
-def is_quoted_later(exchange: DecodedExchange, later: Iterable[DecodedExchange]) -> bool:
+def is_answer_quoted_later(exchange: DecodedExchange, later: Iterable[DecodedExchange]) -> bool:
     """Return whether a later request quotes an answer in another role."""
     sent = ((list_dialogue_items(each.messages), join_system_text(each.messages)) for each in later)
     return any(_is_answer_quoted(exchange, items, system) for items, system in sent)
 
 
-def _may_end_with_user_text(writer: DecodedExchange, spoken: Sequence[str]) -> bool:
+def _may_carry_users_latest_text(writer: DecodedExchange, spoken: Sequence[str]) -> bool:
     """Return whether a request may end with the user's text: similar to one, or users' texts are unknown."""
     known = [remove_whitespace(text) for text in spoken]
     users = [each.alike for each in _build_expected_history(writer) if each.role == "user"]

@@ -125,7 +125,7 @@ def compare_histories(
     `before` and `after` are the system prompts; `written` are texts, without white space, that earlier calls wrote for
     this request.
     """
-    end = len(sent) - _count_new_items(sent)
+    end = len(sent) - _count_trailing_new_messages(sent)
     body, new = list(sent[:end]), list(sent[end:])
     gaps: list[HistoryGap] = []
     pruned = 0
@@ -168,7 +168,7 @@ def _is_gap_movable(expected: Sequence[HistoryItem], start: int, end: int) -> bo
     return earlier or (end < len(expected) and expected[start].key == expected[end].key)
 
 
-def _count_new_items(sent: Sequence[HistoryItem]) -> int:
+def _count_trailing_new_messages(sent: Sequence[HistoryItem]) -> int:
     """Return the number of new messages at the end: tool results, or the user's next text."""
     count = 0
     while count < len(sent) and sent[-1 - count].role == "tool":

@@ -110,7 +110,7 @@ class ToolUse:
         """Whether its execution is known: without an observed result it may have run, unless denied."""
         return self.executed or self.denied
 
-    def comes_after(self, other: ToolUse) -> bool:
+    def was_requested_after(self, other: ToolUse) -> bool:
         """Return whether it was requested after the other's request; calls of one answer, or time, are concurrent."""
         if other.heard is not None and other.heard <= self.seq:
             return True
@@ -118,7 +118,7 @@ class ToolUse:
 
     @property
     def label(self) -> str:
-        return format_call_label(self.interaction, self.seq)
+        return format_interaction_label(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:
         """Return it in the form of a message's tool calls."""
@@ -142,7 +142,7 @@ class InteractionLabel(str):
         return type(self), self.interactions
 
 
-def format_call_label(interaction: int | None, seq: int) -> str:
+def format_interaction_label(interaction: int | None, seq: int) -> str:
     """Return an exchange's name, as in `llmproxy show` if stored."""
     return f"call {seq} of the session" if interaction is None else InteractionLabel(interaction)
 
@@ -196,7 +196,7 @@ def read_served_tool_calls(calls: Iterable[tuple[Call, Interaction | None]], aft
         if call.seq <= after:
             continue
         if use is None:
-            unread.append(format_call_label(call.interaction, call.seq))
+            unread.append(format_interaction_label(call.interaction, call.seq))
         else:
             tools.append(use)
     return ServedToolCalls(tools, frozenset(called | listed), frozenset(listed), seen, unread)
@@ -360,7 +360,7 @@ class WireCall:
 
     @property
     def label(self) -> str:
-        return format_call_label(self.call.interaction, self.call.seq)
+        return format_interaction_label(self.call.interaction, self.call.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ def sum_usage(chosen: Sequence[WireCall]) -> dict[str, UsageSum]:
         "reasoningTokens": _build_usage_sum([each.reasoning for each in usages]),
         "costUsd": _build_usage_sum([each.exchange.cost if each.exchange else None for each in counted]),
         "latencyMs": _build_usage_sum([_read_chunk_ms(each, -1) for each in chosen]),
-        "firstTokenMs": _build_usage_maximum([_read_chunk_ms(each, 0) for each in counted]),
+        "firstTokenMs": _find_maximum_over_calls([_read_chunk_ms(each, 0) for each in counted]),
     }
 
 
@@ -421,7 +421,7 @@ def _read_chunk_ms(seen: WireCall, which: int) -> int | None:
     return round(chunks[which].offset / 1000) if chunks else None
 
 
-def _build_usage_maximum(values: Sequence[int | None]) -> UsageSum:
+def _find_maximum_over_calls(values: Sequence[int | None]) -> UsageSum:
     known = [value for value in values if value is not None]
     return UsageSum(max(known, default=None), complete=bool(values) and len(known) == len(values))
 

@@ -34,7 +34,7 @@ _START: Digest = b""
 
 
 @dataclass(slots=True, eq=False)
-class PendingCall:
+class PendingToolCall:
     """A tool call without a result so far."""
 
     call_id: str | None
@@ -57,7 +57,7 @@ class RecordedConversation:
     """Its last call, if its reader keeps that."""
     ended: float | None = None
     """Unix time of the last answer's end, None if unknown."""
-    pending: list[PendingCall] = field(default_factory=list)
+    pending: list[PendingToolCall] = field(default_factory=list)
     calls: dict[str, str] = field(default_factory=dict)
     """Ids of answered calls -> ids of their spans."""
     failed: Any = None
@@ -127,15 +127,15 @@ class RecordedConversations:
         for name in exchange.interaction.made_ids:
             self._ids[name] = conversation, after
 
-    def add_tool_call(self, conversation: RecordedConversation, call: ToolCall, kept: Any = None) -> None:
+    def add_pending_tool_call(self, conversation: RecordedConversation, call: ToolCall, kept: Any = None) -> None:
         """Add a pending tool call; `kept` is for its reader."""
-        conversation.pending.append(PendingCall(call.id, call.name, kept))
+        conversation.pending.append(PendingToolCall(call.id, call.name, kept))
         if call.id:
             self._waiting[call.id] = conversation
 
     def take_pending_call_of_result(
         self, conversation: RecordedConversation, call_id: str | None
-    ) -> PendingCall | None:
+    ) -> PendingToolCall | None:
         """Take the tool call of a result: by id, by tool name, or the first one without an id."""
         pending = conversation.pending
         found = next((each for each in pending if call_id and each.call_id == call_id), None)

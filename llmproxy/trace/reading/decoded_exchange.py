@@ -252,20 +252,22 @@ def list_declared_tool_names(tree: dict[str, Any]) -> frozenset[str]:
     return frozenset(name for name, _ in walk_declared_tools(tree))
 
 
-def list_tool_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
+def list_declared_argument_names(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
     """Return argument names of each declared tool by path, () for the top; list items count as the list."""
     properties = ((name, _find_properties(tool)) for name, tool in walk_declared_tools(tree))
-    return {name: _list_arguments(arguments) for name, arguments in properties if arguments}
+    return {name: _list_schema_argument_names(arguments) for name, arguments in properties if arguments}
 
 
-def _list_arguments(properties: dict[str, Any], place: tuple[str, ...] = ()) -> dict[tuple[str, ...], frozenset[str]]:
+def _list_schema_argument_names(
+    properties: dict[str, Any], place: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], frozenset[str]]:
     found = {place: frozenset(properties)}
     for name, schema in properties.items() if len(place) < _DEEPEST else ():
         inner = as_dict(schema)
         while "items" in inner:
             inner = as_dict(inner["items"])
         if below := as_dict(inner.get("properties")):
-            found |= _list_arguments(below, (*place, name))
+            found |= _list_schema_argument_names(below, (*place, name))
     return found
 
 

@@ -73,7 +73,7 @@ class QueuedSpan:
     size: int
 
 
-class SpanQueue:
+class IncompleteSpanQueue:
     def __init__(self) -> None:
         self._waiting: deque[QueuedSpan] = deque()
         self._size = 0
@@ -156,7 +156,7 @@ def build_usage_attributes(usage: Usage) -> dict[str, Any]:
     )
 
 
-def build_tool_attributes(call: ToolCall) -> dict[str, Any]:
+def build_tool_identity_attributes(call: ToolCall) -> dict[str, Any]:
     return _keywords_to_attributes(
         gen_ai__operation__name="execute_tool", gen_ai__tool__name=call.name, gen_ai__tool__call__id=call.id or None
     )
@@ -179,7 +179,7 @@ class SpanBuilder:
     """Converts the interactions of one recording into spans."""
 
     def __init__(self) -> None:
-        self._line = SpanQueue()
+        self._line = IncompleteSpanQueue()
         self._history, self._conversations = RequestMessageCache(), RecordedConversations()
         self._to_plain = lru_cache(_PLAIN)(to_plain_message)  # equal ones share an object: long histories are cheap
         self._all: list[RecordedConversation] = []
@@ -223,7 +223,7 @@ class SpanBuilder:
             conversation.failed = None
             request.ready = True
         self._conversations.add_turn(exchange, place)
-        conversation.ended = _compute_answer_time(exchange)
+        conversation.ended = _compute_answer_end_time(exchange)
         self._add_tool_calls_or_output(exchange, conversation, response.span)
 
     def _begin_conversation(self, exchange: DecodedExchange, conversation: RecordedConversation) -> None:
@@ -312,7 +312,7 @@ class SpanBuilder:
         span = self._build_span(
             exchange, SpanKind.LLM_RESPONSE, request.name, "response", duration_ms=exchange.duration_ms
         )
-        end = _compute_answer_time(exchange)
+        end = _compute_answer_end_time(exchange)
         span.timestamp = span.timestamp if end is None else end
         span.parent_id, span.error = request.id, exchange.error
         if exchange.answer is not None:
@@ -333,9 +333,9 @@ class SpanBuilder:
                 exchange, SpanKind.TOOL_CALL, f"execute_tool {call.name}", f"call{n}", duration_ms=None
             )
             span.timestamp, span.parent_id, span.tool_name = response.timestamp, response.id, call.name
-            span.metadata = build_tool_attributes(call) | {"gen_ai.conversation.id": conversation.id}
+            span.metadata = build_tool_identity_attributes(call) | {"gen_ai.conversation.id": conversation.id}
             set_span_arguments(span, call)
-            self._conversations.add_tool_call(conversation, call, self._line.add_span(span, ready=False))
+            self._conversations.add_pending_tool_call(conversation, call, self._line.add_span(span, ready=False))
         if answer.text and not answer.tool_calls:
             span = self._build_span(exchange, SpanKind.AGENT_OUTPUT, "agent_output", "output")
             span.timestamp, span.parent_id, span.output = response.timestamp, response.id, answer.text
@@ -399,7 +399,7 @@ _LOOKED_AT = 64
 """Maximum latest conversations searched for the one that started another."""
 
 
-def _compute_answer_time(exchange: DecodedExchange) -> float | None:
+def _compute_answer_end_time(exchange: DecodedExchange) -> float | None:
     """Return the time of an answer's end, None without recorded times."""
     if exchange.duration_ms is None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_tools, write_config_copy
+from llmproxy.client.tools.agent_mcp_servers import FoundTools, find_agent_mcp_servers, write_config_copy
 from llmproxy.client.tools.proxied_mcp_config import rewrite
 from llmproxy.errors import SettingsError
 
@@ -33,7 +33,7 @@ def placed(found: FoundTools | None, folder: Path) -> tuple[tuple[str, ...], dic
 
 
 def find(command: str, home: Path, cwd: Path, asked: str | None = None) -> FoundTools | None:
-    return find_tools(asked, command.split(), {"HOME": str(home)}, cwd)
+    return find_agent_mcp_servers(asked, command.split(), {"HOME": str(home)}, cwd)
 
 
 def test_claude_gets_a_copy_of_all_its_servers_and_no_other(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_agent_in_a_shell_s_words_gets_its_words_there(tmp_path: Path) -> Non
     (tmp_path / ".codex" / "config.toml").write_text('[mcp_servers.files]\ncommand = "npx"\n')
 
     def inside(*command: str) -> tuple[str, ...]:
-        found = find_tools(None, command, {"HOME": str(tmp_path)}, tmp_path)
+        found = find_agent_mcp_servers(None, command, {"HOME": str(tmp_path)}, tmp_path)
         return placed(found, tmp_path)[0] if found is not None else ()
 
     text = 'exec codex exec -c base_url="$OPENAI_BASE_URL" "say \'hi\'"'
@@ -125,7 +125,7 @@ def test_an_agent_in_a_shell_s_words_gets_its_words_there(tmp_path: Path) -> Non
     assert inside("bash", "-lc", 'A=1 "claude" -p hi | tee x')[2].endswith(" --strict-mcp-config -p hi | tee x")
     for other in ("cd x && codex exec hi", "HOME=/x codex exec hi", "codex mcp list", "codex 'exec", "echo codex"):
         assert inside("sh", "-c", other) == ()
-    typed = find_tools(None, ("sh", "-c", "claude --mcp-config x.json"), {"HOME": str(tmp_path)}, tmp_path)
+    typed = find_agent_mcp_servers(None, ("sh", "-c", "claude --mcp-config x.json"), {"HOME": str(tmp_path)}, tmp_path)
     assert placed(typed, tmp_path)[2] == [
         "claude: LEFT AS IT IS: --mcp-config in a shell's words; let `llmproxy run` start it without the shell"
     ]

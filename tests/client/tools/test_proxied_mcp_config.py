@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.proxied_mcp_config import insert_config, make_config, parse_tools_config, rewrite
+from llmproxy.client.tools.proxied_mcp_config import (
+    build_config_from_servers,
+    insert_config,
+    parse_tools_config,
+    rewrite,
+)
 from llmproxy.errors import SettingsError
 
 CONFIG: dict[str, Any] = {
@@ -120,7 +125,7 @@ def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
         "old": {"type": "http", "url": "http://localhost:8080/everything/mcp"},
         "new": {"type": "http", "url": "http://127.0.0.1:9000/mcp"},
     }
-    config = make_config(servers)
+    config = build_config_from_servers(servers)
     made, told = rewrite(config, "http://127.0.0.1:8080", "x", ["llmproxy"])
     assert made["mcpServers"]["old"] == servers["old"]
     assert made["mcpServers"]["new"]["url"] == "http://127.0.0.1:8080/s/x/mcp.new/mcp"

@@ -21,7 +21,7 @@ from llmproxy.core.bindings import (
     fit_request,
     rewrite_recorded,
 )
-from llmproxy.core.bindings.leaf_pairs import pair_bodies
+from llmproxy.core.bindings.leaf_pairs import pair_all_leaves
 from llmproxy.core.bindings.request_comparison import rewrite_recorded_message
 from llmproxy.core.misses.nearest_recording import find_messages_member
 from tests.core.bindings import test_near_duplicates as near
@@ -50,7 +50,7 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
                 for each in presents:
                     wanted = fit_request(bindings, before, each, known)
                     assert fit_request(bindings, before, each, known, fitted) == wanted, seed
-        settled += any(pair.texts for each in presents for pair in pair_bodies(before, each, fitted).messages)
+        settled += any(pair.texts for each in presents for pair in pair_all_leaves(before, each, fitted).messages)
     assert settled > len(SEEDS) // 4
 
 

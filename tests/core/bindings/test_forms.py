@@ -18,12 +18,12 @@ from llmproxy.core.bindings import (
     Mismatch,
     RunVariable,
     ValueKind,
-    build_bound_key,
+    build_value_independent_key,
     fit_request,
     parse_run_variable,
 )
 from llmproxy.core.bindings.binding_independent_key import read_last_user_text
-from llmproxy.core.bindings.id_pairs import IdPairSearch
+from llmproxy.core.bindings.id_pairs import RecordedIdFinder
 from llmproxy.core.bindings.session_bindings import SessionBindings
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.user_rules import Rules
@@ -239,7 +239,7 @@ def _canonical(question: str, *more: object) -> Canonical:
 
 
 def _key(question: str) -> str:
-    return build_bound_key(_canonical(question))
+    return build_value_independent_key(_canonical(question))
 
 
 @pytest.mark.parametrize("question", [
@@ -299,7 +299,7 @@ def test_where_it_is_not_clear_who_wrote_nothing_is_told(last: dict[str, object]
 def exchanged(text: str, *identities: IdPair) -> str:
     """Return a text with this run's values."""
     parts, last = [], 0
-    for token in IdPairSearch(IdPairs(identities)).find_matches(text):
+    for token in RecordedIdFinder(IdPairs(identities)).find_matches(text):
         parts += [text[last : token.start], token.present]
         last = token.end
     return "".join([*parts, text[last:]])

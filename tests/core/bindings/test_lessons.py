@@ -23,8 +23,8 @@ from llmproxy.core.bindings.volatile_kinds import find_pair_kind, find_value_pai
 from llmproxy.core.bindings.volatile_learning import (
     LearnedField,
     RestatedRecording,
-    generalize_fields,
-    is_external_result,
+    generalize_fields_over_commands,
+    is_result_from_other_machine,
     learn_volatile_fields,
     name_volatile_field,
     restate_recording,
@@ -222,8 +222,10 @@ def test_slots_that_stand_behind_every_command_become_one() -> None:
     commands = tuple(f"echo {n}" for n in range(1, 5))
     found = taught(asked(*results, commands=commands), asked(*others, commands=commands))
     assert len(found) == 4
-    assert [(each.field.name, each.field.arguments) for each in generalize_fields(found)] == [("chunk_id", "")]
-    assert generalize_fields(found[:2]) == found[:2]
+    assert [(each.field.name, each.field.arguments) for each in generalize_fields_over_commands(found)] == [
+        ("chunk_id", "")
+    ]
+    assert generalize_fields_over_commands(found[:2]) == found[:2]
 
 
 def test_times_of_a_listing_are_one_slot() -> None:
@@ -233,13 +235,13 @@ def test_times_of_a_listing_are_one_slot() -> None:
     new = "\n".join(row.format(n, f"Nov 23 11:0{n}", f"{n}.txt") for n in range(3))
     before, now = asked(old), asked(new, cwd="/srv/of-today")
     found = taught(before, now)
-    merged = generalize_fields(found)
+    merged = generalize_fields_over_commands(found)
     assert [(each.field.name, each.field.before, each.is_bulk_acceptable) for each in merged] == [
         ("file_time", "{:row} ", True)
     ]
     assert isinstance(fit_request(Bindings(A, B, [merged[0].field]), before, now), Fit)
     assert parse_volatile_field(merged[0].field.to_dict()) == merged[0].field
-    assert [each.field.before for each in generalize_fields(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
+    assert [each.field.before for each in generalize_fields_over_commands(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
 
 def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
@@ -337,7 +339,7 @@ def test_what_asks_others_is_foreign_and_what_this_machine_does_is_not(
     tool: str, arguments: str, *, foreign: bool
 ) -> None:
     """By the tool's name, or by the program that a command runs."""
-    assert is_external_result(tool, arguments) is foreign
+    assert is_result_from_other_machine(tool, arguments) is foreign
 
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:

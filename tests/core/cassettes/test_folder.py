@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import RunVariable, dump_run_variables
-from llmproxy.core.cassettes.anonymized_export import to_recorded
+from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.folder import CassetteDir, FolderLoadSummary, build_slug
 from llmproxy.core.cassettes.formats import review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
@@ -168,7 +168,7 @@ def test_a_file_that_says_more_is_in_step_and_written_anew(kept: CassetteDir, st
     """As earlier versions wrote it, with all fields; it is read as it is, and no edit."""
     store.add_interaction(asked_by_an_sdk(), supersede=False)
     kept.path.mkdir()
-    recorded = to_recorded(replace(asked_by_an_sdk(), run_variables=""))
+    recorded = interaction_to_file_record(replace(asked_by_an_sdk(), run_variables=""))
     (kept.path / "trip.yaml").write_text(review_yaml.dumps([recorded], "trip", unfinished=True))
     assert load(kept, store) == FolderLoadSummary(unchanged=1)
     record(store, "more", at=NOW + 9)

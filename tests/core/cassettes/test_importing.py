@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from llmproxy.core.bindings import parse_volatile_field
-from llmproxy.core.cassettes.anonymized_export import to_recorded
+from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, read_source_file
 from llmproxy.core.cassettes.formats.entries import Recorded
@@ -204,14 +204,14 @@ FULL = replace(
 ])  # fmt: skip
 def test_round_trip(before: Interaction) -> None:
     """Interaction -> YAML -> interaction loses nothing: chunks, times, party, sample, ending, order of fields."""
-    source = Source(dumps([to_recorded(before)], "c").encode(), "c.yaml")
+    source = Source(dumps([interaction_to_file_record(before)], "c").encode(), "c.yaml")
     (after,) = convert_exchanges(read(source), "c", rules=Rules(), redactor=Redactor())
     assert after.interaction == before
 
 
 def test_edited_body_wins_over_our_notes() -> None:
     """A body that was edited by hand is taken, and the chunk borders that do not fit it are left out."""
-    text = dumps([to_recorded(one())], "c").replace("chatcmpl-1", "chatcmpl-edited")
+    text = dumps([interaction_to_file_record(one())], "c").replace("chatcmpl-1", "chatcmpl-edited")
     (after,) = convert_exchanges(read(Source(text.encode(), "c.yaml")), "c", rules=Rules(), redactor=Redactor())
     assert after.interaction is not None
     assert after.interaction.response.chunks == (Chunk(0, ANSWER.replace(b"chatcmpl-1", b"chatcmpl-edited")),)
@@ -236,7 +236,7 @@ def test_real_traffic(traffic: Path) -> None:
         adopted = convert_exchanges(read(read_source_file(path)), path.stem, rules=Rules(), redactor=Redactor())
         skipped.update(each.why for each in adopted if each.interaction is None)
         before = [each.interaction for each in adopted if each.interaction]
-        text = dumps([to_recorded(each) for each in before], path.stem)
+        text = dumps([interaction_to_file_record(each) for each in before], path.stem)
         again = convert_exchanges(read(Source(text.encode(), "c.yaml")), path.stem, rules=Rules(), redactor=Redactor())
         assert [each.interaction for each in again] == before, path
     assert len(files) > 380

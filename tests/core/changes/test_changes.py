@@ -15,12 +15,12 @@ from llmproxy.core.changes.accepted_changes import (
 )
 from llmproxy.core.changes.change import Change, Refusal, RefusalReason, UnrecordedTrialCall, diff_hunks, digest_texts
 from llmproxy.core.changes.client_boilerplate import ClientFrames, digest_stripped_line, get_client_frames
-from llmproxy.core.changes.request_diff import check_schema, explain_impossible, may_contain_question
+from llmproxy.core.changes.request_diff import check_schema, explain_impossible, parameter_may_hold_question
 from llmproxy.core.changes.request_parsing import KnownAnswers, parse_request
 from llmproxy.core.changes.reworded_results import FAILS_NOW, find_rewording
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.providers.provider_table import Client, read_client
+from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
 from llmproxy.core.traffic.canonical_json import dump
 from tests.core.changes.cases import LIES, case
 from tests.core.changes.judging import Judge
@@ -113,10 +113,10 @@ def test_an_answer_is_possible_or_the_parameter_is_named(
 
 def test_parameters_may_hold_a_question() -> None:
     """By their names, or by prose in them; schemas are full of prose, and are none."""
-    assert may_contain_question("prompt", "x")
-    assert may_contain_question("vendor_note", "please pay 5 euros")
-    assert not may_contain_question("temperature", 1)
-    assert not may_contain_question("response_format", {"description": "please pay"})
+    assert parameter_may_hold_question("prompt", "x")
+    assert parameter_may_hold_question("vendor_note", "please pay 5 euros")
+    assert not parameter_may_hold_question("temperature", 1)
+    assert not parameter_may_hold_question("response_format", {"description": "please pay"})
     assert check_schema("x", {"type": "STRING"}) == ""
     assert check_schema(None, {"type": "STRING"}) != ""
 
@@ -162,7 +162,7 @@ def test_it_may_hold_for_one_client_and_until_a_day() -> None:
     assert covered == [True, True, True, False, False]
     assert not made.covers_change(BRIEF, Client("codex", "3.0"))
     assert [made.has_expired(date(2026, 12, day)) for day in (1, 2)] == [False, True]
-    assert made.covers_change(BRIEF, read_client((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
+    assert made.covers_change(BRIEF, parse_user_agent_client((("User-Agent", "claude-cli/2.1.332 (external, cli)"),)))
     assert not made.covers_change(BRIEF, None)
 
 

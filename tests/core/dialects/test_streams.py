@@ -26,13 +26,13 @@ from llmproxy.core.dialects.streams import (
     decide_ending,
     detect_framing,
     estimate_parsed_size,
+    iter_aws_event_frames,
     iter_events,
-    iter_frames,
     keep_first_megabyte,
     list_events,
     parse_events_cached,
+    shorten_json_strings_and_lists,
     split_array,
-    truncate_json,
 )
 from llmproxy.core.dialects.usage_and_cost import read_model_in_body, read_usage
 from llmproxy.core.providers.provider_table import Family
@@ -99,17 +99,17 @@ def test_sse_is_independent_of_chunking(parts: list[bytes], cuts: list[int]) -> 
 def test_aws_frames() -> None:
     """Frames come with headers and payload; an unfinished last one is left out, a damaged one is an error."""
     data = frame(b"{}", event_type="chunk", message_type="event") + frame(b"x", event_type="y")
-    assert list(iter_frames(data)) == [
+    assert list(iter_aws_event_frames(data)) == [
         ({":event-type": "chunk", ":message-type": "event"}, b"{}"),
         ({":event-type": "y"}, b"x"),
     ]
     for end in range(len(data)):
-        assert len(list(iter_frames(data[:end]))) <= 1
+        assert len(list(iter_aws_event_frames(data[:end]))) <= 1
     for position in range(len(data)):
         broken = bytearray(data)
         broken[position] ^= 1
         with pytest.raises(ValueError, match="event stream"):
-            list(iter_frames(bytes(broken)))
+            list(iter_aws_event_frames(bytes(broken)))
 
 
 LINES = st.sampled_from([
@@ -341,7 +341,9 @@ def test_a_document_keeps_everything_but_the_ends_of_long_strings(tree: object, 
     body = json.dumps({"tree": tree}, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     if b"\xed" in body:  # a lone surrogate, which UTF-8 does not have
         return
-    assert without_filling(json.loads(truncate_json(body)), kept=True) == without_filling({"tree": tree})
+    assert without_filling(json.loads(shorten_json_strings_and_lists(body)), kept=True) == without_filling(
+        {"tree": tree}
+    )
 
 
 @pytest.mark.parametrize("escape", ["\\", "\\\\", '\\"', "\\u00e9", "\\ud83d\\ude00", "€", "😀"])
@@ -350,7 +352,7 @@ def test_a_string_is_cut_between_two_characters(escape: str, before: int) -> Non
     """Wherever an escape or a character of several bytes meets the cut."""
     raw = "x" * before + (escape if escape != "\\" else "\\n") * 3_000
     body = f'{{"a": "{raw}", "b": 1}}'.encode()
-    left = json.loads(truncate_json(body))
+    left = json.loads(shorten_json_strings_and_lists(body))
     assert left["b"] == 1
     assert json.loads(body)["a"].startswith(left["a"])
     assert len(left["a"]) > 150
@@ -361,7 +363,7 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
     vectors = ",".join(['{"object":"embedding","embedding":[' + ",".join(["0.12345"] * 1500) + '],"index":0}'] * 100)
     scores = ",".join(['{"token":"a","logprob":-1}'] * 45_000)
     body = f'{{"model":"m","data":[{vectors}],"x":{{"deep":[[{scores}],2]}},"usage":{{"prompt_tokens":3,"total_tokens":3}}}}'
-    assert json.loads(truncate_json(body.encode())) == {
+    assert json.loads(shorten_json_strings_and_lists(body.encode())) == {
         "model": "m", "data": [], "x": {"deep": [[], 2]}, "usage": {"prompt_tokens": 3, "total_tokens": 3},
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ import pytest
 from llmproxy.core.bindings import RunVariable, dump_run_variables
 from llmproxy.core.engine.decide import decide, decide_exhausted, decide_from_head, describe_bad_answer, list_playable
 from llmproxy.core.engine.learn_fields_from_recordings import restate_run
-from llmproxy.core.engine.request_identification import RequestDispatcher, fingerprint_credential, read_store_secret
+from llmproxy.core.engine.request_identification import RequestHeadRouter, fingerprint_credential, read_store_secret
 from llmproxy.core.keys.user_rules import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
@@ -176,9 +176,9 @@ SECRET = b"0" * 32
 CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 
-def placing(mode: Mode, tmp_path: Path) -> tuple[RequestDispatcher, Sessions]:
+def placing(mode: Mode, tmp_path: Path) -> tuple[RequestHeadRouter, Sessions]:
     sessions = Sessions(SessionSettings(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
-    return RequestDispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
+    return RequestHeadRouter(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 
 @pytest.mark.parametrize(("mode", "decision"), [

@@ -37,7 +37,9 @@ def forks(tmp_path: Path) -> Iterator[ForkInterceptor]:
         session = Session("a", "a", 1, SessionSettings(Mode.REPLAY))
         given = parse_overrides(["t=5"], [])
         state = ForkState(overrides=given, given=given, parent=("a", 1), live=True, child="b")
-        made.sessions.add_interceptor(session, ForkInterceptor(made.get_feature(ForkFeature).parts, session, state))
+        made.sessions.add_interceptor_to_session(
+            session, ForkInterceptor(made.get_feature(ForkFeature).parts, session, state)
+        )
         yield known(session.find_interceptor(ForkInterceptor))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.engine.engine import Engine, EngineComponents
+from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.proxy_calls import Call
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
@@ -35,7 +35,7 @@ class _OtherStatus(OutcomeRecorder):
 
 
 class _OtherEngine(Engine):
-    parts = EngineComponents(outcomes=_OtherStatus)
+    parts = EngineComponentClasses(outcomes=_OtherStatus)
 
 
 def test_a_change_is_seen(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from llmproxy.core.control.answering import ControlRequest, answer_control_reque
 from llmproxy.core.control.endpoints import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.forking import ForkInterceptor, ForkState
-from llmproxy.core.forks.fork_rows import Fork, find_fork, store_new_fork
+from llmproxy.core.forks.fork_rows import Fork, find_fork, store_fork_with_copies
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.session import LiveForbidden, Session, SessionInUse
+from llmproxy.core.sessions.session import LiveSessionForbidden, Session, SessionInUse
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Key, Response
 from llmproxy.errors import MissError, RefusedError
@@ -204,7 +204,7 @@ def test_overrides_are_for_replay(engine: Make, mode: Mode) -> None:
 def test_a_replay_proxy_forks_only_with_leave(engine: Make) -> None:
     """It was promised that nothing leaves the machine."""
     one = engine()
-    with pytest.raises(LiveForbidden, match="that forks"):
+    with pytest.raises(LiveSessionForbidden, match="that forks"):
         opened(one, COLD, live=True)
     assert one.sessions.open_sessions == {}
 
@@ -225,7 +225,7 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
 def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
-        store_new_fork(
+        store_fork_with_copies(
             store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW
         )
     forking = opened(engine(), parse_overrides(["get_weather=9"], []), name="b")

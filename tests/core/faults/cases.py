@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.core.faults import FaultTarget
+from llmproxy.core.faults import CandidateCall
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 
-def call(**given: Any) -> FaultTarget:
+def call(**given: Any) -> CandidateCall:
     """Return a call of an agent to OpenAI."""
     plain: dict[str, Any] = {
         "session": "default", "party": "agent", "provider": "openai", "model": "gpt-4o",
         "operation": "chat.completions", "channel": "llm", "transport": "http", "key": "v2:1", "nth": 1,
         "family": "openai", "recording": 1,
     }  # fmt: skip
-    return FaultTarget(**plain | given)
+    return CandidateCall(**plain | given)
 
 
 def answer(body: bytes, kind: str = "application/json", *, chunked: bool = False) -> Response:

@@ -18,9 +18,9 @@ from llmproxy.core.forks.fork_rows import (
     fork_cassette,
     lease_cassette_name,
     list_forks,
-    parse_fork_member,
+    parse_fork_from_file,
     store_fork,
-    store_new_fork,
+    store_fork_with_copies,
 )
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.store.file.store import FileStore
@@ -53,7 +53,7 @@ def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
     with opened(path) as store:
         before = list(store.iter_interactions("a"))
         bodies = store.conn.execute("SELECT count(*) FROM bodies").fetchone()
-        store_new_fork(store, fork, [CopiedRecording(1, 1, NOW + 5), CopiedRecording(2, 1)], NOW + 9)
+        store_fork_with_copies(store, fork, [CopiedRecording(1, 1, NOW + 5), CopiedRecording(2, 1)], NOW + 9)
         first, second = store.iter_interactions("b")
         # In their order of arrival in the run that made them.
         assert (first.response, second.response) == (before[1].response, before[0].response)
@@ -76,10 +76,10 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
     assert plain.to_member() == {"parent": "a", "step": 3, "why": "because"}
     whole = Fork("b", "a", 3, "because", 1, 2, 9, "$.x", parse_overrides(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25)
     for fork in (plain, whole):
-        assert parse_fork_member("b", fork.to_member()) == fork
+        assert parse_fork_from_file("b", fork.to_member()) == fork
     live = {"parent": "a", "step": 1, "why": "live: http, mcp"}  # a file that is older than the member `live`
-    assert parse_fork_member("b", live).live == "http, mcp"
-    assert not parse_fork_member("b", live | {"why": "x live: mcp"}).live
+    assert parse_fork_from_file("b", live).live == "http, mcp"
+    assert not parse_fork_from_file("b", live | {"why": "x live: mcp"}).live
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
@@ -97,7 +97,7 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
 def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> None:
     """An override that silently does nothing is worse than none."""
     with pytest.raises(ValueError, match=re.escape(said)):
-        parse_fork_member("b", wrong)
+        parse_fork_from_file("b", wrong)
 
 
 def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
         assert (made.cassette, made.shared, made.step) == ("a@fork-1", 2, 3)
         child, parent = ([one.response.body for one in store.iter_interactions(name)] for name in ("a@fork-1", "a"))
         assert child == parent[:2]
-        store_new_fork(
+        store_fork_with_copies(
             store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [CopiedRecording(1, 1)], NOW
         )
         again = fork_cassette(store, ("b", 1), None, "c", ME, NOW)

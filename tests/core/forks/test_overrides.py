@@ -11,8 +11,8 @@ from llmproxy.core.forks.overrides import (
     OverrideError,
     Overrides,
     ToolOverride,
-    parse_answer,
     parse_json_overrides,
+    parse_model_answer,
     parse_overrides,
 )
 
@@ -65,7 +65,7 @@ def test_json_that_is_meant_as_text_is_shown_how() -> None:
     with pytest.raises(OverrideError) as error:
         parse_overrides([], ['0={"temp": 5}'])
     quoted = error.value.hint.rpartition(": ")[0] and error.value.hint[error.value.hint.index('{"text": "{') :]
-    assert parse_answer(json.loads(quoted)).text == '{"temp": 5}'
+    assert parse_model_answer(json.loads(quoted)).text == '{"temp": 5}'
 
 
 def test_the_json_form_goes_both_ways() -> None:
@@ -93,10 +93,10 @@ def test_the_nearest_override_counts() -> None:
     """One for just this call before one for all; of two the last; those above before those below."""
     below = parse_overrides(["a#1=below", "b=only"], ["0=x"])
     overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).with_fallback(below)
-    found = {nth: overrides.find_override("a", nth) for nth in (1, 2, 3)}
+    found = {nth: overrides.find_tool_override("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
-    assert overrides.find_override("b", 1) == ToolOverride("b", "only")
-    assert overrides.find_override("c", 1) is None
+    assert overrides.find_tool_override("b", 1) == ToolOverride("b", "only")
+    assert overrides.find_tool_override("c", 1) is None
     assert overrides.answers[0].text == "x"
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.user_rules import Rules
-from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain_refused
+from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, build_miss_explanation
 from llmproxy.core.misses.miss_context import MissContext, RecordedElsewhere
-from llmproxy.core.misses.nearest_recording import Nearest, Suggestion
+from llmproxy.core.misses.nearest_recording import Nearest, NormalizeRulesSuggestion
 from llmproxy.core.providers.provider_table import Client
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
@@ -91,10 +91,10 @@ def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
 
 def test_rule_comes_first_if_it_suffices() -> None:
     """A rule that makes the request a hit is the first step; one that does not is the second."""
-    near = replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 0, of_days=True))
+    near = replace(NEAR, suggestion=NormalizeRulesSuggestion('packs = ["dates"]', 0, of_days=True))
     assert "1. if that changes by itself" in ExplainedMiss(CONTEXT, near).text
     assert 'packs = ["dates"]' in ExplainedMiss(CONTEXT, near).text
-    text = ExplainedMiss(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 2))).text
+    text = ExplainedMiss(CONTEXT, replace(NEAR, suggestion=NormalizeRulesSuggestion('packs = ["dates"]', 2))).text
     assert "2. if that changes by itself" in text
     assert "2 other differences would stay" in text
     assert "and start the proxy again" in text
@@ -102,11 +102,12 @@ def test_rule_comes_first_if_it_suffices() -> None:
 
 def test_a_day_in_system_text_can_be_bound_instead() -> None:
     """Both ways that work are named: a rule, and a recording that knows its day."""
-    days = replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True))
+    days = replace(NEAR, suggestion=NormalizeRulesSuggestion('packs = ["days"]', 0, of_days=True))
     step = "2. or record again with the day declared; it then replays on any other day: llmproxy run --mode record"
     assert step in ExplainedMiss(CONTEXT, days).text
     assert (
-        "know its day" not in ExplainedMiss(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0))).text
+        "know its day"
+        not in ExplainedMiss(CONTEXT, replace(NEAR, suggestion=NormalizeRulesSuggestion('ignore = ["$.x"]', 0))).text
     )
     aware = replace(CONTEXT, unbound="recording #7, bound: $.system: recorded '2026-11-25', now '2026-11-26'")
     assert "know its day" not in ExplainedMiss(aware, days).text
@@ -120,11 +121,11 @@ def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbe
     """The commands that start a proxy by hand stand in the text to the letter; numbers alone may be a counter's."""
     near = replace(NEAR, differences=(Difference("$.a", old, new), Difference("$.b", "1", "2")))
     miss = ExplainedMiss(CONTEXT, near)
-    assert miss.start_commands["auto"] in miss.text
-    assert miss.start_commands["auto"] == "llmproxy start --mode auto --cassette trip"
+    assert miss.proxy_start_commands_by_mode["auto"] in miss.text
+    assert miss.proxy_start_commands_by_mode["auto"] == "llmproxy start --mode auto --cassette trip"
     assert miss.differs_in_numbers is numbers
     by_run = replace(CONTEXT, again=StartCommand("llmproxy run", " -- x"))
-    assert ExplainedMiss(by_run, None).start_commands == {}
+    assert ExplainedMiss(by_run, None).proxy_start_commands_by_mode == {}
     assert not ExplainedMiss(by_run, None).differs_in_numbers
 
 
@@ -179,7 +180,7 @@ def test_explain_joins_all() -> None:
 
     where = route("/v1/chat/completions", headers)
     wanted, recorded = (canonicalize(form(text), where, Rules(), lambda _: None) for text in ("to Rome", "to Paris"))
-    miss = explain_refused(CONTEXT, wanted, [(5, recorded)])
+    miss = build_miss_explanation(CONTEXT, wanted, [(5, recorded)])
     assert "#5" in miss.text
     value = json.loads(json.dumps(miss.to_dict()))
     assert (value["reason"], value["cassette"]) == ("different", "trip")

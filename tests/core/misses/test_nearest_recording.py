@@ -18,7 +18,7 @@ from llmproxy.core.misses.nearest_recording import (
     LONGEST,
     RecordingRewriter,
     find_nearest,
-    shorten_changed_place,
+    shorten_old_and_new_values,
     suggest_rules,
 )
 from llmproxy.core.providers.routing import route
@@ -188,7 +188,7 @@ def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: C
 def test_a_text_keeps_what_surrounds_its_difference() -> None:
     """The rest is counted, not kept, however long it is."""
     old, new = (f"{'a' * 1_000_000}{word}{'b' * 500_000}" for word in ("one", "two"))
-    found = shorten_changed_place("", "$.x", old, new)
+    found = shorten_old_and_new_values("", "$.x", old, new)
     for side, word in (("old", "one"), ("new", "two")):
         assert found[side] == "a" * AROUND + word + "b" * AROUND
     assert (found["before"], found["after"]) == (1_000_000 - AROUND, 500_000 - AROUND)
@@ -196,15 +196,15 @@ def test_a_text_keeps_what_surrounds_its_difference() -> None:
 
 def test_texts_that_overlap_are_cut_once() -> None:
     """What is repeated is not counted as both front and end."""
-    found = shorten_changed_place("", "$.x", "aaaa", "aaa")
+    found = shorten_old_and_new_values("", "$.x", "aaaa", "aaa")
     assert [found["before"] + len(found[side]) + found["after"] for side in ("old", "new")] == [4, 3]
 
 
 def test_what_is_on_one_side_only_has_no_other() -> None:
     """A member that was added, one that was dropped; a list of tools that is new altogether is cut."""
-    assert shorten_changed_place("", "$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
-    assert shorten_changed_place("", "$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
-    assert len(shorten_changed_place("", "$.tools", ABSENT, ["x" * 100] * 1000)["new"]) == LONGEST + 1
+    assert shorten_old_and_new_values("", "$.seed", ABSENT, 7) == {"path": "$.seed", "looks": None, "new": 7}
+    assert shorten_old_and_new_values("", "$.seed", 7, ABSENT) == {"path": "$.seed", "looks": None, "old": 7}
+    assert len(shorten_old_and_new_values("", "$.tools", ABSENT, ["x" * 100] * 1000)["new"]) == LONGEST + 1
 
 
 def test_places_begin_with_what_people_edit_and_are_bounded() -> None:

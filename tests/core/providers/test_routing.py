@@ -19,7 +19,7 @@ from llmproxy.core.providers.provider_table import (
 from llmproxy.core.providers.routing import asks_for_stream, get_dialect_family, route, route_by_host, split_session
 from llmproxy.core.providers.upstreams_and_rates import (
     CallRateLimiter,
-    SignedForProxy,
+    SignatureForProxyError,
     add_env_upstreams,
     check_signature,
     read_env_upstreams,
@@ -338,7 +338,7 @@ SIGNED = (
 
 def test_a_signature_for_our_address_is_refused_with_what_to_do() -> None:
     """The message names both hosts, and the ways that work."""
-    with pytest.raises(SignedForProxy) as raised:
+    with pytest.raises(SignatureForProxyError) as raised:
         check_signature((("host", "127.0.0.1:8080"), SIGNED), AWS)
     for said in ("127.0.0.1:8080", AWS.removeprefix("https://"), "--intercept", "AWS_BEARER_TOKEN_BEDROCK"):
         assert said in str(raised.value)

@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.secrets import encoded_secret_redaction
 from llmproxy.core.secrets.encoded_secret_redaction import (
-    Fingerprints,
+    FingerprintCache,
     iter_windows,
     overwrite_spans,
     renew_aws_frame_checksums,
@@ -329,7 +329,7 @@ def kept(text: str) -> str:
 
 def test_a_single_one_is_what_it_was() -> None:
     """It is part of keys: another one would be another key."""
-    assert Fingerprints().digest("invoice-1") == "02307ad9b0f2"
+    assert FingerprintCache().digest("invoice-1") == "02307ad9b0f2"
 
 
 def test_each_value_of_many_has_its_own() -> None:
@@ -343,6 +343,6 @@ def test_each_value_of_many_has_its_own() -> None:
 
 def test_the_number_that_is_stretched_is_bounded() -> None:
     """Counted by what it costs: beyond the first ones there is one derivation more, however many follow."""
-    encoded_secret_redaction._stretch_secret.cache_clear()
+    encoded_secret_redaction._derive_slow_hash.cache_clear()
     kept(target(2000))
-    assert encoded_secret_redaction._stretch_secret.cache_info().misses == encoded_secret_redaction._EACH + 1
+    assert encoded_secret_redaction._derive_slow_hash.cache_info().misses == encoded_secret_redaction._EACH + 1

@@ -17,9 +17,9 @@ from llmproxy.core.sessions.journal import (
     Journal,
     JournaledMiss,
     read_faulted_calls,
+    read_ids_used_last_run,
     read_misses,
     read_replayed_requests,
-    read_served_ids,
 )
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
@@ -83,13 +83,13 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
 def test_the_last_run_tells_what_was_used(tmp_path: Path) -> None:
     """Served and recorded rows of the last run only; no run is not the same as nothing used."""
     path = tmp_path / "j.db"
-    assert read_served_ids(path) is None
+    assert read_ids_used_last_run(path) is None
     for ids in ((1, 2), (2, 3, 3)):
         journal = Journal.open(path, lambda: 0.0)
         for n in ids:
             journal.record_call(outcome(n))
         journal.close()
-    assert read_served_ids(path) == frozenset({2, 3})
+    assert read_ids_used_last_run(path) == frozenset({2, 3})
 
 
 def test_misses_are_known_at_once(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_beside_the_copy_of_a_servers_store_it_has_a_place_at_once(tmp_path: Pat
     with closing(Journal.open(path, time.time)) as journal:
         journal.record_call(outcome())
         assert not journal.note
-    assert read_served_ids(path) == frozenset({1})
+    assert read_ids_used_last_run(path) == frozenset({1})
     assert copy.parent.stat().st_mode & 0o777 == 0o700
 
 

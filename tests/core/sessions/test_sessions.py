@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.sessions.session import (
-    LiveForbidden,
+    LiveSessionForbidden,
     Session,
     SessionInUse,
     Sessions,
@@ -83,7 +83,7 @@ def test_a_replay_proxy_opens_nothing_live(store: Store) -> None:
     found = sessions(store, Mode.REPLAY)
     walk = found.get_or_open("a")
     for mode in (Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH):
-        with pytest.raises(LiveForbidden):
+        with pytest.raises(LiveSessionForbidden):
             found.open_session("a", mode=mode)
     assert found.get_or_open("a") is walk
     assert found.open_session("a", mode=Mode.REPLAY).settings.opened
@@ -203,7 +203,7 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
         found.open_session("a", mode=again)
     late = store.add_interaction(interaction(1, cassette="a"), supersede=False)
     session.served.add(late)
-    found.mark_cassette_after_late_recording(session)
+    found.mark_complete_after_late_recording(session)
     assert store.last_session_ended_cleanly("a", 1)
     assert {place: list(ids) for place, ids in found.served_before.items()} == {("a", 1): [late]}
 
@@ -213,12 +213,12 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     found = sessions(store)
     session = found.open_session("a", mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette="a"), supersede=False)
-    found.mark_cassette_after_late_recording(session)
+    found.mark_complete_after_late_recording(session)
     assert (store.last_session_ended_cleanly("a", 1), found.served_before) == (False, {})
     found.close_session("a")
     found.open_session("a", mode=Mode.RECORD)
     store.add_interaction(interaction(1, cassette="a"), supersede=False)
-    found.mark_cassette_after_late_recording(session)
+    found.mark_complete_after_late_recording(session)
     assert not store.last_session_ended_cleanly("a", 1)
     assert store.renew_lease("a", 1, "me")
     found.close_session("a")
@@ -285,7 +285,7 @@ def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: p
     """The late answer itself is stored; that its cassette is not marked complete is said in the log."""
     session = stuck.get_session("stuck")
     del stuck.open_sessions["stuck"]
-    stuck.mark_cassette_after_late_recording(session)
+    stuck.mark_complete_after_late_recording(session)
     assert "stuck could not be marked as complete" in caplog.text
 
 
@@ -299,7 +299,7 @@ def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pyt
     session = found.open_session("a", mode=Mode.RECORD)
     found.close_session("a")
     found.on_run_end = full
-    found.mark_cassette_after_late_recording(session)
+    found.mark_complete_after_late_recording(session)
     assert "No space left on device" in caplog.text
 
 

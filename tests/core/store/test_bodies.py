@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import LARGE, BodyWriter, DeltaBase, encode_body, read_blob, read_body, try_deflate
+from llmproxy.core.store.bodies import LARGE, DeltaBase, DeltaBodyWriter, encode_body, read_blob, read_body, try_deflate
 from llmproxy.core.store.file.migrations import upgrade_schema
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
@@ -36,7 +36,7 @@ def conn() -> Iterator[sqlite3.Connection]:
         yield made
 
 
-def put(conn: sqlite3.Connection, writer: BodyWriter, content: bytes) -> int:
+def put(conn: sqlite3.Connection, writer: DeltaBodyWriter, content: bytes) -> int:
     """Store a content as `Store.add_interaction` does."""
     prepared = writer.prepare_body(conn, content, GROUP)
     with write_transaction(conn):
@@ -79,7 +79,7 @@ def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
     """A chain of bodies, each the one before with bytes put in or taken out anywhere, is exact."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as conn:
         upgrade_schema(conn)
-        writer, content, stored = BodyWriter(), bytes(range(256)) * 12, {}
+        writer, content, stored = DeltaBodyWriter(), bytes(range(256)) * 12, {}
         for at, piece in edits:
             content = content[:at] + piece + content[at + len(piece) // 2 :]
             stored[put(conn, writer, content)] = content
@@ -90,7 +90,7 @@ def test_any_edit_of_a_body_reads_back(edits: list[tuple[int, bytes]]) -> None:
 
 def test_a_content_is_stored_once(conn: sqlite3.Connection) -> None:
     """The same bytes give the same row, also to a writer that does not remember them."""
-    assert put(conn, BodyWriter(), b"same" * 100) == put(conn, BodyWriter(), b"same" * 100)
+    assert put(conn, DeltaBodyWriter(), b"same" * 100) == put(conn, DeltaBodyWriter(), b"same" * 100)
     assert conn.execute("SELECT count(*) FROM bodies").fetchone() == (1,)
 
 
@@ -105,7 +105,7 @@ def test_packs_only_what_gets_smaller(content: bytes, encoding: str) -> None:
 
 def test_the_nearest_body_is_the_base(conn: sqlite3.Connection) -> None:
     """Two conversations side by side each build on their own last turn."""
-    writer, rows = BodyWriter(), []
+    writer, rows = DeltaBodyWriter(), []
     for (a, _), (b, _) in zip(conversation(6, seed=1), conversation(6, seed=2), strict=True):
         rows.append((put(conn, writer, a), put(conn, writer, b)))
     for before, after in itertools.pairwise(rows):
@@ -130,7 +130,7 @@ def test_a_chain_has_an_end(conn: sqlite3.Connection) -> None:
 
 def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connection) -> None:
     """A body prepared on another that is gone at commit is stored whole."""
-    writer = BodyWriter()
+    writer = DeltaBodyWriter()
     content = " ".join(WORDS[:200]).encode()
     base = put(conn, writer, content)
     prepared = writer.prepare_body(conn, content + b" and more", GROUP)
@@ -145,7 +145,7 @@ def test_a_base_that_was_pruned_meanwhile_is_done_without(conn: sqlite3.Connecti
 
 def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
     """The database itself keeps a body that another builds on."""
-    writer = BodyWriter()
+    writer = DeltaBodyWriter()
     rows = [put(conn, writer, request) for request, _ in conversation(2)]
     with pytest.raises(sqlite3.IntegrityError):
         conn.execute("DELETE FROM bodies WHERE id = ?", (rows[0],))
@@ -163,7 +163,7 @@ def test_a_base_cannot_be_deleted(conn: sqlite3.Connection) -> None:
 ])  # fmt: skip
 def test_damage_names_the_row(conn: sqlite3.Connection, change: str, says: str) -> None:
     """Whatever was done to a row, reading says which one is damaged and gives no bytes."""
-    writer = BodyWriter()
+    writer = DeltaBodyWriter()
     assert [put(conn, writer, request) for request, _ in conversation(3)] == [1, 2, 3]
     conn.execute("PRAGMA foreign_keys=OFF")
     conn.execute(change)
@@ -173,7 +173,7 @@ def test_damage_names_the_row(conn: sqlite3.Connection, change: str, says: str) 
 
 def test_the_memory_is_bounded(conn: sqlite3.Connection) -> None:
     """Large bodies push out older ones; what is remembered never exceeds its bound by more than one body."""
-    writer, rng = BodyWriter(), random.Random(1)
+    writer, rng = DeltaBodyWriter(), random.Random(1)
     for n in range(12):
         content = rng.randbytes(3 << 20)
         writer.remember_base((str(n), "", ""), (n + 1, 0), content)
@@ -223,7 +223,7 @@ HALF = NOISE + WORDS_BLOBS
 @pytest.mark.parametrize("content", [NOISE, WORDS_BLOBS, HALF, NOISE[:LARGE], NOISE[: LARGE + 1]])
 def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: bytes) -> None:
     """Compressed where that saves something; stored once."""
-    writer = BodyWriter()
+    writer = DeltaBodyWriter()
     row = put(conn, writer, content)
     assert read_body(conn, row) == content
     assert put(conn, writer, content) == row
@@ -246,7 +246,7 @@ def test_packed_gives_up_where_nothing_is_saved() -> None:
     (HALF, "data = substr(data, 1, length(data) - 5)"),
 ])  # fmt: skip
 def test_what_is_damaged_is_said(conn: sqlite3.Connection, content: bytes, damage: str) -> None:
-    row = put(conn, BodyWriter(), content)
+    row = put(conn, DeltaBodyWriter(), content)
     conn.execute(f"UPDATE bodies SET {damage}")
     with pytest.raises(CassetteCorrupt, match=f"Row {row} of table `bodies`"):
         read_body(conn, row)

@@ -12,7 +12,12 @@ import pytest
 
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import count_unused, find_other_places, read_volatile_fields, write_volatile_fields
+from llmproxy.core.store.queries import (
+    count_unused,
+    find_cassettes_with_key,
+    read_volatile_fields,
+    write_volatile_fields,
+)
 from llmproxy.core.store.reader import KeyChange
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
@@ -53,10 +58,10 @@ def test_slots_are_per_cassette_sample_party_and_key(open_: Opener) -> None:
         for change in ({"cassette": "other"}, {"sample": 2}, {"party": "judge"}, {"key": key(2)}):
             store.add_interaction(interaction(1, **change), supersede=False)
         assert len(store.find_keyed("default", 1, "agent", key(1))) == 1
-        assert find_other_places(store, key(1), 9) == [
+        assert find_cassettes_with_key(store, key(1), 9) == [
             ("default", 1, "agent"), ("default", 1, "judge"), ("default", 2, "agent"), ("other", 1, "agent"),
         ]  # fmt: skip
-        assert (len(find_other_places(store, key(1), 2)), find_other_places(store, key(9), 9)) == (2, [])
+        assert (len(find_cassettes_with_key(store, key(1), 2)), find_cassettes_with_key(store, key(9), 9)) == (2, [])
 
 
 def test_of_several_all_are_stored_or_none(open_: Opener) -> None:

@@ -16,7 +16,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rekeying import derive_and_write_keys, rederive_keys
+from llmproxy.core.store.rekeying import derive_and_write_keys, iter_recordings_with_new_keys
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import answered, send
@@ -134,10 +134,10 @@ def test_other_processes_may_settle_meanwhile(store: Path) -> None:
 def test_rekeying_makes_it_last(store: Path) -> None:
     """A change of rules is no damage; rekeying writes today's keys, once, and replay finds the same."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as database:
-        found = list(rederive_keys(database, IGNORING, {}))
+        found = list(iter_recordings_with_new_keys(database, IGNORING, {}))
         assert not any(each.has_unexplained_key for each in found)
         assert [each.id for each in found if each.old != each.new] == [1, 2]
         assert [derive_and_write_keys(database, IGNORING, {}) for _ in "12"] == [2, 0]
-        assert not any(each.other_rules for each in rederive_keys(database, IGNORING, {}))
+        assert not any(each.other_rules for each in iter_recordings_with_new_keys(database, IGNORING, {}))
     with engine(store, rules=IGNORING) as made:
         assert [played(made, asked) for asked in RECORDED] == [1, 2, 3, 4, 5]

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import count_current_recordings_at, count_unused, list_api_key_names, read_summary
+from llmproxy.core.store.queries import (
+    count_recordings_live_at_time,
+    count_unused,
+    list_api_key_variables,
+    read_interaction_summary,
+)
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
@@ -48,15 +53,15 @@ def test_counts_are_of_live_recordings(store: Store) -> None:
     assert store.count_interactions("default", 1, kind=("openai", "embeddings")) == 1
     assert store.count_interactions("other", 1) == store.count_interactions("other", 2) == 1
     assert store.count_interactions("nobody", 1) == 0
-    assert [count_current_recordings_at(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
+    assert [count_recordings_live_at_time(store, "default", 1, since) for since in (NOW, NOW + 1)] == [0, 2]
     assert [count_unused(store, "default", 1, used) for used in ((), {2}, {1, 2, 5})] == [2, 1, 0]
 
 
 def test_one_row_in_short(store: Store) -> None:
     """As `ls` shows it; a row that is not there is said."""
-    assert (read_summary(store, 1).tokens_in, read_summary(store, 1).tokens_out) == (3, 5)
+    assert (read_interaction_summary(store, 1).tokens_in, read_interaction_summary(store, 1).tokens_out) == (3, 5)
     with pytest.raises(CassetteNotFound, match="99"):
-        read_summary(store, 99)
+        read_interaction_summary(store, 99)
 
 
 def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
@@ -85,4 +90,4 @@ def test_names_of_keys(tmp_path: Path, declared: str, provider: str, names: tupl
     """Of the cassette's providers, and those that were set; nothing is known of a recording that says nothing."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as made:
         made.add_interaction(dataclasses.replace(BASE, provider=provider, run_variables=declared), supersede=False)
-        assert list_api_key_names(made, "default") == names
+        assert list_api_key_variables(made, "default") == names

@@ -12,13 +12,13 @@ import pytest
 
 from llmproxy.core.keys.user_rules import Rules, TextScrub
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import canonical_of, find_recorded_route
+from llmproxy.core.store.queries import canonical_of, derive_route_of_recording
 from llmproxy.core.store.rekeying import (
     derive_and_write_keys,
     derive_current_keys,
     find_merged_keys,
     find_split_keys,
-    rederive_keys,
+    iter_recordings_with_new_keys,
 )
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import CassetteCorrupt
@@ -31,7 +31,7 @@ def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
     """Under the rules of recording each key is what it was."""
     fill(tmp_path / "a.db", chat("one"), chat("two"))
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        found = list(rederive_keys(store, Rules(), {}))
+        found = list(iter_recordings_with_new_keys(store, Rules(), {}))
     assert [(each.old == each.new, each.has_unexplained_key, each.other_rules) for each in found] == [
         (True, False, False)
     ] * 2
@@ -41,7 +41,11 @@ def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
     """It is not when the rules have changed since, or are unknown and the key is right."""
     fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        assert [each.has_unexplained_key for each in rederive_keys(store, Rules(), {})] == [True, False, False]
+        assert [each.has_unexplained_key for each in iter_recordings_with_new_keys(store, Rules(), {})] == [
+            True,
+            False,
+            False,
+        ]
 
 
 def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     split = [chat(text, rules="old", key=OTHER, cassette=name) for text, name in (("x", "c"), ("y", "c"), ("z", "d"))]
     fill(tmp_path / "a.db", *same, *split)
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        found = list(rederive_keys(store, Rules(), {}))
+        found = list(iter_recordings_with_new_keys(store, Rules(), {}))
     assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
     assert [[each.id for each in group] for group in find_split_keys(found)] == [[4, 5]]
 
@@ -73,7 +77,10 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
 def test_a_recorded_target_keeps_its_route(tmp_path: Path, provider: str, target: str) -> None:
     """The route of a recording names its provider and the very target that was recorded."""
     made = chat(provider=provider, request=dataclasses.replace(chat().request, target=target))
-    assert (find_recorded_route(made, {}).provider.name, find_recorded_route(made, {}).target) == (provider, target)
+    assert (derive_route_of_recording(made, {}).provider.name, derive_route_of_recording(made, {}).target) == (
+        provider,
+        target,
+    )
     fill(tmp_path / "a.db", made)
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         assert canonical_of(store, store.load(1), Rules(), {}).provider == provider
@@ -83,7 +90,7 @@ def test_what_no_route_can_say_is_left_alone(tmp_path: Path) -> None:
     """A recording with a target that routing refuses keeps its key and stops nothing."""
     fill(tmp_path / "a.db", chat(request=Request("GET", "", (), b"")), chat())
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        assert len(list(rederive_keys(store, Rules(), {}))) == 2
+        assert len(list(iter_recordings_with_new_keys(store, Rules(), {}))) == 2
 
 
 def test_rekeying_merges_in_order(tmp_path: Path) -> None:
@@ -94,7 +101,9 @@ def test_rekeying_merges_in_order(tmp_path: Path) -> None:
         assert derive_and_write_keys(store, rules, {}) == 2
         rows = store.list_summaries()
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
-        assert not any(each.old != each.new or each.other_rules for each in rederive_keys(store, rules, {}))
+        assert not any(
+            each.old != each.new or each.other_rules for each in iter_recordings_with_new_keys(store, rules, {})
+        )
         assert derive_and_write_keys(store, rules, {}) == 0
 
 
@@ -114,7 +123,7 @@ def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, 
             return
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         for ask in (
-            lambda: list(rederive_keys(store, Rules(), {})),
+            lambda: list(iter_recordings_with_new_keys(store, Rules(), {})),
             lambda: derive_current_keys(store, "default", 1, Rules(), {}),
             lambda: [store.response(each.id) for each in store.find_keyed("default", 1, "agent", OTHER)],
         ):

@@ -26,12 +26,12 @@ from llmproxy.core.traffic.websocket_frames import (
     CONTENT_TYPE,
     CUT,
     Frame,
-    decode_frames,
-    encode_frame,
+    encode_frame_as_json_line,
     encode_frames,
     format_transcript,
     is_websocket_body,
-    list_side_events,
+    list_json_from_side,
+    parse_recorded_frames,
     read_as_http_requests,
 )
 from llmproxy.errors import CassetteCorrupt, SettingsError
@@ -46,7 +46,7 @@ ends = st.builds(Frame, st.integers(0, 1 << 50), st.booleans(), texts, st.intege
 def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
     """Text, bytes and ends survive, whatever is in them; a line is a chunk, with its time."""
     pieces = encode_frames(frames)
-    assert decode_frames(b"".join(piece.data for piece in pieces)) == frames
+    assert parse_recorded_frames(b"".join(piece.data for piece in pieces)) == frames
     assert [piece.offset for piece in pieces] == [frame.at for frame in frames]
     assert all(piece.data.count(b"\n") == 1 and piece.data.endswith(b"\n") for piece in pieces)
 
@@ -60,7 +60,7 @@ def test_what_is_written_can_be_read(frames: list[Frame]) -> None:
 ])  # fmt: skip
 def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
     """Binary JSON (Gemini Live) is written as text, so that people can read it."""
-    assert encode_frame(frame).decode() == line + "\n"
+    assert encode_frame_as_json_line(frame).decode() == line + "\n"
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,17 @@ def test_the_form_is_the_documented_one(frame: Frame, line: str) -> None:
 )  # fmt: skip
 def test_a_damaged_line_is_an_error(line: str) -> None:
     """It names the line; nothing is guessed."""
-    good = encode_frame(Frame(1, client=True, data="a"))
+    good = encode_frame_as_json_line(Frame(1, client=True, data="a"))
     with pytest.raises(CassetteCorrupt, match="line 2"):
-        decode_frames(good + line.encode())
-    assert [*list_side_events(good + line.encode(), "server")] == []
+        parse_recorded_frames(good + line.encode())
+    assert [*list_json_from_side(good + line.encode(), "server")] == []
 
 
 def socket(*said: tuple[str, object]) -> bytes:
     """Write a conversation of JSON messages."""
-    return b"".join(encode_frame(Frame(n, who == "client", json.dumps(what))) for n, (who, what) in enumerate(said))
+    return b"".join(
+        encode_frame_as_json_line(Frame(n, who == "client", json.dumps(what))) for n, (who, what) in enumerate(said)
+    )
 
 
 REALTIME = socket(
@@ -138,7 +140,7 @@ def test_a_transcript_is_for_people() -> None:
         Frame(2500, client=True, data="bye", close=1000),
         Frame(2600, client=False, close=CUT),
     ]
-    lines = list(format_transcript(b"".join(map(encode_frame, frames))))
+    lines = list(format_transcript(b"".join(map(encode_frame_as_json_line, frames))))
     assert "1.2 ms  client -> " in lines[0]
     assert "(5000 characters)" in lines[0]
     assert len(lines[0]) < 200

@@ -9,7 +9,7 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.providers.provider_table import Client, read_client
+from llmproxy.core.providers.provider_table import Client, parse_user_agent_client
 from llmproxy.core.traffic.canonical_json import DEPTH, LossyJson, dump, parse
 from llmproxy.core.traffic.interaction import Chunk, ChunkedBody, Headers, Response, header, without
 from llmproxy.core.traffic.json_diff import (
@@ -77,8 +77,8 @@ def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
 ])  # fmt: skip
 def test_a_client_is_read_from_its_user_agent(said: str, client: Client | None) -> None:
     """Agents by the name that people call them; others by what they say; what has no version is nobody."""
-    assert read_client((("User-Agent", said),)) == client
-    assert read_client(()) is None
+    assert parse_user_agent_client((("User-Agent", said),)) == client
+    assert parse_user_agent_client(()) is None
 
 
 JSON = st.recursive(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.traffic.origin_guard import OriginGuard, SeenHead, split_host
-from llmproxy.core.traffic.response_plan import find_prefix, find_redirect_host, localize_location, serve_location
+from llmproxy.core.traffic.response_plan import find_prefix, find_redirect_host, location_to_store, serve_location
 from llmproxy.errors import RefusedError
 
 OURS = OriginGuard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
@@ -87,7 +87,7 @@ def test_whatever_stands_there_is_decided(headers: list[tuple[str, str]]) -> Non
 
 def kept(location: str, target: str = "/base/v1/files/f", at_provider: str = "/v1/files/f") -> str:
     """Return what is stored of a location that a gateway says."""
-    return localize_location(
+    return location_to_store(
         location,
         sent_to="https://gw.corp:8443",
         target=target,

@@ -12,9 +12,9 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.mitm.socket_resets_and_limits import (
     FAILURES,
     RESTLESS,
-    BusyProcesses,
-    has_client_processed_all,
-    is_peer_gone,
+    RunningClientProcesses,
+    is_client_idle_after_reading,
+    is_peer_process_gone,
 )
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Received, chat
@@ -105,26 +105,26 @@ def test_on_this_machine_it_is_known_who_has_gone(*, gone: bool) -> None:
         served, peer = server.accept()
         with served, client:
             served.sendall(b"read it")
-            assert not has_client_processed_all((peer, served.getsockname()))
+            assert not is_client_idle_after_reading((peer, served.getsockname()))
             client.recv(100)
-            assert has_client_processed_all((peer, served.getsockname()))
+            assert is_client_idle_after_reading((peer, served.getsockname()))
             client.shutdown(socket.SHUT_WR)
             if gone:
                 client.close()
             assert served.recv(1) == b""
-            until(lambda: is_peer_gone(peer, served.getsockname()) is gone)
+            until(lambda: is_peer_process_gone(peer, served.getsockname()) is gone)
 
 
 @pytest.mark.parametrize("addresses", [(None, None), (("a",), ("b",)), ("", ""), (os.sep, os.sep)])
 def test_what_is_no_address_says_nothing(addresses: tuple[object, object]) -> None:
-    assert not is_peer_gone(*addresses)
+    assert not is_peer_process_gone(*addresses)
 
 
 @pytest.mark.parametrize(("states", "runs"), [("S", False), ("SR", True), ("SD", True), ("ST", False), ("", False)])
 def test_client_with_something_left_to_do_is_known_by_its_threads(states: str, runs: bool, tmp_path: Path) -> None:
     """One that runs, or waits for a processor or a disk, is enough; one that never rests is not waited for for long."""
     now = [0.0]
-    processes = BusyProcesses(tmp_path, clock=lambda: now[0])
+    processes = RunningClientProcesses(tmp_path, clock=lambda: now[0])
     (tmp_path / "self").mkdir()
     for pid in (7, 8):
         (tmp_path / f"{pid}/fd").mkdir(parents=True)

@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.origin_guard import OriginGuard
-from llmproxy.mitm.http1.fast_path import MAX_HELD, ConnectionHandler, Front, HeadCache, is_servable_by_front
+from llmproxy.mitm.http1.fast_path import (
+    MAX_HELD,
+    DisconnectAwareHandler,
+    Front,
+    HeadCache,
+    is_request_servable_by_front,
+)
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.http1_parser import parse_head
 from llmproxy.protocol import Decision
@@ -74,7 +80,7 @@ def test_who_is_answered_in_front_is_not_idle(tape: Path) -> None:
         client.ask(chat("one"))
         (front,) = rig.proxy.fronts.values()
         assert isinstance(front, Front)
-        found = [each for each in gc.get_objects() if isinstance(each, ConnectionHandler)]
+        found = [each for each in gc.get_objects() if isinstance(each, DisconnectAwareHandler)]
         (handler,) = (each for each in found if each.client.peername == front._place[0])
         handler.timeout_watchdog.last_activity = front.heard - 7200
 
@@ -294,4 +300,4 @@ def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
 
 def test_plain_is_what_a_client_sends_by_base_url() -> None:
     """The head of a usual request is plain."""
-    assert is_servable_by_front(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
+    assert is_request_servable_by_front(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.stdio_tool_host import StdioClient, StdioClients
+from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient, StdioClients
 from llmproxy.core.engine.answer_storage import AnswerWriter
-from llmproxy.core.engine.engine import Engine, EngineComponents
+from llmproxy.core.engine.engine import Engine, EngineComponentClasses
 from llmproxy.core.engine.request_stages import RequestStages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm import serve
-from llmproxy.mitm.http1.fast_path import MAX_HELD, ConnectionHandler
+from llmproxy.mitm.http1.fast_path import MAX_HELD, DisconnectAwareHandler
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig
@@ -104,18 +104,20 @@ class NotReading(RequestStages):
 
 
 class FullDisk(Engine):
-    parts = EngineComponents(writer=NotWriting)
+    parts = EngineComponentClasses(writer=NotWriting)
 
 
 class Damaged(Engine):
-    parts = EngineComponents(stages=NotReading)
+    parts = EngineComponentClasses(stages=NotReading)
 
 
 def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
     """The shim hears why, and lets its client read an error instead."""
     with Rig("record", tmp_path / "x.db", engine=FullDisk) as rig, rig.client() as client:
         assert rig.proxy.lines is not None
-        rig.proxy.lines._lines["default", "c"] = StdioClient(rig.proxy.engine, rig.proxy, "default", "s", _number=9)
+        rig.proxy.lines._lines["default", "c"] = ConnectedStdioClient(
+            rig.proxy.engine, rig.proxy, "default", "s", _number=9
+        )
         for number, text in ((10, "x"), (11, "x" * MAX_HELD)):
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
             status, said = post(client, answered(number, text))
@@ -128,7 +130,9 @@ def test_what_cannot_be_read_goes_to_no_server(tmp_path: Path) -> None:
     """Its answer could not be kept: the shim hears why before anything is done."""
     with Rig("record", tmp_path / "x.db", engine=Damaged) as rig, rig.client() as client:
         assert rig.proxy.lines is not None
-        rig.proxy.lines._lines["default", "c"] = StdioClient(rig.proxy.engine, rig.proxy, "default", "s", _number=9)
+        rig.proxy.lines._lines["default", "c"] = ConnectedStdioClient(
+            rig.proxy.engine, rig.proxy, "default", "s", _number=9
+        )
         status, said = post(client, heard(10))
         assert (status >= 400, "is damaged" in said["error"]["message"]) == (True, True)
         rig.wait_idle()
@@ -154,7 +158,7 @@ def test_who_was_idle_goes_on_with_another_connection(tmp_path: Path) -> None:
             (handler,) = (
                 each
                 for each in gc.get_objects()
-                if isinstance(each, ConnectionHandler) and each.client.peername == idle.sock.getsockname()
+                if isinstance(each, DisconnectAwareHandler) and each.client.peername == idle.sock.getsockname()
             )
             handler.timeout_watchdog.last_activity = 0.0
             for front in rig.proxy.fronts.values():

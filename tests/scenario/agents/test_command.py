@@ -308,19 +308,19 @@ def child(code: str) -> Iterator[AgentProcess]:
 def test_lines_go_in_and_come_out() -> None:
     with child("print(); print(input()[::-1])") as made:
         made.write_stdin(b"abc\n")
-        assert made.wait_for_line(10) == b"cba\n"
+        assert made.read_next_line(10) == b"cba\n"
 
 
 def test_a_line_that_does_not_come_is_a_timeout_and_its_end_stays_its_end() -> None:
     """Waiting ends in time; after the last line every question gets the same answer."""
     with child("import sys; sys.stdin.read()") as made:
         with pytest.raises(TimeoutError):
-            made.wait_for_line(0.1)
+            made.read_next_line(0.1)
         assert made.popen.stdin is not None
         made.popen.stdin.close()
         for _ in range(2):
             with pytest.raises(ProcessEnded):
-                made.wait_for_line(10)
+                made.read_next_line(10)
 
 
 def test_the_end_of_its_complaints_is_kept() -> None:
@@ -342,7 +342,7 @@ def test_a_process_that_ignores_everything_is_killed() -> None:
     """Its input, SIGTERM, then SIGKILL."""
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(60)"
     with child(code) as made:
-        made.wait_for_line(10)
+        made.read_next_line(10)
         made.end_process(grace=0.2)
         assert made.popen.returncode == -9  # not 0, as by itself after a minute
 
@@ -356,5 +356,5 @@ def test_what_cannot_be_executed_was_never_reached() -> None:
 def test_an_unasked_line_can_be_seen() -> None:
     """And nothing is seen where there is none."""
     with child("print('hello'); import time; time.sleep(60)") as made:
-        assert made.wait_for_line(10) == b"hello\n"
+        assert made.read_next_line(10) == b"hello\n"
         assert made.take_unread_line() is None

@@ -10,7 +10,12 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.scenario.cluster.transfer_files import glob_files, read_files_to_send, read_local_numbers, renumber_events
+from llmproxy.scenario.cluster.transfer_files import (
+    glob_files,
+    read_files_to_send,
+    read_local_recording_ids,
+    replace_ids_by_local_ones,
+)
 from llmproxy.trace.observing.tool_calls import InteractionLabel
 from tests.support.recordings import interaction, key, reopened
 
@@ -23,13 +28,13 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
 
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
-    made = renumber_events(
+    made = replace_ids_by_local_ones(
         run((14, 15), ("x", "", "y"), InteractionLabel(14, 15)), lambda cassette, n: {"x": 3, "y": n}
     )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
     assert pickle.loads(pickle.dumps(InteractionLabel(3, None))).interactions == (3, None)
-    named = renumber_events(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
+    named = replace_ids_by_local_ones(run((14,), ("x",), "row interaction 14"), lambda _cassette, _n: {"x": 3})[1]
     assert isinstance(named, Step)
     assert named.assertions[0].where == "row interaction 14"
 
@@ -38,19 +43,19 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
     with reopened(tmp_path / "x.db", writable=True) as store:
         for n in (1, 2):
             store.add_interaction(interaction(n, cassette="other" if n == 1 else "t/a"), supersede=False)
-    found = read_local_numbers(tmp_path / "x.db", "t/a", 1)
+    found = read_local_recording_ids(tmp_path / "x.db", "t/a", 1)
     assert [(name.partition("#")[0], number) for name, number in found.items()] == [(key(2), 2)]
 
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = renumber_events(run((14,), ("x",), InteractionLabel(14)), partial(read_local_numbers, tmp_path / "none.db"))[
-        1
-    ]
+    made = replace_ids_by_local_ones(
+        run((14,), ("x",), InteractionLabel(14)), partial(read_local_recording_ids, tmp_path / "none.db")
+    )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert renumber_events(plain, partial(read_local_numbers, tmp_path / "none.db")) == plain
+    assert replace_ids_by_local_ones(plain, partial(read_local_recording_ids, tmp_path / "none.db")) == plain
 
 
 def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from llmproxy.scenario.cluster.remote_runner import (
     ray_options,
 )
 from llmproxy.scenario.cluster.worker_node import NodeReply, make_error_picklable
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.case_runner import CaseResult
 from llmproxy.suite.run.run_context import RunContext
@@ -74,7 +74,9 @@ class Ray:
 
 
 def parcel() -> SuiteParcel:
-    return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteRunOptions(), proxy=())
+    return SuiteParcel(
+        batch="b", version="1", files={}, cassettes={}, paths=(), options=SuiteCommandOptions(), proxy=()
+    )
 
 
 def case_of(folder: Path, more: str = "") -> SuiteCase:
@@ -85,9 +87,9 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
 
 def execute(ray: Ray, case: SuiteCase) -> tuple[CaseResult, list[Event], RemoteRunner]:
     heard, runner = Ear(), RemoteRunner(ray, {})
-    world = RunContext(options=SuiteRunOptions(mode="replay"), proxy=None, handlers=[heard])
+    world = RunContext(options=SuiteCommandOptions(mode="replay"), proxy=None, handlers=[heard])
     ran = asyncio.run(RemoteSuites(runner, parcel()).run_case(world, case, 1, 1, alone=True))
-    runner.finish_cancelled_runs()
+    runner.wait_for_cancelled_runs()
     return ran, heard.events, runner
 
 

@@ -22,7 +22,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.model_calls import ToolChoiceRefused, complete
 from llmproxy.scenario.models.transport import (
     BASE,
-    ChatRequest,
+    ChatHttpRequest,
     build_direct_request_or_none,
     import_litellm,
     in_model_loop,
@@ -89,7 +89,7 @@ def given(**more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HI, "api_key": "k", **more}
 
 
-def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ChatRequest | None:
+def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ChatHttpRequest | None:
     """Decide about a call of a model whose address the user gave."""
     return build_direct_request_or_none(keywords, env or {}, **{"served": True, **more})
 

@@ -13,7 +13,7 @@ from llmproxy import scenario
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.scenario_rows import wilson
-from llmproxy.scenario.repeats.repeats import RepeatResult, RunEnded, run_repeatedly
+from llmproxy.scenario.repeats.repeats import RepeatResult, RunOutcome, run_repeatedly
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, Ear
 from tests.support.proxy import near
@@ -30,7 +30,7 @@ class Plan:
         self.started: list[int] = []
         self.now = self.most = 0
 
-    async def once(self, sample: int, runs: int) -> RunEnded:
+    async def once(self, sample: int, runs: int) -> RunOutcome:
         self.started.append(sample)
         self.now += 1
         self.most = max(self.most, self.now)
@@ -41,7 +41,7 @@ class Plan:
         status = self.statuses[sample - 1]
         about = {"messages": [{"role": "assistant", "content": str(sample)}], "sample": sample, **self.about}
         result = scenario.ScenarioResult(success=status is P, status=status, **about)
-        return RunEnded(status, result, {A: AgentError("crashed"), E: MachineError("no store")}.get(status))
+        return RunOutcome(status, result, {A: AgentError("crashed"), E: MachineError("no store")}.get(status))
 
 
 def many(plan: Plan, **given: Any) -> RepeatResult:
@@ -58,7 +58,7 @@ def test_every_sample_runs_once_and_in_order() -> None:
     """Run i is sample i; the result lists them so, whatever order they end in."""
     found = many(Plan(P, F, P, A, E))
     assert [(each.sample, each.status) for each in found.samples] == [(1, P), (2, F), (3, P), (4, A), (5, E)]
-    assert (found.rate, found.interval, found.n_of_n) == (0.5, wilson(2, 4), "4 of 5")
+    assert (found.rate, found.interval, found.counted_of_total_runs) == (0.5, wilson(2, 4), "4 of 5")
     assert (found.success, found.status) == (False, E)
     assert (found.pass_at_k(2), found.pass_hat_k(2)) == (1 - 1 / 6, 1 / 6)
     assert "sample 4: agent_error: crashed" in (found.reasoning or "")
@@ -70,7 +70,7 @@ def test_every_sample_runs_once_and_in_order() -> None:
 def test_environment_errors_can_be_allowed() -> None:
     """They stay shown, and nothing that counts is an error all the same; all must pass unless the threshold is lower."""
     found = many(Plan(P, E, P), allow_environment_errors=True)
-    assert (found.success, found.status, found.rate, found.n_of_n) == (True, P, 1.0, "2 of 3")
+    assert (found.success, found.status, found.rate, found.counted_of_total_runs) == (True, P, 1.0, "2 of 3")
     assert many(Plan(E, E), allow_environment_errors=True).status is E
     assert (many(Plan(P, P, F)).success, many(Plan(P, P, F)).status) == (False, Status.FLAKY)
     assert many(Plan(P, P, F), threshold=0.6).success

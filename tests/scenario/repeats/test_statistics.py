@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.report.scenario_rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import (
-    Variance,
+    JudgeVarianceSplit,
     bootstrap,
     judge_spread,
     kappa,
@@ -139,7 +139,7 @@ def test_the_spread_follows_its_formula() -> None:
     assert isclose(found.judge, judge)
     assert isclose(found.rest, variance - judge / 4)
     assert isclose(found.judge_share or 0, judge / (judge + variance - judge / 4))
-    assert judge_spread([2] * 6, 4) == Variance(0.25 * 4 / 3, 0.0)
+    assert judge_spread([2] * 6, 4) == JudgeVarianceSplit(0.25 * 4 / 3, 0.0)
     steady = judge_spread([4] * 6, 4)
     assert steady is not None
     assert steady.judge_share is None

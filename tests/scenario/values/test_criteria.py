@@ -12,7 +12,13 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, discard_unproven_findings, has_quote
+from llmproxy.scenario.values.criteria import (
+    Criteria,
+    CriterionStatus,
+    Finding,
+    conversation_contains_quote,
+    mark_unproven_findings_inconclusive,
+)
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 TALK = '[1] user: Where is my order?\n[2] assistant: It is on its way.\n    calls track({"id": "A-1", "fast": true})\n[3] assistant: It arrives “tomorrow”.'
@@ -42,7 +48,7 @@ def test_a_missing_criterion_is_inconclusive_and_named() -> None:
     assert [each.status for each in two.build_results(found)] == ["passed", "inconclusive"]
     assert problems == ["c2 is missing"]
     found, problems = Criteria(["first"]).read_findings({"c9": passed(), "c1": {"status": "failed"}})
-    assert (found, problems) == ({"c1": Finding(CriterionOutcome.FAILED)}, [])
+    assert (found, problems) == ({"c1": Finding(CriterionStatus.FAILED)}, [])
 
 
 @pytest.mark.parametrize("status", [True, "true", "yes", None, 1, "success", ["passed"]])
@@ -143,7 +149,7 @@ def test_criteria_that_are_none_are_refused_at_once() -> None:
 )
 def test_a_quotation_is_found(quote: str) -> None:
     """Case, white space, quotation marks, emphasis, the speaker's name and left-out middles do not matter."""
-    assert has_quote(quote, TALK)
+    assert conversation_contains_quote(quote, TALK)
 
 
 @pytest.mark.parametrize(
@@ -151,22 +157,22 @@ def test_a_quotation_is_found(quote: str) -> None:
 )
 def test_an_invented_quotation_is_not_found(quote: str) -> None:
     """Words that nobody said, and parts in the wrong order, are no quotation."""
-    assert not has_quote(quote, TALK)
+    assert not conversation_contains_quote(quote, TALK)
 
 
-@pytest.mark.parametrize("status", list(CriterionOutcome))
-def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionOutcome) -> None:
+@pytest.mark.parametrize("status", list(CriterionStatus))
+def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionStatus) -> None:
     """A finding whose evidence does not occur is marked, and neither passes nor fails."""
-    found = discard_unproven_findings({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
-    assert found.status is CriterionOutcome.INCONCLUSIVE
+    found = mark_unproven_findings_inconclusive({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
+    assert found.status is CriterionStatus.INCONCLUSIVE
     assert found.evidence == "[not in the conversation] it was delivered"
     assert f"so he says ({status}, but the quoted evidence" in found.reason
 
 
 def test_true_evidence_changes_nothing() -> None:
     """A finding with a real quotation, or with none, stays as it is."""
-    given = {"c1": Finding(CriterionOutcome.PASSED, "on its way"), "c2": Finding(CriterionOutcome.FAILED)}
-    assert discard_unproven_findings(given, TALK) == given
+    given = {"c1": Finding(CriterionStatus.PASSED, "on its way"), "c2": Finding(CriterionStatus.FAILED)}
+    assert mark_unproven_findings_inconclusive(given, TALK) == given
 
 
 def verdict(*texts: str, success: bool = True) -> scenario.ScenarioResult:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.traffic import merge_agent_findings, read_processing
+from llmproxy.suite.checks.traffic import merge_declared_with_observed, read_processing
 from llmproxy.trace.observing.history_edits import HistoryEditFinding, ProcessorFindings
 
 UNSEEN = HistoryEditFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
@@ -19,7 +19,7 @@ PROVEN = replace(INFERRED, evidence="proven")
 
 
 def condenser(seen: HistoryEditFinding, said: object) -> HistoryEditFinding:
-    return merge_agent_findings(ProcessorFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
+    return merge_declared_with_observed(ProcessorFindings(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.answer_checks import ResponseSnapshots, check_text, forbid_update_in_ci
+from llmproxy.suite.checks.answer_checks import StoredAnswerSnapshots, check_text, forbid_update_in_ci
 from llmproxy.suite.matchers.apply import all_hold
 from llmproxy.suite.matchers.text import is_pattern_found
 from llmproxy.suite.matchers.variables import VariableScope
@@ -79,19 +79,19 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"version": 99, "scenarios": {}}'):
         path.write_text(text)
         with pytest.raises(SuiteError):
-            ResponseSnapshots.load_for_suite(tmp_path / "t.suite.yaml")
+            StoredAnswerSnapshots.load_for_suite(tmp_path / "t.suite.yaml")
 
 
 def test_only_changes_are_written(tmp_path: Path) -> None:
-    silent = ResponseSnapshots.load_for_suite(tmp_path / "t.yaml")
+    silent = StoredAnswerSnapshots.load_for_suite(tmp_path / "t.yaml")
     silent.store_value("a", "1", "response", "x")
     assert silent.save_changes() is False
-    asked = ResponseSnapshots.load_for_suite(tmp_path / "t.yaml", update=True)
+    asked = StoredAnswerSnapshots.load_for_suite(tmp_path / "t.yaml", update=True)
     asked.store_value("a", "1", "response", "x")
     assert (asked.save_changes(), asked.save_changes()) == (True, False)
     asked.store_value("a", "1", "response", "x")
     assert asked.save_changes() is False
-    nowhere = ResponseSnapshots(asked.path / "t.json", update=True, changed=True)
+    nowhere = StoredAnswerSnapshots(asked.path / "t.json", update=True, changed=True)
     with pytest.raises(MachineError, match="cannot write"):
         nowhere.save_changes()
 

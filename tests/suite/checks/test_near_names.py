@@ -14,7 +14,7 @@ from llmproxy.suite.checks.misspelt_tools import (
     is_near_name,
 )
 from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.trace.reading.decoded_exchange import list_tool_arguments
+from llmproxy.trace.reading.decoded_exchange import list_declared_argument_names
 from tests.support.messages import asks, call, said, user
 from tests.trace.observing.chats import Chats
 
@@ -145,7 +145,7 @@ TREES = [
 @pytest.mark.parametrize("tree", TREES, ids=[str(n) for n in range(len(TREES))])
 def test_arguments_are_read_in_every_dialect(tree: dict[str, Any]) -> None:
     """OpenAI's two, Anthropic's, Gemini's two, Bedrock's, Cohere's."""
-    assert list_tool_arguments(tree) == {"t": {(): {"title"}}}
+    assert list_declared_argument_names(tree) == {"t": {(): {"title"}}}
 
 
 @pytest.mark.parametrize("key", ["input", "every"])

@@ -10,7 +10,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_tool_sequence, check_tools
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response_assertions import ToolExpect
-from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.agent_activity import AgentActivity
 from llmproxy.trace.observing.tool_calls import ExchangeTimes, ToolUse
 from tests.support.messages import asks, call, user
 from tests.trace.observing.chats import Chats
@@ -43,7 +43,7 @@ def step(*answers: str) -> Any:
     ([], ["search", "book"], "search was not called; no tool was called in this step"),
 ])  # fmt: skip
 def test_one_after_the_other(answers: list[str], names: list[str], message: str) -> None:
-    found = check_tool_sequence(names, AgentStep(tools=calls(*answers)))
+    found = check_tool_sequence(names, AgentActivity(tools=calls(*answers)))
     assert (found.status, found.message) == (Status.FAILED if message else Status.PASSED, message)
 
 
@@ -88,10 +88,10 @@ def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) 
 def test_answers_that_come_at_the_same_time_are_in_no_order(live: Any, recorded: Any, status: Status) -> None:
     """Whoever was sent first may be answered last; what was asked for with the result of the other in hand came later."""
     uses = [asked(n, live[n], recorded[n]) for n in (0, 1)]
-    assert check_tool_sequence(["a", "b"], AgentStep(tools=uses)).status is status
-    assert check_tool_sequence(["b", "a"], AgentStep(tools=uses)).status is Status.FAILED
+    assert check_tool_sequence(["a", "b"], AgentActivity(tools=uses)).status is status
+    assert check_tool_sequence(["b", "a"], AgentActivity(tools=uses)).status is Status.FAILED
     uses[0].heard = 2
-    assert check_tool_sequence(["a", "b"], AgentStep(tools=uses)).status is Status.PASSED
+    assert check_tool_sequence(["a", "b"], AgentActivity(tools=uses)).status is Status.PASSED
 
 
 def test_any_way_through_the_calls_will_do() -> None:
@@ -99,5 +99,5 @@ def test_any_way_through_the_calls_will_do() -> None:
     uses = [asked(0, (0, 9), (0, 9)), asked(0, (1, 2), (1, 2)), asked(1, (3, 4), (3, 4))]
     for number, use in enumerate(uses, 1):
         use.seq = number
-    assert check_tool_sequence(["a", "b"], AgentStep(tools=uses)).status is Status.PASSED
-    assert check_tool_sequence(["a", "a"], AgentStep(tools=uses)).status is Status.FAILED
+    assert check_tool_sequence(["a", "b"], AgentActivity(tools=uses)).status is Status.PASSED
+    assert check_tool_sequence(["a", "a"], AgentActivity(tools=uses)).status is Status.FAILED

@@ -9,46 +9,47 @@ import pytest
 from llmproxy.suite.matchers.match import (
     REGISTRY,
     Match,
-    MatchOutcome,
-    SeenValue,
-    choose_equality_matcher,
+    MatchKind,
+    ValueToMatch,
+    choose_eq_or_ref,
+    combine_required_matches,
     match,
-    match_all,
     match_any,
 )
 from llmproxy.suite.matchers.variables import VariableScope
 
-HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
+HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchKind
 
 
-@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchOutcome, repeat=2)))
-def test_all_and_any_over_every_pair(left: MatchOutcome, right: MatchOutcome) -> None:
+@pytest.mark.parametrize(("left", "right"), list(itertools.product(MatchKind, repeat=2)))
+def test_all_and_any_over_every_pair(left: MatchKind, right: MatchKind) -> None:
     """All: a clear failure decides, else what is unclear. Any: what holds decides, else what is unclear. In any order."""
     pair = {left, right}
     every = next(each for each in (FAILS, UNCLEAR, UNFIT, MISTYPED, HOLDS) if each in pair)
     some = next(each for each in (HOLDS, UNCLEAR, UNFIT, MISTYPED, FAILS) if each in pair)
-    assert match_all([Match(left), Match(right)]).outcome is every
+    assert combine_required_matches([Match(left), Match(right)]).outcome is every
     assert match_any([Match(left), Match(right)]).outcome is some
 
 
 def test_reasons_are_kept() -> None:
     """Of what decided; a list of branches tells each."""
-    assert match_all([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
+    assert combine_required_matches([Match(FAILS, "a"), Match(HOLDS), Match(FAILS, "b")]).message == "a; b"
     assert match_any([Match(FAILS, "a"), Match(FAILS, "b")]).message == "a; and b"
-    assert match_all([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
+    assert combine_required_matches([Match(HOLDS, note="n"), Match(HOLDS)]).note == "n"
 
 
 def test_a_matcher_without_a_key_is_unclear() -> None:
     """It asserts nothing, so it does not hold."""
-    assert match({}, SeenValue(1, VariableScope())).outcome is UNCLEAR
+    assert match({}, ValueToMatch(1, VariableScope())).outcome is UNCLEAR
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
     scope = VariableScope({"a": 1})
-    assert [
-        choose_equality_matcher(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)
-    ] == [*["ref"] * 3, *["eq"] * 5]
+    assert [choose_eq_or_ref(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
+        *["ref"] * 3,
+        *["eq"] * 5,
+    ]
 
 
 def test_a_matcher_is_one_function() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load_suites
-from llmproxy.suite.reading.shared_parts import find_files, find_scenario_files, show_path
+from llmproxy.suite.reading.shared_parts import find_scenario_files, find_suite_files, show_path
 from llmproxy.suite.schema.response_assertions import Judging
 from llmproxy.suite.schema.steps import ChatStep, JudgeStep
 from llmproxy.yaml_reader import Problems
@@ -164,13 +164,13 @@ def names(paths: list[Path], folder: Path) -> list[str]:
 def test_a_folder_means_its_suites(folder: Path) -> None:
     """`suite.yaml` and `*.suite.yaml`, also deeper; hidden folders and packages are passed over."""
     problems = Problems()
-    assert names(find_files([folder], problems), folder) == ["b.suite.yaml", "suite.yaml", "deep/x.suite.yml"]
+    assert names(find_suite_files([folder], problems), folder) == ["b.suite.yaml", "suite.yaml", "deep/x.suite.yml"]
     assert not list(problems)
 
 
 def test_files_keep_their_order_and_come_once(folder: Path) -> None:
     """As typed, then as sorted; a file that two of them mean is read once."""
-    made = find_files([folder / "suite.yaml", f"{folder}/*.yaml", folder / "deep" / ".." / "a.yaml"], Problems())
+    made = find_suite_files([folder / "suite.yaml", f"{folder}/*.yaml", folder / "deep" / ".." / "a.yaml"], Problems())
     assert [path.name for path in made] == ["suite.yaml", "a.yaml", "b.suite.yaml"]
 
 
@@ -178,7 +178,7 @@ def test_what_means_nothing_is_a_problem(folder: Path) -> None:
     """A path with a slip, an empty glob, a folder without a suite."""
     problems = Problems()
     (folder / "empty").mkdir()
-    assert find_files([folder / "siute.yaml", f"{folder}/*.txt", folder / "empty"], problems) == []
+    assert find_suite_files([folder / "siute.yaml", f"{folder}/*.txt", folder / "empty"], problems) == []
     told = [str(problem) for problem in problems]
     assert len(told) == 3
     assert "there is no such file (did you mean `suite.yaml`?)" in told[0]

@@ -11,7 +11,13 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.agent_caller import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.step_context import RunUser, StepContext, StepConversations, SuiteAgentCaller, SuiteConversation
+from llmproxy.suite.run.step_context import (
+    RowOwnerForAgent,
+    StepContext,
+    StepConversations,
+    SuiteAgentCaller,
+    SuiteConversation,
+)
 
 
 class Agent(AgentAdapter):
@@ -48,7 +54,9 @@ def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, l
 
     def make(name: str, thread: str) -> SuiteConversation:
         listener = cast("StepContext", Listener())
-        return SuiteConversation(name, thread, agent or Agent(), caller, player=RunUser("anna"), listener=listener)
+        return SuiteConversation(
+            name, thread, agent or Agent(), caller, player=RowOwnerForAgent("anna"), listener=listener
+        )
 
     return StepConversations("c", sample, make, fresh=fresh)
 

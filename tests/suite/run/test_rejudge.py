@@ -184,6 +184,6 @@ def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
             read_report(tmp_path / name, ["one"], tmp_path)
     known = read_report(tmp_path / "r.json", ["x"], tmp_path)
     with pytest.raises(Exception, match="says nothing about the agent: the store was away"):
-        known.require_judgeable_run("x", 1)
+        known.get_judgeable_run("x", 1)
     with pytest.raises(Exception, match="has no run 2 of x"):
-        known.require_judgeable_run("x", 2)
+        known.get_judgeable_run("x", 2)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.project_settings import SuiteRunOptions
-from llmproxy.suite.run.run_context import RunContext, named_entities
+from llmproxy.suite.project_settings import SuiteCommandOptions
+from llmproxy.suite.run.run_context import RunContext, list_scenario_entity_names
 from tests.suite import rig
 
 TEXT = """
@@ -31,13 +31,13 @@ scenarios:
 
 
 def world(**more: Any) -> RunContext:
-    return RunContext(options=SuiteRunOptions(), proxy=None, **more)
+    return RunContext(options=SuiteCommandOptions(), proxy=None, **more)
 
 
 def test_entities_of_the_whole_suite_are_cleaned(tmp_path: Path) -> None:
     """A scenario that names none may still make its agent write rows."""
     one, two = rig.cases_of(tmp_path, TEXT)
-    assert named_entities(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
+    assert list_scenario_entity_names(one.scenario) == ["tasks", "logs", "reminders", "users", "files"]
     assert world().list_case_entities(two) == ["notes", "tasks", "logs", "reminders", "users", "files"]
 
 
@@ -51,7 +51,7 @@ def test_the_nearest_description_wins(tmp_path: Path) -> None:
     assert ":3/" in getattr(world(agent={"http": "http://127.0.0.1:3/v1"}).agent_for_case(one), "url")  # noqa: B009
     with pytest.raises(SuiteError, match="no agent is described"):
         world().agent_for_case(bare)
-    assert world().store_for_case(bare) is None
+    assert world().get_shared_suite_store(bare) is None
 
 
 def test_agents_are_one_for_each_run_and_stores_are_shared(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_agents_are_one_for_each_run_and_stores_are_shared(tmp_path: Path) -> No
     one, two = rig.cases_of(tmp_path, TEXT)
     here = world()
     assert here.agent_for_case(one) is not here.agent_for_case(one)
-    assert here.store_for_case(one) is here.store_for_case(two)
+    assert here.get_shared_suite_store(one) is here.get_shared_suite_store(two)
     here.close()
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
-from llmproxy.suite.project_settings import SuiteRunOptions
+from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
 from llmproxy.suite.stores import MemoryStore, ResetPolicy, Row
@@ -326,11 +326,11 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
     wait = "{wait: {entity: tasks, id: $old.id, until: {status: done}, timeout: 60000, pollInterval: 30000}}"
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), wait, scenario=SETUP))
     told = rig.Told()
-    world = RunContext(options=SuiteRunOptions(), proxy=None, handlers=[told])
+    world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[told])
 
     async def live() -> None:
         task = asyncio.ensure_future(run_cases(world, cases))
-        while (place := world.store_for_case(cases[0])) is None or not place[0].list("tasks"):
+        while (place := world.get_shared_suite_store(cases[0])) is None or not place[0].list("tasks"):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         task.cancel()
@@ -339,7 +339,7 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
 
     asyncio.run(live())
     assert world.stopped.is_set()  # or the wait in its thread would go on for a minute
-    made = world.store_for_case(cases[0])
+    made = world.get_shared_suite_store(cases[0])
     assert made is not None
     assert made[0].list("tasks") == []
     assert told.completed.exit_code == 130
@@ -388,7 +388,7 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
     while not over:
         at += 1
         told = rig.Told()
-        world = RunContext(options=SuiteRunOptions(), proxy=None, handlers=[told])
+        world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[told])
 
         async def live(at: int = at, world: RunContext = world) -> Counted:
             loop = asyncio.get_running_loop()
@@ -430,6 +430,6 @@ def test_a_handler_that_fails_disturbs_nobody(tmp_path: Path) -> None:
 
     told = rig.Told()
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}"))
-    world = RunContext(options=SuiteRunOptions(), proxy=None, handlers=[Broken(), told])
+    world = RunContext(options=SuiteCommandOptions(), proxy=None, handlers=[Broken(), told])
     assert asyncio.run(run_cases(world, cases)).exit_code == 0
     assert told.completed.exit_code == 0

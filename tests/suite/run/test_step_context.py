@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
 from llmproxy.suite.run.step_context import StepResult
-from llmproxy.trace.observing.agent_activity import AgentStep
+from llmproxy.trace.observing.agent_activity import AgentActivity
 from tests.suite.run.test_runner import run
 
 P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
@@ -30,7 +30,7 @@ def test_a_status_of_its_own_counts() -> None:
 
 def test_traffic_can_be_looked_at_again() -> None:
     done = StepResult(
-        rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], AgentStep())
+        rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], AgentActivity())
     )
     done.recheck_traffic()
     assert [each.name for each in done.assertions] == ["w", "r"]

@@ -35,8 +35,8 @@ def test_every_kind_of_step_loads() -> None:
 def test_a_step_says_what_it_asserts_about_the_wire() -> None:
     """Such assertions need the agent's traffic."""
     step = load_fragment("step", "{chat: hi, tools: {a: 0}, usage: {callCount: 1}, response: {contains: x}}")
-    assert step.wire_keys == ("tools", "usage")
-    assert load_fragment("step", "{chat: hi, response: {contains: x}}").wire_keys == ()
+    assert step.traffic_assertion_keys == ("tools", "usage")
+    assert load_fragment("step", "{chat: hi, response: {contains: x}}").traffic_assertion_keys == ()
 
 
 @pytest.mark.parametrize(

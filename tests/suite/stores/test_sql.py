@@ -89,7 +89,7 @@ def test_a_read_whose_connection_dies_is_asked_once_more(postgres_url: Callable[
             connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         return "read"
 
-    assert store.run_read(read, "reading") == "read"
+    assert store.run_read_with_retry(read, "reading") == "read"
     assert len(asked) == 2
     store.close()
 

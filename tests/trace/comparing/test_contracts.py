@@ -13,8 +13,8 @@ from llmproxy.trace.comparing.drift import (
     AnswerContract,
     compare_shapes,
     detect_language,
-    measure_behavior_distance,
-    read_contract,
+    extract_answer_properties,
+    measure_answer_distance,
 )
 from tests.support.chats import chat
 
@@ -25,7 +25,7 @@ def answer(value: object, kind: str = "application/json", status: int = 200) -> 
     response = dataclasses.replace(
         made.response, status=status, headers=(("content-type", kind),), chunks=(Chunk(0, data),)
     )
-    return read_contract(dataclasses.replace(made, response=response))
+    return extract_answer_properties(dataclasses.replace(made, response=response))
 
 
 def said(text: str | None = "Fine, thank you.", finish: str = "stop", **message: Any) -> dict[str, Any]:
@@ -94,4 +94,4 @@ def test_a_language_is_known_or_not_told(text: str, language: str) -> None:
 ])  # fmt: skip
 def test_how_far_two_answers_are_apart(new: dict[str, Any], far: float) -> None:
     """Tools, finish, language and length count; words do not."""
-    assert measure_behavior_distance(answer(said()), answer(new)) == pytest.approx(far, abs=0.02)
+    assert measure_answer_distance(answer(said()), answer(new)) == pytest.approx(far, abs=0.02)

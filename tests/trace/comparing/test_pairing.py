@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace import ToolFieldChange
-from llmproxy.trace.comparing.diff import MISSING, classify_incidental, find_tool_changes
+from llmproxy.trace.comparing.diff import MISSING, classify_incidental, find_tool_call_changes
 from tests.trace.runs import Json, tools
 
 UUIDS = "3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667"
@@ -18,7 +18,7 @@ def compare(
     old: Json, new: Json, old_result: Json = None, new_result: Json = None, **options: Json
 ) -> list[ToolFieldChange]:
     before, after = tools(("t", old, old_result)), tools(("t", new, new_result))
-    return find_tool_changes(before.get_tool_calls(), after.get_tool_calls(), **options)
+    return find_tool_call_changes(before.get_tool_calls(), after.get_tool_calls(), **options)
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), [
@@ -77,7 +77,7 @@ def test_calls_are_paired_by_name_and_order() -> None:
     """An inserted call of another tool moves nothing; calls too many are left to the sequence."""
     old = tools(("a", {"n": 1}), ("b", {"n": 1}), ("a", {"n": 2}))
     new = tools(("b", {"n": 1}), ("c", {}), ("a", {"n": 1}), ("a", {"n": 3}), ("a", {"n": 4}))
-    (change,) = find_tool_changes(old.get_tool_calls(), new.get_tool_calls())
+    (change,) = find_tool_call_changes(old.get_tool_calls(), new.get_tool_calls())
     assert (change.tool, change.call, change.old, change.new) == ("a", 2, 2, 3)
 
 

@@ -15,7 +15,7 @@ from llmproxy.trace.observing.history_edits import (
     ProcessorFindings,
     explain_hidden_history,
     find_history_edits,
-    read_provider_edits,
+    read_provider_edits_from_answer,
 )
 from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_exchange
 from tests.support.messages import asks, call, result, said, user
@@ -304,7 +304,10 @@ def test_a_streamed_edit_is_found() -> None:
     data = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events).encode()
     headers = (("content-type", "text/event-stream"),)
     streamed = replace(made, response=replace(made.response, headers=headers, chunks=(Chunk(0, data),)))
-    found = {each.processor: each for each in read_provider_edits(decode_exchange(streamed, RequestMessageCache()))}
+    found = {
+        each.processor: each
+        for each in read_provider_edits_from_answer(decode_exchange(streamed, RequestMessageCache()))
+    }
     assert found["pruner"].values == {"partsRemoved": 2}
     assert found["condenser"].summaries == ["So far: milk."]
 
@@ -322,4 +325,4 @@ def test_histories_that_the_provider_keeps() -> None:
     assert explain_hidden_history(decode_exchange(made, RequestMessageCache())) == ""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
-    assert list(read_provider_edits(decode_exchange(made, RequestMessageCache()))) == []
+    assert list(read_provider_edits_from_answer(decode_exchange(made, RequestMessageCache()))) == []

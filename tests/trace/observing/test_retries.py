@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.protocol import Decision
 from llmproxy.proxy_calls import Call
-from llmproxy.trace.observing.agent_activity import mark_retried_calls
+from llmproxy.trace.observing.agent_activity import mark_calls_replaced_by_retries
 from llmproxy.trace.observing.tool_calls import WireCall
 from tests.support.messages import asks, call, result, said, user
 from tests.trace.observing.chats import Chats
@@ -21,7 +21,7 @@ def retried(text: str) -> set[int]:
         key, attempt = each[0].strip("?") or None, int(each[1]) if each[1].isdecimal() else None
         made = Call(Decision.RECORD, seq=number, key=key, attempt=attempt, status=200 if each[-1] == "+" else 500)
         seen.append(WireCall(made, None))
-    mark_retried_calls(seen)
+    mark_calls_replaced_by_retries(seen)
     return {found.call.seq for found in seen if found.replaced}
 
 

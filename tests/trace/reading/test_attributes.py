@@ -10,7 +10,7 @@ from llmproxy.trace.reading.decoded_exchange import RequestMessageCache, decode_
 from llmproxy.trace.reading.span_builder import (
     build_request_attributes,
     build_response_attributes,
-    build_tool_attributes,
+    build_tool_identity_attributes,
     build_usage_attributes,
     get_otel_operation,
 )
@@ -38,7 +38,7 @@ def test_providers() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     """No attribute says 0 or null for it."""
     assert build_usage_attributes(Usage(output=0)) == {"gen_ai.usage.output_tokens": 0}
-    told = build_tool_attributes(ToolCall(None, "t", ""))
+    told = build_tool_identity_attributes(ToolCall(None, "t", ""))
     assert told == {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "t"}
     found = decode_exchange(chat(1, [user("x")], said("y"), model=None, upstream=""), RequestMessageCache())
     assert "gen_ai.request.model" not in build_request_attributes(found)

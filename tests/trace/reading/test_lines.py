@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from llmproxy.trace import Span
-from llmproxy.trace.reading.span_builder import HELD_BYTES, HELD_SPANS, SpanQueue
+from llmproxy.trace.reading.span_builder import HELD_BYTES, HELD_SPANS, IncompleteSpanQueue
 
 
-def named(line: SpanQueue) -> list[str]:
+def named(line: IncompleteSpanQueue) -> list[str]:
     return [span.name for span in line.take_ready()]
 
 
 def test_nothing_overtakes_what_is_not_complete() -> None:
     """What follows an open span waits with it."""
-    line = SpanQueue()
+    line = IncompleteSpanQueue()
     line.add_span(Span(name="a"))
     open_one = line.add_span(Span(name="b"), ready=False)
     line.add_span(Span(name="c"))
@@ -23,7 +23,7 @@ def test_nothing_overtakes_what_is_not_complete() -> None:
 
 def test_the_line_is_bounded() -> None:
     """By number and by size; the oldest is let go as it is."""
-    line = SpanQueue()
+    line = IncompleteSpanQueue()
     line.add_span(Span(name="open"), ready=False)
     for _ in range(HELD_SPANS):
         line.add_span(Span(name="x"))
@@ -34,7 +34,7 @@ def test_the_line_is_bounded() -> None:
 
 
 def test_the_rest() -> None:
-    line = SpanQueue()
+    line = IncompleteSpanQueue()
     line.add_span(Span(name="open"), ready=False)
     assert [span.name for span in line.take_ready(ended=True)] == ["open"]
     assert list(line.take_ready(ended=True)) == []

@@ -21,7 +21,7 @@ from llmproxy.protocol import CONTROL_PREFIX, Decision, ToolLineReply
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-    from llmproxy.core.control.stdio_tool_host import StdioClient
+    from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
     from llmproxy.core.engine.engine import Engine
     from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.settings import Settings
@@ -136,7 +136,7 @@ class EngineShimBackend:
         from llmproxy.advice import StartCommand
         from llmproxy.client.gather_run_variables import gather_run_variables
         from llmproxy.core.bindings import parse_run_variable
-        from llmproxy.core.control.stdio_tool_host import StdioClient
+        from llmproxy.core.control.stdio_tool_host import ConnectedStdioClient
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
         from llmproxy.core.keys.user_rules import Rules
@@ -158,7 +158,9 @@ class EngineShimBackend:
         )
         found = [parse_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open_session(settings.cassette, mode=settings.mode, run_variables=found)
-        self._line: StdioClient = StdioClient(self._engine, _InProcessContext(self._engine), session.name, server)
+        self._line: ConnectedStdioClient = ConnectedStdioClient(
+            self._engine, _InProcessContext(self._engine), session.name, server
+        )
         for value in secrets:
             self._engine.redactor.learn_declared_secret(value)
 

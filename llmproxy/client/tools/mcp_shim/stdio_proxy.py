@@ -116,9 +116,9 @@ class StdioProxy:
         try:
             with self._asking:
                 heard = self._host.on_line(bare)
-                self._write_and_schedule_poll(heard)
+                self._write_due_and_poll_later(heard)
         except LLMProxyError as why:
-            self._give_up_backend(why, message)
+            self._stop_after_backend_error(why, message)
             return
         if heard.gone:
             self._gone = True
@@ -129,9 +129,9 @@ class StdioProxy:
             self._late.append(later)
             later.start()
         if heard.forward is not None:
-            self._forward_line(heard.forward, message, bare)
+            self._forward_to_server(heard.forward, message, bare)
 
-    def _write_and_schedule_poll(self, heard: ToolLineReply) -> None:
+    def _write_due_and_poll_later(self, heard: ToolLineReply) -> None:
         """Write the due lines before the next call of the backend, and schedule a poll for the rest."""
         if heard.out and not heard.late:
             self._write_whole(heard.out)
@@ -143,9 +143,9 @@ class StdioProxy:
     def _poll_delayed_answers(self) -> None:
         def take() -> None:
             self._next = None
-            self._write_and_schedule_poll(self._host.on_line(b""))
+            self._write_due_and_poll_later(self._host.on_line(b""))
 
-        self._try_backend_call(take)
+        self._call_backend_or_stop(take)
 
     def _on_non_message(self, line: bytes, bare: bytes) -> None:
         if batch := split_batch(bare):
@@ -157,7 +157,7 @@ class StdioProxy:
             text = "llmproxy: this line is no JSON-RPC message"
             self._write_whole(build_error_line({"id": find_id_in_unparsable_line(bare)}, text, PARSE_ERROR))
 
-    def _forward_line(self, number: int, message: dict[str, Any], line: bytes) -> None:
+    def _forward_to_server(self, number: int, message: dict[str, Any], line: bytes) -> None:
         asked = get_message_id(message) if "method" in message else None
         self._last = number
         if asked is not None:
@@ -166,10 +166,10 @@ class StdioProxy:
                     self._doubtful.add(asked)
                 self._pending[asked] = _PendingRequest(number, message, get_progress_token(message), monotonic())
             if earlier is not None:
-                self._report_unrecorded(earlier)
+                self._report_answer_left_unrecorded(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
-            self._try_backend_call(
+            self._call_backend_or_stop(
                 lambda: (
                     self._host.on_server_answer(number, []) if sent else self._host.on_server_loss(number, self._dead)
                 )
@@ -246,17 +246,17 @@ class StdioProxy:
         else:
             self._write_whole(build_error_line(pending.message, f"llmproxy: {self.failed}"))
 
-    def _report_unrecorded(self, pending: _PendingRequest) -> bool:
+    def _report_answer_left_unrecorded(self, pending: _PendingRequest) -> bool:
         """Report a request as unrecorded; its client still gets an answer. False: the backend is lost."""
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
-        return self._try_backend_call(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
+        return self._call_backend_or_stop(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _record_answer_or_loss(self, pending: _PendingRequest, *, left: bool = False) -> bool:
         """Record a request's answer, or its loss. False: the backend is lost."""
         if get_message_id(pending.message) in self._doubtful:
-            return self._report_unrecorded(pending)
-        return self._try_backend_call(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
+            return self._report_answer_left_unrecorded(pending)
+        return self._call_backend_or_stop(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _match_answer(self, message: dict[str, Any], line: bytes, answered: str | None) -> _PendingRequest | None:
         """Assign a message to its request; return that request if it is complete."""
@@ -291,19 +291,21 @@ class StdioProxy:
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
                 self._write_whole(build_error_line(each.message, f"llmproxy: {why}{begun}"))
-            self._try_backend_call(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
+            self._call_backend_or_stop(
+                lambda each=each: self._host.on_server_loss(each.number, why)  # type: ignore[misc]
+            )
 
-    def _try_backend_call(self, tell: Callable[[], None]) -> bool:
+    def _call_backend_or_stop(self, tell: Callable[[], None]) -> bool:
         """Call the backend; False: it is lost or could not record, and serves nothing more."""
         if not self.failed:
             try:
                 with self._asking:
                     tell()
             except LLMProxyError as why:
-                self._give_up_backend(why, None)
+                self._stop_after_backend_error(why, None)
         return not self.failed
 
-    def _give_up_backend(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
+    def _stop_after_backend_error(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         self.failed = remove_prefix(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
         if message is not None and "method" in message and get_message_id(message) is not None:
@@ -325,7 +327,7 @@ class StdioProxy:
                 self._reader.join(2.0)
                 if not self._reader.is_alive():
                     self._server.close()
-        self._try_backend_call(lambda: self._host.end(self._unasked))
+        self._call_backend_or_stop(lambda: self._host.end(self._unasked))
         return max(code, 0)
 
 

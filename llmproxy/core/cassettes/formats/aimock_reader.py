@@ -32,7 +32,7 @@ from llmproxy.core.cassettes.formats.entries import (
     text,
 )
 from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
-from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_composer_for_model
+from llmproxy.core.dialects.codecs import AnswerToWrite, Composer, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
@@ -72,7 +72,7 @@ class _Fixture:
     match: Mapping[str, Tree]
     model: str
     user: str
-    said: SpokenTurn | None
+    said: AnswerToWrite | None
     """Answer; None for an error."""
     error: Mapping[str, Tree]
     status: int
@@ -133,10 +133,10 @@ def _read_fixture_for_models(models: Sequence[str], tree: Tree, number: int) -> 
     """Read one fixture, once for each model that it answers."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]
-    return [_build_fixture(tree, number, each) for each in named]
+    return [_parse_fixture(tree, number, each) for each in named]
 
 
-def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
+def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     """Return a fixture for one model, with `problem` if it cannot be replayed. Raises ReadingProblem."""
     match, response = mapping(tree, "match"), mapping(tree, "response")
     user = match.get("userMessage")
@@ -164,13 +164,13 @@ def _build_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     )
 
 
-def _read_answer_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
+def _read_answer_turn(model: str, response: dict[str, Tree]) -> AnswerToWrite:
     said, calls = text(response, "content", ""), get_list(response, "toolCalls")
     if blocks := get_list(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
         calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")
-    return SpokenTurn(
+    return AnswerToWrite(
         model=text(response, "model", "") or model,
         message=Message("assistant", said, tuple(_build_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},

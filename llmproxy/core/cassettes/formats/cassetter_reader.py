@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.formats.entries import (
     text,
     to_unix_time,
 )
-from llmproxy.core.cassettes.formats.yaml_text import STYLES, load_yaml, write_json_style
+from llmproxy.core.cassettes.formats.yaml_text import STYLES, load_yaml, write_json_in_style
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -92,7 +92,7 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
         return b""
     try:
         if form == "json":
-            return write_json_of_length(content, header(headers, "content-length"))
+            return write_json_in_recorded_style(content, header(headers, "content-length"))
         if form == "binary" and isinstance(content, str):
             return binascii.unhexlify("".join(content.split()))
     except (ValueError, TypeError) as error:
@@ -102,9 +102,9 @@ def _read_body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> byt
     raise ReadingProblem(f"a body of type {form!r} with {kind(content)}")
 
 
-def write_json_of_length(tree: Tree, length: str | None) -> bytes:
+def write_json_in_recorded_style(tree: Tree, length: str | None) -> bytes:
     """Return the bytes of a tree: in the style of the recorded length, else compact. Raises ValueError, TypeError."""
-    best = write_json_style(tree, "compact")
+    best = write_json_in_style(tree, "compact")
     if length is None or str(len(best)) == length:
         return best
-    return next((text for style in STYLES if str(len(text := write_json_style(tree, style))) == length), best)
+    return next((text for style in STYLES if str(len(text := write_json_in_style(tree, style))) == length), best)

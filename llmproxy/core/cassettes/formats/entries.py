@@ -113,7 +113,7 @@ def parse_header_mapping(value: Tree) -> Headers:
     return tuple(found)
 
 
-def parse_header_pairs(value: Tree) -> Headers:
+def parse_name_value_headers(value: Tree) -> Headers:
     """Return header fields of a list of mappings with `name` and `value`, without HTTP/2's pseudo fields."""
     found: list[tuple[str, str]] = []
     for each in get_list({"headers": value}, "headers"):

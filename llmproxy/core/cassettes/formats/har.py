@@ -29,7 +29,7 @@ from llmproxy.core.cassettes.formats.entries import (
     get_list,
     mapping,
     microseconds,
-    parse_header_pairs,
+    parse_name_value_headers,
     text,
     to_unix_time,
 )
@@ -74,11 +74,11 @@ def _read_entry(tree: Tree, number: int) -> Recorded:
     return Recorded(
         method=text(request, "method") if extra is not None else text(request, "method").upper(),
         uri=text(request, "url").partition("#")[0],
-        headers=parse_header_pairs(request.get("headers")),
+        headers=parse_name_value_headers(request.get("headers")),
         body=_read_body(request),
         status=code,
         reason=text(response, "statusText", ""),
-        response_headers=parse_header_pairs(response.get("headers")),
+        response_headers=parse_name_value_headers(response.get("headers")),
         response_body=answered,
         number=number,
         extra=extra if isinstance(extra, dict) else _read_timings(tree),
@@ -156,13 +156,13 @@ def _build_request(each: Recorded) -> dict[str, object]:
     query = parse_qsl(urlsplit(each.uri).query, keep_blank_values=True)
     found: dict[str, object] = {
         "method": each.method, "url": each.uri, "httpVersion": "HTTP/1.1", "cookies": [],
-        "headers": _list_fields(each.headers), "queryString": _list_fields(query), "headersSize": -1,
+        "headers": _fields_to_har(each.headers), "queryString": _fields_to_har(query), "headersSize": -1,
         "bodySize": len(each.body),
     }  # fmt: skip
     if each.body:
         said = each.body.decode("utf-8", "replace")
         exact = {} if said.encode() == each.body else {"_base64": base64.b64encode(each.body).decode()}
-        found["postData"] = {"mimeType": _get_type(each.headers), "text": said, **exact}
+        found["postData"] = {"mimeType": _get_mime_type_or_default(each.headers), "text": said, **exact}
     return found
 
 
@@ -171,19 +171,19 @@ def _build_response(each: Recorded) -> dict[str, object]:
     said = {"text": body.decode("utf-8", "replace")}
     if said["text"].encode() != body:
         said = {"text": base64.b64encode(body).decode(), "encoding": "base64"}
-    content = {"size": len(body), "mimeType": _get_type(each.response_headers), **said}
+    content = {"size": len(body), "mimeType": _get_mime_type_or_default(each.response_headers), **said}
     return {
         "status": each.status, "statusText": each.reason, "httpVersion": "HTTP/1.1", "cookies": [],
-        "headers": _list_fields(each.response_headers), "content": content,
+        "headers": _fields_to_har(each.response_headers), "content": content,
         "redirectURL": header(each.response_headers, "location") or "", "headersSize": -1, "bodySize": len(body),
     }  # fmt: skip
 
 
-def _get_type(headers: Headers) -> str:
+def _get_mime_type_or_default(headers: Headers) -> str:
     return header(headers, "content-type") or "application/octet-stream"
 
 
-def _list_fields(fields: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+def _fields_to_har(fields: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in fields]
 
 

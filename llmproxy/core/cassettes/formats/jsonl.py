@@ -79,14 +79,15 @@ def parse_exchange(tree: Tree, number: int) -> Recorded:
     """Read the object of the `number`-th line. Raises ReadingProblem."""
     tree = mapping(tree)
     return Recorded(
-        method=text(tree, "method"), uri=text(tree, "url"), headers=_read_pairs(tree, "headers"),
+        method=text(tree, "method"), uri=text(tree, "url"), headers=_read_header_pairs(tree, "headers"),
         body=_read_body(tree.get("body")), status=status(tree.get("status")), reason=text(tree, "reason", ""),
-        response_headers=_read_pairs(tree, "response_headers"), response_body=_read_body(tree.get("response_body")),
+        response_headers=_read_header_pairs(tree, "response_headers"),
+        response_body=_read_body(tree.get("response_body")),
         number=number, extra=mapping(tree, "recorded") if tree.get("recorded") is not None else {},
     )  # fmt: skip
 
 
-def _read_pairs(tree: dict[str, Tree], name: str) -> Headers:
+def _read_header_pairs(tree: dict[str, Tree], name: str) -> Headers:
     found = get_list(tree, name)
     if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
         raise ReadingProblem(f"`{name}` is not a list of pairs of texts")

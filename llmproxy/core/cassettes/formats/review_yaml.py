@@ -50,13 +50,13 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     AnchorReference,
     OneLineValue,
     detect_json_style,
+    dump_yaml_collection,
     load_yaml,
     map_interactions_to_lines,
-    write_json_style,
-    write_lines,
+    write_json_in_style,
     write_scalar,
 )
-from llmproxy.core.forks.fork_rows import Fork, parse_fork_member
+from llmproxy.core.forks.fork_rows import Fork, parse_fork_from_file
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.json_diff import clip
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -104,16 +104,16 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
     if unfinished:
         parts.append("open: true\n")
     if fork is not None:
-        parts.append(write_lines({"fork": fork.to_member()}))
+        parts.append(dump_yaml_collection({"fork": fork.to_member()}))
     recorded, said_once = _move_shared_to_head(recorded)
     if said_once:
-        parts.append(write_lines(said_once))
+        parts.append(dump_yaml_collection(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _format_request(each, shared), "response": _format_response(each)}
         said = {name: value for name, value in each.extra.items() if name != "order"}
         parts.append(f"\n# {_describe_exchange(each)}\n")
-        parts.append(write_lines([tree | ({"recorded": OneLineValue(said)} if said else {})]))
+        parts.append(dump_yaml_collection([tree | ({"recorded": OneLineValue(said)} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
 
@@ -274,7 +274,7 @@ def read_name(source: Source) -> str:
     return str(value) if isinstance(value, str | int | float) else ""
 
 
-def is_incomplete(source: Source) -> bool:
+def may_get_more_recordings(source: Source) -> bool:
     """Return whether the cassette of a file lacks recordings that mode `once` may add."""
     return bool(_OPEN.search(source.text))
 
@@ -285,7 +285,9 @@ def read_fork(source: Source) -> Fork | None:
         return None
     try:
         tree = load_yaml(source.text, source.name)
-        return parse_fork_member(read_name(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
+        return (
+            parse_fork_from_file(read_name(source), tree["fork"]) if isinstance(tree, dict) and "fork" in tree else None
+        )
     except ValueError as error:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
@@ -369,7 +371,7 @@ def _read_body(side: dict[str, Tree], where: str) -> bytes:
             raise ReadingProblem(f"{where}: a member stands twice in `json_parts`")
     if forms[0].startswith("json"):
         try:
-            return write_json_style(value, style)
+            return write_json_in_style(value, style)
         except (ValueError, TypeError, RecursionError) as error:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):
@@ -400,7 +402,7 @@ class MergeSide(NamedTuple):
         return f"line {self.lines[at - 1]}" if at else f"interaction {number}"
 
 
-def split_sides(source: Source) -> tuple[MergeSide, MergeSide]:
+def split_conflict_sides(source: Source) -> tuple[MergeSide, MergeSide]:
     """Return the file's version of each side. Raises CassetteCorrupt for inconsistent markers."""
     sides: tuple[list[tuple[int, str]], list[tuple[int, str]]] = ([], [])
     into: tuple[int, ...] = (0, 1)
@@ -445,7 +447,7 @@ def merge_both_sides(source: Source) -> str:
 
     Raises CassetteCorrupt: they have different answers to the same request with the same number.
     """
-    ours, theirs = split_sides(source)
+    ours, theirs = split_conflict_sides(source)
     kept = read(ours.source)
     known, others = dict(list_identities(kept)), read(theirs.source)
     notes = {name: [note for each in (*kept, *others) for note in each.extra.get(name, ())] for name in NOTES}
@@ -468,7 +470,7 @@ def merge_both_sides(source: Source) -> str:
         kept[n] = replace(each, extra=extra if n else extra | head)
     sides = (ours.source, theirs.source)
     fork = read_fork(ours.source) or read_fork(theirs.source)
-    return dumps(kept, read_name(ours.source), fork, unfinished=any(map(is_incomplete, sides)))
+    return dumps(kept, read_name(ours.source), fork, unfinished=any(map(may_get_more_recordings, sides)))
 
 
 def list_identities(recorded: Sequence[Recorded]) -> Iterator[tuple[object, Recorded]]:

@@ -222,12 +222,12 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
     from vcr.serializers import yamlserializer
 
     ours = {"format": FORMAT, "cassette": cassette}
-    interactions = [_build_interaction(each) for each in recorded]
+    interactions = [_convert_to_vcr_interaction(each) for each in recorded]
     made: str = yamlserializer.serialize({"version": VCR_VERSION, "interactions": interactions, "llmproxy": ours})
     return made
 
 
-def _build_interaction(each: Recorded) -> dict[str, object]:
+def _convert_to_vcr_interaction(each: Recorded) -> dict[str, object]:
     from vcr.serializers import compat
 
     asked, answered = _group_headers(each.headers), _group_headers(each.response_headers)

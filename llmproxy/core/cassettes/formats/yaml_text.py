@@ -1,8 +1,8 @@
 """YAML for review, and JSON with its exact formatting: texts that restore the exact values or bytes.
 
-    tree of JSON values -> lines        `write_lines`         file text -> tree        `load_yaml`
+    tree of JSON values -> lines        `dump_yaml_collection`         file text -> tree        `load_yaml`
     bytes -> (tree, name of its style), if writing the tree in that style gives these bytes    `detect_json_style`
-    tree, name of a style -> bytes                                                             `write_json_style`
+    tree, name of a style -> bytes                                                             `write_json_in_style`
 
 The writer of YAML supports JSON's values only, keeps the order of members, and writes texts of several lines as blocks
 and one value per line, so that a diff shows the changes. A part with several occurrences is written once with an anchor
@@ -66,7 +66,7 @@ _WIDTH = 112
 _BARE = re.compile(r"[A-Za-z](?:[\w./ -]*[\w./-])?")
 
 
-def write_lines(value: object) -> str:
+def dump_yaml_collection(value: object) -> str:
     """Return the text of a non-empty mapping or list, in lines."""
     out: list[str] = []
     _append_block_collection(out, value, "")
@@ -191,10 +191,10 @@ def _parse_plain(text: str) -> object:
 
 def load_yaml(text: str, name: str) -> Any:
     """Return the tree of a file's text; `name` is for errors. Raises CassetteCorrupt with file, line and column."""
-    from llmproxy.yaml_reader import Limits, SuiteProblems, read_document
+    from llmproxy.yaml_reader import Limits, SuiteProblems, read_plain_document
 
     try:
-        return read_document(text, name, limits=Limits(*_SIZES, _parse_plain))
+        return read_plain_document(text, name, limits=Limits(*_SIZES, _parse_plain))
     except SuiteProblems as error:
         raise CassetteCorrupt(f"{error.problems[0]}.") from error
     except ValueError as error:
@@ -234,7 +234,7 @@ STYLES: dict[str, tuple[dict[str, Any], str]] = {
 ``spaced-ascii`` Python's, ``indent2`` OpenAI's, Google's."""
 
 
-def write_json_style(tree: object, style: str) -> bytes:
+def write_json_in_style(tree: object, style: str) -> bytes:
     """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for values that are not JSON."""
     how, end = STYLES[style]
     return (json.dumps(tree, allow_nan=False, **how) + end).encode("utf-8", "strict")
@@ -252,7 +252,7 @@ def detect_json_style(body: bytes) -> tuple[object, str] | None:
         return None
     for name in _candidate_json_styles(body):
         try:
-            if write_json_style(tree, name) == body:
+            if write_json_in_style(tree, name) == body:
                 return tree, name
         except (ValueError, TypeError, RecursionError):
             return None

@@ -13,11 +13,11 @@ from llmproxy.core.dialects.conversation import read_response_message
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage_and_cost import read_usage
 from llmproxy.core.faults.answer_pieces import time_pieces, with_pieces
-from llmproxy.core.faults.rules import FaultKind, FaultOutcome, FaultTarget, Values
+from llmproxy.core.faults.rules import CandidateCall, FaultKind, FaultOutcome, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, without
 
-Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
+Change = Callable[[Message, CandidateCall], tuple[Message, str] | None]
 """Returns the new content and OpenAI's finish reason (empty: the matching one); None if nothing can be changed."""
 
 REFUSED = "I'm sorry, but I can't help with that."
@@ -26,7 +26,7 @@ REFUSED = "I'm sorry, but I can't help with that."
 def _build_kind(name: str, about: str, sound: str, change: Change) -> FaultKind:
     """Return a kind that replaces the content of an answer."""
 
-    def do(call: FaultTarget, _values: Values) -> FaultOutcome | None:
+    def do(call: CandidateCall, _values: Values) -> FaultOutcome | None:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write_answer(call.operation):
             return None
@@ -56,7 +56,7 @@ def _halve(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
-def _cut_at_length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
+def _cut_at_length(said: Message, call: CandidateCall) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _halve(said.text)), "length"
     cut = _truncate_arguments(said, call)
@@ -68,7 +68,7 @@ def _list_agent_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncate_arguments(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
+def _truncate_arguments(said: Message, call: CandidateCall) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     last = calls[-1]
@@ -82,12 +82,12 @@ def _drop_last_argument(arguments: str) -> str:
     return dump_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
-def _duplicate_call(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
+def _duplicate_call(said: Message, _call: CandidateCall) -> tuple[Message, str] | None:
     calls = _list_agent_calls(said)
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
-def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
+def _misname_tool(said: Message, _call: CandidateCall) -> tuple[Message, str] | None:
     if not (calls := _list_agent_calls(said)):
         return None
     return replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), ""

@@ -21,12 +21,12 @@ from llmproxy.core.faults.answer_pieces import (
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, CandidateCall, FaultKind, FaultOutcome, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.protocol import Channel
 
 
-def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes:
+def write_error_event(call: CandidateCall, answer: Response, number: int) -> bytes:
     """Return the provider's error event in the framing of `answer`, after `number` other events."""
     kind = get_framing(answer)
     if kind == "aws":
@@ -43,12 +43,12 @@ FIRST_BYTE = "é".encode()[:1]
 """First byte of a two-byte character."""
 
 
-def _cut_frame(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _cut_frame(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_piece(pieces, values["chunk"])
     return [*sent, *(replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1])]
 
 
-def _cut_character(_call: FaultTarget, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _cut_character(_call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
     if not answer.body:
         return None
     sent, left = split_after_piece(pieces, values["chunk"])
@@ -61,7 +61,7 @@ def _cut_character(_call: FaultTarget, answer: Response, pieces: list[Chunk], va
     return [*sent, *left[:number], replace(left[number], data=left[number].data[: at + 1])]
 
 
-def _send_error_event(call: FaultTarget, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _send_error_event(call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_between_pieces(pieces, values["chunk"])
     return [*sent, Chunk(left[0].offset if left else 0, write_error_event(call, answer, len(sent)))]
 
@@ -70,12 +70,12 @@ def _delay(piece: Chunk, seconds: float) -> Chunk:
     return Chunk(piece.offset + round(seconds * MICROSECONDS), piece.data)
 
 
-def _stall_stream(_call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
+def _stall_stream(_call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk]:
     sent, left = split_after_piece(pieces, values["chunk"])
     return [*sent, *(_delay(each, values["seconds"]) for each in left)]
 
 
-def _delay_start(call: FaultTarget, values: Values) -> FaultOutcome | None:
+def _delay_start(call: CandidateCall, values: Values) -> FaultOutcome | None:
     if (answer := call.answer()) is None:
         return None
     pieces = [_delay(each, values["seconds"]) for each in time_pieces(answer, call.speed)]
@@ -86,7 +86,7 @@ def _delay_start(call: FaultTarget, values: Values) -> FaultOutcome | None:
 
 
 def _pause_between_events(
-    _call: FaultTarget, _answer: Response, pieces: list[Chunk], values: Values
+    _call: CandidateCall, _answer: Response, pieces: list[Chunk], values: Values
 ) -> list[Chunk] | None:
     return [_delay(each, n * values["seconds"]) for n, each in enumerate(pieces)] if len(pieces) > 1 else None
 

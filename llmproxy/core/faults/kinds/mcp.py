@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from llmproxy.core.faults.answer_pieces import MICROSECONDS
-from llmproxy.core.faults.rules import Break, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
+from llmproxy.core.faults.rules import Break, CandidateCall, FaultKind, FaultOutcome, Parameter, Values
 from llmproxy.core.mcp_answer_replay import build_error_message
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -22,7 +22,7 @@ SESSION_GONE = -32001
 """Code that servers of the official SDKs use for an unknown session."""
 
 
-def _find_request(call: FaultTarget) -> dict[str, Any] | None:
+def _find_request(call: CandidateCall) -> dict[str, Any] | None:
     """Return the request, if its sender expects an answer."""
     message = parse_json(call.body)
     waits = isinstance(message, dict) and isinstance(message.get("method"), str) and message.get("id") is not None
@@ -40,12 +40,12 @@ def _build_error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": text}}
 
 
-def _answer_rpc_error(call: FaultTarget, values: Values) -> FaultOutcome | None:
+def _answer_rpc_error(call: CandidateCall, values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     return None if asked is None else _build_symptom(_build_error(asked, int(values["code"]), "Internal error"))
 
 
-def _answer_tool_error(call: FaultTarget, _values: Values) -> FaultOutcome | None:
+def _answer_tool_error(call: CandidateCall, _values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     if asked is None or asked["method"] != "tools/call":
         return None
@@ -55,14 +55,14 @@ def _answer_tool_error(call: FaultTarget, _values: Values) -> FaultOutcome | Non
     )
 
 
-def _answer_too_late(call: FaultTarget, values: Values) -> FaultOutcome | None:
+def _answer_timeout_after_silence(call: CandidateCall, values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     if asked is None:
         return None
     return _build_symptom(_build_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
-def _lose_session(call: FaultTarget, _values: Values) -> FaultOutcome | None:
+def _lose_session(call: CandidateCall, _values: Values) -> FaultOutcome | None:
     asked = _find_request(call)
     if asked is None:
         return None
@@ -74,7 +74,7 @@ def _lose_session(call: FaultTarget, _values: Values) -> FaultOutcome | None:
 _FAILS = "returns an error to the model as the tool's result, or retries if that is harmless; does not exit"
 
 
-def _build_mcp_kind(
+def _declare_mcp_kind(
     name: str, about: str, sound: str, do: Break, *takes: Parameter, sweep: Values | None = None
 ) -> FaultKind:
     return FaultKind(
@@ -84,20 +84,20 @@ def _build_mcp_kind(
 
 
 ROWS = (
-    _build_mcp_kind(
+    _declare_mcp_kind(
         "mcp-error", "the MCP server answers with the JSON-RPC error `code`", _FAILS, _answer_rpc_error,
         Parameter("code", INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
     ),
-    _build_mcp_kind(
+    _declare_mcp_kind(
         "mcp-tool-error", "the tool fails: a result with isError",
         "lets its model read the error and continue; does not exit", _answer_tool_error,
     ),
-    _build_mcp_kind(
+    _declare_mcp_kind(
         "mcp-silent", "the MCP server answers only after `seconds`, with a JSON-RPC error",
-        "stops at its own timeout, and lets its model read that; never waits forever", _answer_too_late,
+        "stops at its own timeout, and lets its model read that; never waits forever", _answer_timeout_after_silence,
         Parameter("seconds", 60, "seconds of silence"), sweep={"seconds": 5},
     ),
-    _build_mcp_kind(
+    _declare_mcp_kind(
         "mcp-gone",
         "the MCP server is gone: over stdio it exits; over HTTP the session is unknown (404), or without a session the "
         "connection is reset",

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.answers import dump_json
-from llmproxy.core.dialects.codecs import REASONS, ErrorTextFacts, get_codec_or_default, write_failure
-from llmproxy.core.dialects.streams import iter_frames, write_frame
+from llmproxy.core.dialects.codecs import REASONS, FailedCallFacts, get_codec_or_default, write_failure
+from llmproxy.core.dialects.streams import iter_aws_event_frames, write_frame
 from llmproxy.core.dialects.usage_and_cost import COUNT_MEMBERS
 from llmproxy.core.faults.answer_pieces import (
     build_piece_kind,
@@ -22,7 +22,7 @@ from llmproxy.core.faults.answer_pieces import (
     time_pieces,
     with_pieces,
 )
-from llmproxy.core.faults.rules import CHUNK, Break, FaultKind, FaultOutcome, FaultTarget, Parameter, Values
+from llmproxy.core.faults.rules import CHUNK, Break, CandidateCall, FaultKind, FaultOutcome, Parameter, Values
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.grpc import build_failure_head
 from llmproxy.core.traffic.interaction import Chunk, Response, without
@@ -30,11 +30,11 @@ from llmproxy.protocol import Channel
 
 
 def fail_with(number: int) -> Break:
-    def do(call: FaultTarget, values: Values) -> FaultOutcome:
+    def do(call: CandidateCall, values: Values) -> FaultOutcome:
         if call.rpc:
             head = build_failure_head(number, f"{number} {REASONS[number]}", values.get("retry_after", 0))
             return FaultOutcome(Response(200, "OK", head, ()))
-        headers, body = write_failure(call.family, number, ErrorTextFacts(call.model, values.get("retry_after", 0)))
+        headers, body = write_failure(call.family, number, FailedCallFacts(call.model, values.get("retry_after", 0)))
         return FaultOutcome(Response(number, REASONS[number], headers, (Chunk(0, body),)))
 
     return do
@@ -86,7 +86,7 @@ def edit_piece(kind: str, piece: bytes, edit: Edit) -> bytes:
 
 def _edit_aws_frame(piece: bytes, edit: Edit) -> bytes:
     try:
-        ((headers, payload),) = iter_frames(piece)
+        ((headers, payload),) = iter_aws_event_frames(piece)
     except ValueError:
         return piece
     value = parse_json(payload)
@@ -100,7 +100,7 @@ def _halve_text(text: bytes) -> bytes:
     return text[: max(1, len(text) // 2)] if text else text
 
 
-def _malform_json(_call: FaultTarget, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
+def _malform_json(_call: CandidateCall, answer: Response, pieces: list[Chunk], values: Values) -> list[Chunk] | None:
     if not answer.body:
         return None
     if len(pieces) == 1:
@@ -137,7 +137,7 @@ def _falsify_usage(value: Any, factor: float) -> Any:
     }
 
 
-def _change_answer_json(call: FaultTarget, change: Callable[[Any], Any]) -> FaultOutcome | None:
+def _change_answer_json(call: CandidateCall, change: Callable[[Any], Any]) -> FaultOutcome | None:
     if (answer := call.answer()) is None:
         return None
     found = []

@@ -28,7 +28,16 @@ from llmproxy.errors import (
     StoreReadOnly,
 )
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
-from llmproxy.sqlite_file import BUSY, DAMAGED, FileConn, FileState, copy_raw, in_snapshot, primary_code, sidecar_path
+from llmproxy.sqlite_file import (
+    BUSY,
+    DAMAGED,
+    FileState,
+    OverwriteAwareConnection,
+    copy_raw,
+    in_snapshot,
+    primary_code,
+    sidecar_path,
+)
 
 BUSY_SECONDS = 5.0
 """Seconds that one statement waits for another process's write."""
@@ -78,7 +87,7 @@ def determine_file_state(path: Path) -> FileState:
     return state
 
 
-def connect_file(path: Path, query: str) -> FileConn:
+def connect_file(path: Path, query: str) -> OverwriteAwareConnection:
     """Open `path` with SQLite URI parameters `query`; statements autocommit unless a transaction is open."""
     return sqlite_file.open_connection(path, query, timeout=BUSY_SECONDS)
 
@@ -105,10 +114,10 @@ def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
 
 
 @dataclass(slots=True)
-class StoreReader:
+class StoreReadConnection:
     """A connection for reading, and its private copy if that was needed."""
 
-    conn: FileConn
+    conn: OverwriteAwareConnection
     copy: tempfile.TemporaryDirectory[str] | None = None
     in_place: bool = False
     """Whether it reads the file itself, in rollback mode."""
@@ -122,7 +131,7 @@ class StoreReader:
 Signature = tuple[int, int, int, int, int]
 
 
-def read_signature(path: str) -> Signature | None:
+def read_stat_signature(path: str) -> Signature | None:
     """Return values that change when a file is written, replaced or touched; None if it is gone. Opens no file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each hit
@@ -136,16 +145,16 @@ def is_signature_reliable(seen: Signature, now: float) -> bool:
     return int(now * 1e9) - max(seen[3], seen[4]) > _RACY_NS
 
 
-def _file_size(path: Path) -> int:
+def _file_size_or_minus_one(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return -1
 
 
-def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
+def _open_in_place(path: Path, state: FileState) -> StoreReadConnection | None:
     """Open without any change in the folder; None if only a copy can be read."""
-    wal, shm = _file_size(sidecar_path(path, "-wal")), _file_size(sidecar_path(path, "-shm"))
+    wal, shm = _file_size_or_minus_one(sidecar_path(path, "-wal")), _file_size_or_minus_one(sidecar_path(path, "-shm"))
     if state is not FileState.WAL:
         query = "mode=ro"
     elif wal >= 0 and shm >= 0:
@@ -162,50 +171,50 @@ def _open_in_place(path: Path, state: FileState) -> StoreReader | None:
         if not isinstance(error, sqlite3.OperationalError) or primary_code(error) in BUSY | DAMAGED:
             raise
         return None  # a hot journal, or a folder that refuses what SQLite needs
-    return StoreReader(conn, in_place=state is not FileState.WAL)
+    return StoreReadConnection(conn, in_place=state is not FileState.WAL)
 
 
-def _open_copy(path: Path) -> StoreReader | None:
+def _open_copy(path: Path) -> StoreReadConnection | None:
     """Copy the store with its sidecar files and upgrade the copy; the original is not changed.
 
     None if another process changed it meanwhile: the copy may be of two states.
     """
-    before = _read_copied_signatures(path)
+    before = _read_store_file_signatures(path)
     try:
         reader = _copy_and_open(path)
     except (sqlite3.Error, OSError, LLMProxyError):
-        if before == _read_copied_signatures(path):
+        if before == _read_store_file_signatures(path):
             raise
         return None
-    if before == _read_copied_signatures(path):
+    if before == _read_store_file_signatures(path):
         return reader
     reader.close()
     return None
 
 
-def _read_copied_signatures(path: Path) -> list[Signature | None]:
-    return [read_signature(str(sidecar_path(path, suffix))) for suffix in _COPIED]
+def _read_store_file_signatures(path: Path) -> list[Signature | None]:
+    return [read_stat_signature(str(sidecar_path(path, suffix))) for suffix in _COPIED]
 
 
-def _copy_and_open(path: Path) -> StoreReader:
+def _copy_and_open(path: Path) -> StoreReadConnection:
     folder = tempfile.TemporaryDirectory(prefix="llmproxy-", ignore_cleanup_errors=True)
     copied = Path(folder.name) / path.name
     with ExitStack() as undo:
         undo.callback(folder.cleanup)
         for suffix in _COPIED:
-            if _file_size(sidecar_path(path, suffix)) > 0:
+            if _file_size_or_minus_one(sidecar_path(path, suffix)) > 0:
                 copy_raw(sidecar_path(path, suffix), sidecar_path(copied, suffix))
         conn = undo.enter_context(closing(connect_file(copied, "mode=rwc")))
         check_schema(conn, path)
         migrations.upgrade_schema(conn)
         undo.pop_all()
-    return StoreReader(conn, folder)
+    return StoreReadConnection(conn, folder)
 
 
-def open_beside_own_writer(path: Path) -> StoreReader:
+def open_beside_own_writer(path: Path) -> StoreReadConnection:
     """Open the store for reading next to our own writer, which created it and keeps its files consistent."""
     with sqlite_file.translate_errors(path, WORDS, writing=False):
-        return StoreReader(connect_file(path, "mode=ro"))
+        return StoreReadConnection(connect_file(path, "mode=ro"))
 
 
 def advise_missing_store(path: Path) -> str:
@@ -216,7 +225,7 @@ def advise_missing_store(path: Path) -> str:
     return f"Record one first: llmproxy start --mode record{format_store_option(path)}"
 
 
-def open_reader(path: Path) -> StoreReader:
+def open_reader(path: Path) -> StoreReadConnection:
     """Open the store read-only, schema checked, changing nothing. Raises any CassetteError."""
     for _ in range(_TRIES):
         if (reader := _try_reader(path)) is not None:
@@ -225,7 +234,7 @@ def open_reader(path: Path) -> StoreReader:
     raise CassetteBusy(f"The store {path} was changed again and again while it was read.", hint="Ask again.")
 
 
-def _try_reader(path: Path) -> StoreReader | None:
+def _try_reader(path: Path) -> StoreReadConnection | None:
     """Open the store as it is now; None if it changed while it was copied."""
     state = determine_file_state(path)
     if state is FileState.ABSENT:
@@ -242,7 +251,7 @@ def _try_reader(path: Path) -> StoreReader | None:
         return _open_copy(path)
 
 
-def open_writer(path: Path) -> FileConn:
+def open_writer(path: Path) -> OverwriteAwareConnection:
     """Open the store for writing, created or upgraded, in write-ahead mode. Raises any CassetteError."""
     state = determine_file_state(path)
     check_writable(path)
@@ -260,7 +269,7 @@ def open_writer(path: Path) -> FileConn:
     return conn
 
 
-def close_writer(conn: FileConn) -> None:
+def close_writer(conn: OverwriteAwareConnection) -> None:
     """Merge the write-ahead file, so that one file remains; other processes with an open store do that instead."""
     try:
         conn.execute("PRAGMA busy_timeout=200")

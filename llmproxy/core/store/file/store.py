@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import override
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import BodyWriter, PreparedBody
+from llmproxy.core.store.bodies import DeltaBodyWriter, PreparedBody
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import (
-    StoreReader,
+    StoreReadConnection,
     check_writable,
     close_writer,
     connect_file,
@@ -41,7 +41,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assi
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import CassetteBusy, RecordingError
 from llmproxy.server_store_copies import find_server_of_copy
-from llmproxy.sqlite_file import FileConn, FileState, write_transaction
+from llmproxy.sqlite_file import FileState, OverwriteAwareConnection, write_transaction
 
 log = logging.getLogger(__name__)
 
@@ -72,14 +72,14 @@ _SPARE = 10
 class FileStore(Store):
     """One store file. One thread at a time may read; any thread may write."""
 
-    def __init__(self, path: Path, reader: StoreReader, *, writable: bool, now: Callable[[], float]) -> None:
+    def __init__(self, path: Path, reader: StoreReadConnection, *, writable: bool, now: Callable[[], float]) -> None:
         super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable
         self._lock = threading.Lock()
-        self._writer: FileConn | None = None
+        self._writer: OverwriteAwareConnection | None = None
         self._moved = False
         """Whether the file was removed or replaced since the reading connection was opened."""
-        self._bodies = BodyWriter()
+        self._bodies = DeltaBodyWriter()
         self._last = 0
         """The greatest id that this store object stored."""
         self._stored = 0
@@ -91,7 +91,7 @@ class FileStore(Store):
         if self._moved:
             self._moved = False
             self._switch_reader(open_beside_own_writer(self.path))
-            self._reset_derived_keys()
+            self._rederive_all_keys()
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:

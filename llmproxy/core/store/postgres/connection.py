@@ -206,7 +206,7 @@ def translate(server: RemoteStore, error: psycopg.Error, *, writing: bool) -> LL
 _MARK = "\x01"
 
 
-def to_pg(value: Sql) -> Sql:
+def to_pg_value(value: Sql) -> Sql:
     """Return the server's column value for a file's; bytes in a text are marked and written as hex."""
     if isinstance(value, bool):
         return int(value)
@@ -225,4 +225,4 @@ def from_pg(value: Sql) -> Sql:
 
 
 def to_pg_text(text: str) -> str:
-    return str(to_pg(to_sql(text)))
+    return str(to_pg_value(to_sql(text)))

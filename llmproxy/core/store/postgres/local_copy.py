@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.file.statements import collect_bodies, replace_volatile_fields
-from llmproxy.core.store.postgres.connection import from_pg, to_pg, to_pg_text
+from llmproxy.core.store.postgres.connection import from_pg, to_pg_text, to_pg_value
 from llmproxy.core.store.rows import to_sql
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import write_transaction
@@ -103,7 +103,7 @@ def prepare_copy_tables(local: sqlite3.Connection, store: str) -> None:
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
 
 
-def find_changed_samples(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
+def find_changed_cassette_samples(local: sqlite3.Connection, conn: Conn, name: str | None) -> list[CopyPlace]:
     """Return the samples of a cassette, or of all, that changed on the server; those that are gone there come last."""
     only, values = ("", ()) if name is None else (" WHERE name = %s", (to_pg_text(name),))
     there = {
@@ -119,7 +119,7 @@ def find_changed_samples(local: sqlite3.Connection, conn: Conn, name: str | None
     return [place for place in there | here if there.get(place) != here.get(place)]
 
 
-def update_samples(
+def update_copied_cassettes(
     local: sqlite3.Connection, conn: Conn, places: Iterable[CopyPlace], known: Mapping[bytes, Body]
 ) -> bool:
     """Update the copies of these samples; returns whether something went. `known` bodies came from here."""
@@ -163,7 +163,7 @@ def _write_changes(
         epoch = found[0][1]
         _write_rows(local, conn, place, [row[_HEAD:] for row in found if row[_HEAD] is not None], known)
         if len(found) < AT_ONCE:
-            _write_cassette(local, place, found[0][:_HEAD])
+            _write_cassette_row(local, place, found[0][:_HEAD])
             return copied not in (None, epoch)
         found = _read_changes(conn, place, found[-1][_HEAD], epoch, found[-1][_HEAD + 1])
 
@@ -179,10 +179,10 @@ def _read_changes(
     conn: Conn, place: CopyPlace, version: int, epoch: int | None, id_: int = 1 << 62
 ) -> list[tuple[Any, ...]]:
     """Return the next rows after a version and id, each behind its cassette's; none if the cassette is gone."""
-    return conn.execute(_CHANGES.encode(), (epoch, version, id_, to_pg(place[0]), place[1])).fetchall()
+    return conn.execute(_CHANGES.encode(), (epoch, version, id_, to_pg_value(place[0]), place[1])).fetchall()
 
 
-def _write_cassette(local: sqlite3.Connection, place: CopyPlace, head: tuple[Any, ...]) -> None:
+def _write_cassette_row(local: sqlite3.Connection, place: CopyPlace, head: tuple[Any, ...]) -> None:
     """Write a cassette's row, and to which version it was copied."""
     version, epoch, fields, *columns = head
     local.execute(_CASSETTE, (*place, *map(from_pg, columns)))

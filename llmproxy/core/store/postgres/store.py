@@ -20,7 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from llmproxy.core.store import rows
-from llmproxy.core.store.bodies import BodyWriter, EncodedBody, PreparedBody, encode_body
+from llmproxy.core.store.bodies import DeltaBodyWriter, EncodedBody, PreparedBody, encode_body
 from llmproxy.core.store.file.connect import (
     close_writer,
     open_beside_own_writer,
@@ -29,7 +29,15 @@ from llmproxy.core.store.file.connect import (
 )
 from llmproxy.core.store.file.statements import check_new_name
 from llmproxy.core.store.postgres import local_copy, schema_and_leases
-from llmproxy.core.store.postgres.connection import SOON, ServerLink, ServerLost, pipeline, retries, to_pg, to_pg_text
+from llmproxy.core.store.postgres.connection import (
+    SOON,
+    ServerLink,
+    ServerLost,
+    pipeline,
+    retries,
+    to_pg_text,
+    to_pg_value,
+)
 from llmproxy.core.store.postgres.local_copy import Body
 from llmproxy.core.store.reader import KeyChange, KeyedRecording, Place, SyncedCassetteFile
 from llmproxy.core.store.rows import Sql, to_sql
@@ -37,7 +45,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, assi
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.server_store_copies import RemoteStore, ensure_copy_folder
-from llmproxy.sqlite_file import FileConn
+from llmproxy.sqlite_file import OverwriteAwareConnection
 
 if TYPE_CHECKING:
     from llmproxy.core.store.postgres.connection import Answer, Conn
@@ -106,7 +114,7 @@ class _PreparedInteraction(NamedTuple):
         return to_pg_text(self.given.interaction.cassette), self.given.interaction.sample
 
     @property
-    def recording_slot(self) -> tuple[str, int, str, Key]:
+    def cassette_sample_party_key(self) -> tuple[str, int, str, Key]:
         """Cassette, sample, party and key, which recordings that answer the same request share."""
         return (*self.cassette_and_sample, to_pg_text(self.given.interaction.party), self.given.interaction.key)
 
@@ -129,15 +137,21 @@ class ServerStore(Store):
     """A store on a server. One thread at a time may read; any thread may write."""
 
     def __init__(
-        self, server: RemoteStore, link: ServerLink, writer: FileConn, *, writable: bool, now: Callable[[], float]
+        self,
+        server: RemoteStore,
+        link: ServerLink,
+        writer: OverwriteAwareConnection,
+        *,
+        writable: bool,
+        now: Callable[[], float],
     ) -> None:
         super().__init__(server.copy, open_beside_own_writer(server.copy), now=now)
         self.server = server
         self.writable = writable
         self._lock = threading.Lock()
-        self._writer: FileConn | None = writer
+        self._writer: OverwriteAwareConnection | None = writer
         """Writing connection to the copy."""
-        self._bodies = BodyWriter()
+        self._bodies = DeltaBodyWriter()
         self._reads, self._writes = link, ServerLink(server)
         self._read: set[str] = set()
         """Cassettes read from the server since this store was opened."""
@@ -231,11 +245,13 @@ class ServerStore(Store):
 
     def _update_copy(self, conn: Conn, cassette: str | None, *, timeout: float = -1) -> None:
         with self._copy_connection(timeout) as local:
-            if local_copy.update_samples(local, conn, local_copy.find_changed_samples(local, conn, cassette), {}):
+            if local_copy.update_copied_cassettes(
+                local, conn, local_copy.find_changed_cassette_samples(local, conn, cassette), {}
+            ):
                 self._bodies.forget_bases()
 
     @contextmanager
-    def _copy_connection(self, timeout: float = -1) -> Iterator[FileConn]:
+    def _copy_connection(self, timeout: float = -1) -> Iterator[OverwriteAwareConnection]:
         """Yield the copy's writing connection to one thread. Raises ServerLost after `timeout` seconds (-1: never)."""
         if not self._lock.acquire(timeout=timeout):
             raise ServerLost(f"The store {self.server.shown} cannot be reached now: another request waits for it.")
@@ -274,7 +290,7 @@ class ServerStore(Store):
                 except _AlreadyStored as before:
                     stored = before.ids
                 self._wrote.update(each.cassette_and_sample for each in sent)
-                self._update_copy_after(sent, bodies, instead_of)
+                self._copy_committed_rows(sent, bodies, instead_of)
                 break
         return stored
 
@@ -288,7 +304,7 @@ class ServerStore(Store):
             for each in made:
                 if each.encoded is not None and each.sha256 not in bodies:
                     bodies[each.sha256] = _to_server_body(local, each, each.encoded)
-        row = tuple(map(to_pg, rows.to_row(one, given.described)))
+        row = tuple(map(to_pg_value, rows.to_row(one, given.described)))
         return _PreparedInteraction(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - token
 
     def _insert_in_transaction(
@@ -298,7 +314,7 @@ class ServerStore(Store):
         """Store all in one transaction, and return the ids; `again`: the attempt before may have been committed.
 
         One interaction costs two round trips: one that locks and asks, one that writes and commits. A third one brings
-        the copy up to date (`_update_copy_after`).
+        the copy up to date (`_copy_committed_rows`).
         """
         many = Counter(each.cassette_and_sample for each in sent)
         with pipeline(conn):
@@ -313,8 +329,8 @@ class ServerStore(Store):
             if bodies:
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
-            live = conn.execute(_SLOTS, sent[0].recording_slot)
-            counted = {place: self._read_count(place, answer) for place, answer in locks.items()}
+            live = conn.execute(_SLOTS, sent[0].cassette_sample_party_key)
+            counted = {place: self._read_count_and_version(place, answer) for place, answer in locks.items()}
             # Under the locks of the cassettes nothing of the attempt before can still be on its way.
             found: dict[uuid.UUID, int] = {} if tokens is None else dict(tokens.fetchall())
             if found:
@@ -326,13 +342,13 @@ class ServerStore(Store):
                 place = each.cassette_and_sample
                 if inserted:
                     ids.append(_read_inserted_id(inserted[-1]))
-                    live = conn.execute(_SLOTS, each.recording_slot)
+                    live = conn.execute(_SLOTS, each.cassette_sample_party_key)
                 before = ids[0] if ids else None
                 position, version = next(positions[place]), counted[place][1]
                 inserted.append(self._insert_on_server(conn, each, live, position, version, before))
         return [*ids, _read_inserted_id(inserted[-1])]
 
-    def _read_count(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
+    def _read_count_and_version(self, place: tuple[str, int], answer: Answer) -> tuple[int, int]:
         """Return how many were ever recorded, and the version. Raises CassetteBusy: our lease is another's by now."""
         recorded, version, holder = answer.fetchall()[0]
         if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
@@ -356,7 +372,7 @@ class ServerStore(Store):
             conn.execute(_NAME_SUCCESSOR, (each.token, list(gone)))
         return answer
 
-    def _update_copy_after(
+    def _copy_committed_rows(
         self, sent: Sequence[_PreparedInteraction], bodies: dict[bytes, Body], instead_of: str | None
     ) -> None:
         """Update the copy with committed rows; if that fails, a miss there asks the server first.
@@ -370,8 +386,8 @@ class ServerStore(Store):
             with self._writes.borrow_connection(writing=True) as conn, self._copy_connection() as local:
                 changed = [(to_sql(name), sample) for name, sample in places]
                 if instead_of is not None:
-                    changed = local_copy.find_changed_samples(local, conn, instead_of)
-                if local_copy.update_samples(local, conn, changed, bodies):
+                    changed = local_copy.find_changed_cassette_samples(local, conn, instead_of)
+                if local_copy.update_copied_cassettes(local, conn, changed, bodies):
                     self._bodies.forget_bases()
                 for one, each in zip(made, sent, strict=True):
                     for row in local.execute("SELECT id, depth FROM bodies WHERE sha256 = ?", each.bodies[:1]):
@@ -430,7 +446,7 @@ class ServerStore(Store):
             conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
             conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
             for at, text in enumerate(texts):
-                conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg(text)))
+                conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg_value(text)))
 
     def delete_interactions(self, ids: Collection[int]) -> Deleted:
         """Delete interactions, then the bodies that only they used."""

@@ -79,7 +79,7 @@ def take_baseline(run: RowCheckContext, entities: Sequence[str]) -> StoreBaselin
     return StoreBaseline(own, everybody, contents)
 
 
-def find_new_and_acquired_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
+def find_new_and_reassigned_rows(run: RowCheckContext, info: EntityInfo, before: StoreBaseline) -> tuple[Rows, Rows]:
     """Return new rows of the run's user, and existing rows that became the user's."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
@@ -93,7 +93,7 @@ def find_rows_of_other_owners(run: RowCheckContext, info: EntityInfo, before: St
     only = Snapshot({info.name: before.everybody.ids[info.name]}, None)
     with suppress(LLMProxyError):
         return [
-            row for row in run.store.changes(only)[info.name] if run.is_outside_active_runs(row.get(info.user or ""))
+            row for row in run.store.changes(only)[info.name] if run.may_be_created_by_run(row.get(info.user or ""))
         ]
     return []
 
@@ -161,11 +161,13 @@ def check_created(
         if isinstance(before, LLMProxyError):
             made.append(build_unclear(name, before))
         else:
-            made += _check_item(run, name, before, item)
+            made += _check_created_until_deadline(run, name, before, item)
     return made
 
 
-def _check_item(run: RowCheckContext, name: str, before: StoreBaseline, item: Created) -> list[Assertion]:
+def _check_created_until_deadline(
+    run: RowCheckContext, name: str, before: StoreBaseline, item: Created
+) -> list[Assertion]:
     """Check one item of `created` once, or until it holds within its `within`."""
     end = run.clock() + (item.within or 0) / 1000
     while True:
@@ -192,7 +194,7 @@ def _check_created_rows(
     """Return the entity's description, the result, and the matching new rows."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
-    rows, given = find_new_and_acquired_rows(run, info, before)
+    rows, given = find_new_and_reassigned_rows(run, info, before)
     foreign = find_rows_of_other_owners(run, info, before)
     if info.user is not None and info.user in item.fields:  # the fields say whose
         rows, foreign = [*rows, *foreign], []

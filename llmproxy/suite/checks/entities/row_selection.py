@@ -19,7 +19,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import RowCleaner
 from llmproxy.suite.matchers.apply import build_unclear, check_value, evaluate
 from llmproxy.suite.matchers.json_equality import ABSENT
-from llmproxy.suite.matchers.match import Match, MatchOutcome
+from llmproxy.suite.matchers.match import Match, MatchKind
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
@@ -33,23 +33,23 @@ _LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
 """Range of derived integers: above any counter, and within 32 bits."""
 
 
-def make_row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+def derive_setup_row_key(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
     """Return the key of setup's row `name`: a UUID as text, or a number for a numeric column."""
-    made = uuid5(NAMESPACE, f"{add_sample_suffix(scenario, sample)}/{name}")
+    made = uuid5(NAMESPACE, f"{add_run_number_suffix(scenario, sample)}/{name}")
     return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
 
 
 def build_clock_env(scenario: str, sample: int) -> dict[str, str]:
     """Return variables with fixed time and random seed for a spawned agent."""
-    return {NOW_VARIABLE: NOW, SEED_VARIABLE: add_sample_suffix(scenario, sample)}
+    return {NOW_VARIABLE: NOW, SEED_VARIABLE: add_run_number_suffix(scenario, sample)}
 
 
-def add_sample_suffix(name: str, sample: int) -> str:
+def add_run_number_suffix(name: str, sample: int) -> str:
     """Return a name for one of several runs, such as its user; the first run has no suffix."""
     return name if sample == 1 else f"{name}~{sample}"
 
 
-_UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
+_UNCLEAR = frozenset({MatchKind.UNCLEAR, MatchKind.MISTYPED})
 """Findings that leave open whether a row is selected."""
 MOST_ROWS = 10_000
 """Maximum rows of a selection; more indicates wrong filters, and would fill the memory."""
@@ -65,13 +65,13 @@ class JudgedRow:
     @property
     def all_match(self) -> bool:
         """Whether every column matches."""
-        return all(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
+        return all(each.outcome is MatchKind.HOLDS for each in self.found.values())
 
     @property
     def is_unclear(self) -> bool:
         """Whether nothing can be said: a column cannot be judged, or has another kind, and no other one fails."""
         outcomes = {each.outcome for each in self.found.values()}
-        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
+        return bool(outcomes & _UNCLEAR) and not outcomes & {MatchKind.FAILS, MatchKind.UNFIT}
 
 
 def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
@@ -83,7 +83,7 @@ def match_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Variabl
 
 def find_nearest_row(judged: Sequence[JudgedRow]) -> JudgedRow:
     """Return the row with most matching columns, the first of equals."""
-    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchOutcome.HOLDS))
+    return max(judged, key=lambda each: [found.outcome for found in each.found.values()].count(MatchKind.HOLDS))
 
 
 def require_known_columns(
@@ -210,7 +210,7 @@ class RowCheckContext:
     """The run's entities."""
     _inserted: int = field(default=0, init=False)
 
-    def is_outside_active_runs(self, owner: object) -> bool:
+    def may_be_created_by_run(self, owner: object) -> bool:
         """Return whether a row's owner is no user of an active run, so that this run's agent may have created it."""
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
@@ -240,7 +240,7 @@ class RowCheckContext:
             values = {info.user: self.user, **values}
         if self.deterministic and values.get(info.key) is None:
             name = alias.removeprefix("$") or f"{entity}[{self._inserted}]"
-            made = make_row_id(self.scenario, self.sample, name, info.columns[info.key].kind)
+            made = derive_setup_row_key(self.scenario, self.sample, name, info.columns[info.key].kind)
             store.delete(entity, made)  # left by a run that was killed: nobody else makes this id
             values = {info.key: made, **values}
         row = store.insert(entity, values)

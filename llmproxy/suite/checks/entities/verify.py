@@ -107,7 +107,7 @@ def _note_other_users_rows(run: RowCheckContext, name: str, info: EntityInfo, wa
         others = [
             row
             for row in select_rows(run.store, info, wanted.filters, run.scope, None)
-            if run.is_outside_active_runs(row.get(info.user))
+            if run.may_be_created_by_run(row.get(info.user))
         ]
         number = mine + len(others)
         counts = wanted.count is None or all_hold(check_number("", number, wanted.count, run.scope))
@@ -139,7 +139,7 @@ def _select_rows(
     info.check(filters, "filters")
     row = run.store.get(info.name, key)
     if row is None:
-        _require_possible_key(info, key)
+        _require_possible_id_value(info, key)
     rows = [row] if row is not None else []
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
@@ -149,7 +149,7 @@ def _select_rows(
     return rows, said
 
 
-def _require_possible_key(info: EntityInfo, key: str | float) -> None:
+def _require_possible_id_value(info: EntityInfo, key: str | float) -> None:
     """Refuse an id that no row can have: a text is no valid numeric key. Raises StepError."""
     kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
     try:

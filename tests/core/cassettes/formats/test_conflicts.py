@@ -142,4 +142,4 @@ def test_changes_that_two_branches_accepted_are_both_kept(tmp_path: Path) -> Non
 def test_markers_that_do_not_fit_are_an_error(branches: Path, broken: str) -> None:
     text = (branches / "ours").read_text().replace("interactions:\n", f"interactions:\n{broken}")
     with pytest.raises(CassetteCorrupt, match=r"conflict"):
-        review_yaml.split_sides(Source(text.encode(), "trip.yaml"))
+        review_yaml.split_conflict_sides(Source(text.encode(), "trip.yaml"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.anonymized_export import to_recorded
+from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.formats import (
     FORMATS,
     SUFFIXES,
@@ -57,7 +57,10 @@ def test_files_are_recognised_by_content(file: str) -> None:
 @pytest.mark.parametrize("name", ["review", "jsonl", "har", "vcr"])
 def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> None:
     """Every format that is written is told from all others, and gives back exactly what went in."""
-    recorded = [replace(to_recorded(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)]
+    recorded = [
+        replace(interaction_to_file_record(each), method=("POST", "post", "Patch")[n % 3])
+        for n, each in enumerate(dialogue)
+    ]
     source = Source(FORMATS[name].loaded.dumps(recorded, "trip").encode(), "x")
     assert find_matching_format(source) is FORMATS[name]
     back = FORMATS[name].loaded.read(source)
@@ -70,7 +73,7 @@ def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> N
 def test_only_our_own_sound_files_are_replaceable(name: str, dialogue: list[Interaction], tmp_path: Path) -> None:
     """What somebody else wrote, or is damaged, is not overwritten."""
     path = tmp_path / "x"
-    path.write_text(FORMATS[name].loaded.dumps([to_recorded(dialogue[0])], "trip"))
+    path.write_text(FORMATS[name].loaded.dumps([interaction_to_file_record(dialogue[0])], "trip"))
     FORMATS[name].check_replaceable(path)
     foreign = (ROOT / "fixtures/formats/mitmproxy.har").read_text()
     for text in ("", "version: 1\ninteractions: [}", "interactions: []\nversion: 1\n", foreign, path.read_text()[:-40]):
@@ -227,7 +230,7 @@ def test_an_odd_value_anywhere_is_read_or_refused_in_words(file: str) -> None:
 
 def test_round_trip(dialogue: list[Interaction]) -> None:
     """Every exchange is one line that json.loads reads, and comes back with times and chunks."""
-    recorded = [to_recorded(each) for each in dialogue]
+    recorded = [interaction_to_file_record(each) for each in dialogue]
     recorded.append(replace(recorded[0], body=b"\xff", response_body=b"\x00\xfe\n\xe2\x80\xa8"))
     text = jsonl.dumps(recorded, "trip")
     assert [json.loads(line)["cassette"] for line in text.split("\n")[:-1]] == ["trip"] * 8
@@ -319,7 +322,7 @@ def test_mappings_and_texts() -> None:
         (lambda: entries.status(99), "the status is 99"),
         (lambda: entries.parse_header_mapping([]), "`headers` is list"),
         (lambda: entries.parse_header_mapping({"a": [{}]}), "the header 'a' is dict"),
-        (lambda: entries.parse_header_pairs([{"value": 1}]), "a field without a name"),
+        (lambda: entries.parse_name_value_headers([{"value": 1}]), "a field without a name"),
         (lambda: entries.decode_base64("a"), "base64 is damaged"),
     ]:
         with pytest.raises(ReadingProblem, match=said):
@@ -330,8 +333,10 @@ def test_headers() -> None:
     """Repetitions and numbers are kept, HTTP/2's pseudo fields are not."""
     assert entries.parse_header_mapping({"a": ["1", "2"], "b": 3}) == (("a", "1"), ("a", "2"), ("b", "3"))
     assert entries.parse_header_mapping(None) == ()
-    assert entries.parse_header_pairs([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (("a", "1"),)
-    assert entries.parse_header_pairs(None) == ()
+    assert entries.parse_name_value_headers([{"name": ":path", "value": "/"}, {"name": "a", "value": "1"}]) == (
+        ("a", "1"),
+    )
+    assert entries.parse_name_value_headers(None) == ()
 
 
 def test_times() -> None:

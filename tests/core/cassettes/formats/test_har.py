@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.anonymized_export import to_recorded
+from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.formats import Source, har
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.importing import convert_exchanges
@@ -110,7 +110,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 def test_what_we_write_is_har(dialogue: list[Interaction]) -> None:
     """Everything that HAR 1.2 requires is there, of the right type; times are ISO with a zone."""
-    log = json.loads(har.dumps([to_recorded(each) for each in dialogue], "trip"))["log"]
+    log = json.loads(har.dumps([interaction_to_file_record(each) for each in dialogue], "trip"))["log"]
     assert (log["version"], log["creator"]["name"], len(log["entries"])) == ("1.2", "llmproxy", 7)
     for each in log["entries"]:
         for part, members in NEEDED.items():
@@ -124,7 +124,7 @@ def test_what_we_write_is_har(dialogue: list[Interaction]) -> None:
 def test_another_program_opens_what_we_write(dialogue: list[Interaction]) -> None:
     """Mitmproxy's reader of HAR files sees the same exchanges."""
     reader = pytest.importorskip("mitmproxy.io")
-    text = har.dumps([to_recorded(each) for each in dialogue], "trip")
+    text = har.dumps([interaction_to_file_record(each) for each in dialogue], "trip")
     flows = list(reader.FlowReader(io.BytesIO(text.encode())).stream())
     assert [(f.request.raw_content, f.response.status_code, f.response.raw_content) for f in flows] == [
         (each.request.body, each.response.status, each.response.body) for each in dialogue
@@ -143,7 +143,7 @@ def test_what_we_write_we_read_exactly(dialogue: list[Interaction]) -> None:
     )
     before = [replace(streamed, response=replace(streamed.response, chunks=cut)), odd]
     socket = replace(odd, response=replace(odd.response, status=101, chunks=(Chunk(1, b'{"t":1}\n'),)))
-    recorded = [to_recorded(each) for each in (*before, socket)]
+    recorded = [interaction_to_file_record(each) for each in (*before, socket)]
     back = har.read(Source(har.dumps(recorded, "trip").encode(), "x"))
     assert [each.problem for each in back] == ["", "", ""]
     assert sorted((each.body, each.response_body, each.headers, str(each.extra)) for each in back) == sorted(

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.anonymized_export import to_recorded
+from llmproxy.core.cassettes.anonymized_export import interaction_to_file_record
 from llmproxy.core.cassettes.formats import Source, read_source_file, review_yaml
 from llmproxy.core.cassettes.formats.entries import Recorded
 from llmproxy.core.cassettes.formats.vcr import read as read_vcr
-from llmproxy.core.cassettes.formats.yaml_text import write_json_style
+from llmproxy.core.cassettes.formats.yaml_text import write_json_in_style
 from llmproxy.core.cassettes.importing import convert_exchanges
 from llmproxy.core.forks.fork_rows import Fork
 from llmproxy.core.forks.overrides import parse_overrides
@@ -70,7 +70,7 @@ def test_the_real_traffic(traffic: Path) -> None:
     trees = answers = 0
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
         adopted = convert_exchanges(read_vcr(read_source_file(path)), "c", rules=Rules(), redactor=Redactor())
-        recorded = [to_recorded(each.interaction) for each in adopted if each.interaction]
+        recorded = [interaction_to_file_record(each.interaction) for each in adopted if each.interaction]
         found = review_yaml.read(Source(review_yaml.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path
         bodies = [each.response_body for each in recorded if each.response_body[:1] in (b"{", b"[")]
@@ -85,7 +85,9 @@ def test_a_conversation_is_written_once() -> None:
     system, tools = "You are helpful. " * 10, [{"name": "weather", "description": "The weather. " * 10}]
     turns = [{"role": "user", "content": f"Question {n}: " + "why? " * 30} for n in range(6)]
     recorded = [
-        one(write_json_style({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
+        one(
+            write_json_in_style({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact")
+        )
         for n in range(6)
     ]
     text = review_yaml.dumps(recorded, "x")
@@ -99,14 +101,14 @@ def test_a_conversation_is_written_once() -> None:
 
 def test_adding_a_turn_changes_nothing_before_it(dialogue: list[Interaction]) -> None:
     """A diff shows the added interaction only: nothing is numbered through."""
-    recorded = [to_recorded(each) for each in dialogue]
+    recorded = [interaction_to_file_record(each) for each in dialogue]
     before = review_yaml.dumps(recorded[:2], "x").splitlines()
     assert review_yaml.dumps(recorded[:3], "x").splitlines()[: len(before) - 1] == before[:-1]
 
 
 def test_the_reader_is_told_what_happens(dialogue: list[Interaction]) -> None:
     """A comment above each interaction says who was asked what, and what came back, on one line."""
-    text = review_yaml.dumps([to_recorded(each) for each in dialogue], "x")
+    text = review_yaml.dumps([interaction_to_file_record(each) for each in dialogue], "x")
     assert (
         '# openai chat.completions 200: What is the weather in Oslo? -> get_weather({"city":"Oslo","unit":"C"})' in text
     )
@@ -150,7 +152,7 @@ def test_a_question_of_one_line_is_at_most_twenty_lines() -> None:
         "system_fingerprint": None,
     }  # fmt: skip
     limits = tuple((f"x-ratelimit-{name}", "4999") for name in "abcdefghijklmnopqrst")
-    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_json_style(tree, "indent2-newline"))
+    asked = one(b'{"messages":[{"role":"user","content":"Hi"}]}', write_json_in_style(tree, "indent2-newline"))
     told = replace(asked, response_headers=(*JSON, *limits), extra={"chunks": "0:943", "ending": "complete"})
     assert back(told) == [told]
     assert len(review_yaml.dumps([told], "x").splitlines()) <= 20
@@ -214,7 +216,7 @@ def test_what_is_wrong_is_said(text: str, said: str) -> None:
 
 def test_a_cut_file_is_found_at_every_place(dialogue: list[Interaction]) -> None:
     """Wherever the file ends too early, it is an error."""
-    data = review_yaml.dumps([to_recorded(each) for each in dialogue[:2]], "x").encode()
+    data = review_yaml.dumps([interaction_to_file_record(each) for each in dialogue[:2]], "x").encode()
     for end in range(0, len(data) - 1, 97):
         with pytest.raises(CassetteCorrupt):
             review_yaml.read(Source(data[:end], "x"))

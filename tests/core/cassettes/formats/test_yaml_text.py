@@ -8,16 +8,16 @@ import pytest
 import yaml
 from hypothesis import example, given, settings, strategies as st
 
-from llmproxy.core.cassettes.formats.cassetter_reader import write_json_of_length
+from llmproxy.core.cassettes.formats.cassetter_reader import write_json_in_recorded_style
 from llmproxy.core.cassettes.formats.yaml_text import (
     MAX_BYTES,
     STYLES,
     AnchoredValue,
     AnchorReference,
     detect_json_style,
+    dump_yaml_collection,
     load_yaml,
-    write_json_style,
-    write_lines,
+    write_json_in_style,
 )
 from llmproxy.errors import CassetteCorrupt
 from tests.support.narrowing import known
@@ -50,14 +50,14 @@ TREES = st.recursive(
 @example({"<<": {"a": 1}, "": [], "null": {}, "a: b": [[]], "-": [[[1], 2]]})
 def test_what_is_written_is_read_again(tree: object) -> None:
     """Every JSON value comes back as it was: type by type, order and white space kept."""
-    assert json.dumps(load_yaml(write_lines({"x": tree}), "x")["x"]) == json.dumps(tree)
+    assert json.dumps(load_yaml(dump_yaml_collection({"x": tree}), "x")["x"]) == json.dumps(tree)
 
 
 @settings(deadline=None)
 @given(TEXTS)
 def test_other_readers_see_the_same_texts(text: str) -> None:
     """What stands there plainly is a text to every other YAML reader as well."""
-    assert yaml.safe_load(write_lines({"x": text})) == {"x": text}
+    assert yaml.safe_load(dump_yaml_collection({"x": text})) == {"x": text}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_other_readers_see_the_same_texts(text: str) -> None:
 def test_no_reviewer_reads_another_text_than_the_agent(mark: str, text: str) -> None:
     """Marks that turn text round, and what a terminal obeys, stand there as escapes, in values and names, on one line or more."""
     tree = {text.format(mark): text.format(mark)}
-    written = write_lines(tree)
+    written = dump_yaml_collection(tree)
     assert mark not in written
     assert load_yaml(written, "x") == tree
 
@@ -75,7 +75,7 @@ def test_no_reviewer_reads_another_text_than_the_agent(mark: str, text: str) -> 
 def test_it_looks_as_it_should() -> None:
     """Members in their order, what is short on one line, texts of several lines as blocks."""
     tree = {"role": "user", "parts": [{"text": "a: b\nc\n", "num": [1, 2.5, None, True]}, [], {}, [["x"]]]}
-    assert write_lines({"said": tree}) == (
+    assert dump_yaml_collection({"said": tree}) == (
         "said:\n  role: user\n  parts:\n    - text: |\n        a: b\n        c\n      num: [1, 2.5, null, true]\n"
         "    - []\n    - {}\n    - [[x]]\n"
     )
@@ -83,7 +83,7 @@ def test_it_looks_as_it_should() -> None:
 
 def test_parts_that_come_again() -> None:
     """A part with a name is an anchor, and an alias where it comes again."""
-    text = write_lines({
+    text = dump_yaml_collection({
         "a": [AnchoredValue("p1", {"b": 1}), AnchorReference("p1")],
         "c": AnchoredValue("p2", "text"),
         "d": AnchorReference("p2"),
@@ -95,9 +95,9 @@ def test_parts_that_come_again() -> None:
 def test_what_is_no_json_is_not_written() -> None:
     """Values that JSON does not have are mistakes of the programmer."""
     with pytest.raises(TypeError):
-        write_lines({"a": b"bytes"})
+        dump_yaml_collection({"a": b"bytes"})
     with pytest.raises(TypeError):
-        write_lines("text")
+        dump_yaml_collection("text")
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -130,16 +130,16 @@ def test_scalars_are_those_of_json() -> None:
 @pytest.mark.parametrize("style", STYLES)
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
-    body = write_json_style({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
-    assert write_json_style(*known(detect_json_style(body))) == body
+    body = write_json_in_style({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
+    assert write_json_in_style(*known(detect_json_style(body))) == body
 
 
 @settings(deadline=None)
 @given(TREES, st.sampled_from(sorted(STYLES)))
 def test_what_is_found_is_exact(tree: object, style: str) -> None:
     """Whatever was written how, what is found gives the bytes back, and other bytes are never found."""
-    body = write_json_style([tree], style)
-    assert write_json_style(*known(detect_json_style(body))) == body
+    body = write_json_in_style([tree], style)
+    assert write_json_in_style(*known(detect_json_style(body))) == body
 
 
 @pytest.mark.parametrize("body", [
@@ -156,7 +156,11 @@ def test_lost_bytes_are_written_by_length() -> None:
     """Of a tree whose bytes are lost, the style with the recorded length is taken, else the compact one."""
     tree = {"a": [1, 2], "b": "ü"}
     for text in (json.dumps(tree), json.dumps(tree, indent=2), json.dumps(tree, separators=(",", ":"))):
-        assert write_json_of_length(tree, str(len(text.encode()))) == text.encode()
-    assert write_json_of_length(tree, "3") == write_json_of_length(tree, None) == write_json_style(tree, "compact")
+        assert write_json_in_recorded_style(tree, str(len(text.encode()))) == text.encode()
+    assert (
+        write_json_in_recorded_style(tree, "3")
+        == write_json_in_recorded_style(tree, None)
+        == write_json_in_style(tree, "compact")
+    )
     with pytest.raises(ValueError, match="JSON compliant"):
-        write_json_of_length(float("nan"), None)
+        write_json_in_recorded_style(float("nan"), None)

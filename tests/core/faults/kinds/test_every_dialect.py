@@ -13,7 +13,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import decide_ending, list_events
 from llmproxy.core.dialects.usage_and_cost import read_usage
-from llmproxy.core.faults import KINDS, FaultOutcome, FaultTarget
+from llmproxy.core.faults import KINDS, CandidateCall, FaultOutcome
 from llmproxy.core.faults.answer_pieces import is_streamed
 from llmproxy.core.providers.provider_table import Family
 from llmproxy.core.traffic.canonical_json import parse_json
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     said: Message
 
     @property
-    def call(self) -> FaultTarget:
+    def call(self) -> CandidateCall:
         target = "/v1beta/models/g:streamGenerateContent?alt=sse" if self.stream else "/v1/x"
         body = b'{"stream_options":{"include_usage":true}}'
         family = FAMILIES.get(self.operation, "openai")

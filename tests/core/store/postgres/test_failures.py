@@ -22,7 +22,7 @@ from llmproxy.core.store.postgres.connection import ServerLink, ServerLost, _bui
 from llmproxy.core.store.postgres.local_copy import AT_ONCE
 from llmproxy.core.store.postgres.store import ServerStore
 from llmproxy.core.store.reader import KeyChange
-from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.rows import decode_sql_text, to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import (
@@ -414,7 +414,7 @@ def test_a_missing_body_is_damage(team_url: str, tmp_path: Path) -> None:
 
 def test_a_miss_does_not_wait_for_a_recorder(team_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recorder waits for the server while it updates the copy: the event loop goes on, and a thread waits."""
-    updating, go_on, original = threading.Event(), threading.Event(), local_copy.update_samples
+    updating, go_on, original = threading.Event(), threading.Event(), local_copy.update_copied_cassettes
 
     def update_late(*args: Any) -> bool:
         monkeypatch.undo()
@@ -425,7 +425,7 @@ def test_a_miss_does_not_wait_for_a_recorder(team_url: str, tmp_path: Path, monk
     with opened(team_url, tmp_path) as store, ThreadPoolExecutor() as threads:
         store.begin_writing("team", 1, exclusive=False, holder="h")
         assert store.find_keyed("team", 1, "agent", key(1)) == ()
-        monkeypatch.setattr(local_copy, "update_samples", update_late)
+        monkeypatch.setattr(local_copy, "update_copied_cassettes", update_late)
         recording = threads.submit(store.add_interaction, interaction(1, cassette="team"), supersede=False)
         assert updating.wait(30)
         with pytest.raises(ServerLost, match="another request waits"):
@@ -449,7 +449,7 @@ def test_a_statement_without_an_answer_ends_its_connection(
 
     with opened(team_url, tmp_path) as store:
         assert isinstance(store, ServerStore)
-        monkeypatch.setattr(local_copy, "update_samples", hang)
+        monkeypatch.setattr(local_copy, "update_copied_cassettes", hang)
         store.add_interaction(interaction(1), supersede=False)
         assert not store._writes.is_usable
         monkeypatch.undo()
@@ -602,5 +602,5 @@ def test_every_text_comes_back(text: str) -> None:
     said.encode()
     back = from_pg(said)
     assert isinstance(back, str | bytes)
-    assert from_sql(back) == text
+    assert decode_sql_text(back) == text
     assert back == to_sql(text)

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.new_rows import check_created, take_baseline
-from llmproxy.suite.checks.entities.row_selection import RowCheckContext, make_row_id
+from llmproxy.suite.checks.entities.row_selection import RowCheckContext, derive_setup_row_key
 from llmproxy.suite.checks.entities.verify import check_verify, check_wait
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.schema.response_assertions import Created
@@ -54,7 +54,7 @@ def test_deterministic_ids_are_the_same_in_every_run() -> None:
     named, second = (
         first.look.insert_row("tasks", {"title": title}, name)["id"] for title, name in (("a", "$a"), ("b", ""))
     )
-    assert (named, second) == (make_row_id("s", 2, "a"), make_row_id("s", 2, "tasks[2]"))
+    assert (named, second) == (derive_setup_row_key("s", 2, "a"), derive_setup_row_key("s", 2, "tasks[2]"))
     assert first.look.insert_row("tasks", {"id": 7, "title": "own"})["id"] == 7
     again = replace(first.look, scenario="s", sample=2, deterministic=True)
     assert again.insert_row("tasks", {"title": "again"}, "$a", overwrite=True)["title"] == "again"

@@ -11,13 +11,13 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.row_selection import (
     MOST_ROWS,
     RowCheckContext,
-    add_sample_suffix,
+    add_run_number_suffix,
     append_message,
     build_clock_env,
     capture_row,
+    derive_setup_row_key,
     describe_owner_filter,
     find_nearest_row,
-    make_row_id,
     match_rows,
     name_row,
     require_known_columns,
@@ -106,25 +106,25 @@ def test_rows_are_shown_shortly() -> None:
 
 def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
     """Golden values: changing them changes every prompt that an id was in, and recordings are lost."""
-    assert make_row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
-    assert make_row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
+    assert derive_setup_row_key("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
+    assert derive_setup_row_key("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
     others = {
-        make_row_id("task-001", 1, "a"), make_row_id("task-001", 2, "a"), make_row_id("task-002", 1, "a"), make_row_id("task-001", 1, "b"),
+        derive_setup_row_key("task-001", 1, "a"), derive_setup_row_key("task-001", 2, "a"), derive_setup_row_key("task-002", 1, "a"), derive_setup_row_key("task-001", 1, "b"),
     }  # fmt: skip
     assert len(others) == 4
 
 
 def test_an_id_fits_its_column() -> None:
     """A UUID's text, or a number that 32 bits hold and no counter has reached."""
-    assert UUID(str(make_row_id("s", 1, "a"))).version == 5
-    number = make_row_id("s", 1, "a", Kind.INTEGER)
+    assert UUID(str(derive_setup_row_key("s", 1, "a"))).version == 5
+    number = derive_setup_row_key("s", 1, "a", Kind.INTEGER)
     assert isinstance(number, int)
     assert 1_000_000_000 <= number < 2**31
 
 
 def test_the_first_run_needs_no_suffix() -> None:
     """One run is recorded as the first of five is."""
-    assert [add_sample_suffix("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
+    assert [add_run_number_suffix("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
 
 
 def test_a_spawned_agent_is_told_time_and_seed() -> None:
