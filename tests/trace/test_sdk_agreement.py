@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import subprocess
-import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -23,11 +23,13 @@ from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind
 from llmproxy.trace.reading.span_builder import build_spans
 from tests.sdk.environments import interpreter, prepare
+from tests.support.forked import PYTHON, program
 from tests.trace.environments import python
 
 PARSE = Path(__file__).parent / "sdk" / "parse.py"
-DIALECTS = ("chat.completions", "completions", "responses", "messages", "generateContent", "converse", "api.chat",
-            "api.generate", "v2.chat", "v1.chat")  # fmt: skip
+PLACES = {"ours": ("chat.completions", "completions", "responses"), "aws": ("converse",),
+          "newest": ("messages", "generateContent", "api.chat", "api.generate", "v2.chat", "v1.chat")}  # fmt: skip
+"""Where the SDKs of the dialects are: each of these environments parses all its answers in one process, since imports take most of it."""
 KNOWN = {("test_chat_streaming_legacy", "tokens"): "Groq says them in x_groq.usage, which openai's SDK does not know"}
 """Where we say more than the SDK: (cassette, what), with the reason."""
 
@@ -57,29 +59,23 @@ def told(spans: list[Span]) -> list[tuple[Span, list[list[Any]]]]:
     return [(span, calls.get(span.id, [])) for span in answers]
 
 
-def parser(dialect: str) -> str:
-    """Return the interpreter that has the SDK of a dialect."""
-    if dialect in ("chat.completions", "completions", "responses"):
-        return sys.executable
-    if dialect == "converse":
-        return python("sdk-aws", "boto3==1.40.0")
+def parser(place: str) -> str:
+    """Return the interpreter of one of PLACES."""
+    if place != "newest":
+        return program(PYTHON)[0] if place == "ours" else python("sdk-aws", "boto3==1.40.0")
     if problem := prepare(("newest",))["newest"]:
         pytest.skip(problem)
     return interpreter("newest")
 
 
-def parsed(dialect: str, each: list[Interaction]) -> list[dict[str, Any]]:
-    """Return what the SDK makes of these answers."""
-    lines = [
-        json.dumps({
-            "stream": one.stream,
-            "type": header(one.response.headers, "content-type") or "application/json",
-            "body": base64.b64encode(one.response.body).decode(),
-        })
-        for one in each
-    ]  # fmt: skip
-    done = subprocess.run([parser(dialect), str(PARSE), dialect], input="\n".join(lines), capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+def parsed(place: str, each: list[Interaction]) -> list[dict[str, Any]]:
+    """Return what the SDKs of a place make of these answers."""
+    lines = [json.dumps({
+        "dialect": one.operation, "stream": one.stream, "body": base64.b64encode(one.response.body).decode(),
+        "type": header(one.response.headers, "content-type") or "application/json",
+    }) for one in each]  # fmt: skip
+    done = subprocess.run([parser(place), str(PARSE)], input="\n".join(lines), capture_output=True, text=True,
+                          timeout=240, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -91,14 +87,10 @@ def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str
     for file in interactions(traffic):
         chats = [each for each in file if each.operation in CHAT]
         spans = list(build_spans(file))
-        answers = told(spans)
-        assert [span.metadata["http.response.status_code"] for span, _ in answers] == [
-            each.response.status for each in chats
-        ]
-        for each in chats:
-            exchanges[each.provider] += 1
-        for span in spans:
-            counted[span.kind] += 1
+        statuses = [span.metadata["http.response.status_code"] for span, _ in told(spans)]
+        assert statuses == [each.response.status for each in chats]
+        exchanges.update(each.provider for each in chats)
+        counted.update(span.kind for span in spans)
     with capsys.disabled():
         print("\n" + "  ".join(f"{name} {count}" for name, count in sorted(exchanges.items())))
         print("  ".join(f"{kind} {count}" for kind, count in sorted(counted.items())))
@@ -109,23 +101,26 @@ def test_every_chat_gives_spans(traffic: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.sdk
 def test_spans_agree_with_the_sdk(traffic: Path, capsys: pytest.CaptureFixture[str], subtests: pytest.Subtests) -> None:
     """Text, tool calls and tokens are those that the SDK of each dialect parses out of the same bytes."""
-    rows: dict[str, list[Row]] = {dialect: [] for dialect in DIALECTS}
+    rows: dict[str, list[Row]] = {dialect: [] for dialects in PLACES.values() for dialect in dialects}
     for file in interactions(traffic):
         chats = [each for each in file if each.operation in CHAT]
         for each, (span, calls) in zip(chats, told(list(build_spans(file))), strict=True):
             whole = each.response.status == 200 and each.response.ending is Ending.COMPLETE
             if whole and each.operation in rows:
                 rows[each.operation].append((each, span, calls))
-    for dialect in DIALECTS:
-        with subtests.test(dialect=dialect):
-            agree(dialect, rows[dialect], capsys)
+    for place, dialects in PLACES.items():
+        with subtests.test(place=place):
+            answers = iter(parsed(place, [row[0] for dialect in dialects for row in rows[dialect]]))
+            for dialect in dialects:
+                with subtests.test(dialect=dialect):
+                    agree(dialect, rows[dialect], list(itertools.islice(answers, len(rows[dialect]))), capsys)
 
 
-def agree(dialect: str, rows: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
+def agree(dialect: str, rows: list[Row], said: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     """See that what is said of these exchanges is what the dialect's SDK says."""
     assert rows
     agreed, problems = Counter[str](), []
-    for (each, span, calls), sdk in zip(rows, parsed(dialect, [row[0] for row in rows]), strict=True):
+    for (each, span, calls), sdk in zip(rows, said, strict=True):
         if "error" in sdk:
             agreed["sdk refused"] += 1
             problems.append(f"{each.cassette}: {sdk['error']}")

@@ -1,8 +1,8 @@
 """Parse recorded answers with a provider's own SDK; runs in an environment that has it, not in ours.
 
-    parse.py DIALECT < exchanges.jsonl > parsed.jsonl
+    parse.py < exchanges.jsonl > parsed.jsonl
 
-Each line in: {"stream", "model", "type" (content type), "body" (base64)}. The SDK gets these very bytes from a loopback
+Each line in: {"dialect", "stream", "type" (content type), "body" (base64)}. The SDK gets these very bytes from a loopback
 server. Each line out: {"text", "calls": [[name, arguments]], "input", "output"} as the SDK's objects say it, or
 {"error"}. Tokens in our arithmetic: input with the cached ones, output with the reasoning.
 """
@@ -249,7 +249,7 @@ def main() -> None:
     for line in sys.stdin:
         Answers.current = each = json.loads(line)
         try:
-            found = DIALECTS[sys.argv[1]](base, each)
+            found = DIALECTS[each["dialect"]](base, each)
         except Exception as error:  # noqa: BLE001 - reported to the test, which says what may fail
             found = {"error": f"{type(error).__name__}: {error}"[:300]}
         print(json.dumps(found, default=str), flush=True)
