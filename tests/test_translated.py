@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.process import python
 
 from .provider import Provider, load
 from .support.asking import ASK
@@ -129,7 +130,7 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
 EXPECTED = SUITE.replace("id: bad,", "id: bad, xfail: the agent is rude,")
 NONSENSE = SUITE.replace("{contains: there}", "{contains: [], gt: x, jsonSchema: 1}")
 CRASHES = f"{ASK}\nprint({{'hi there': 'hi there'}}[ask(sys.stdin.read())['content']])"
-COMMAND = f"command: {{run: [{json.dumps(sys.executable)}, crashes.py], lines: false}}"
+COMMAND = f"command: {{run: [{json.dumps(python())}, crashes.py], lines: false}}"
 MISSED = f"""{ASK}
 import pytest
 
@@ -143,21 +144,21 @@ def test_refused(llmproxy):
         ask("two")
 """
 RUNS = {
-    "hit": (0, ["run", "--json", "r.json", "--", sys.executable, "ask.py", "hi"]),
-    "miss": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "ask.py", "what?"]),
-    "nothing recorded": (0, ["run", "--json", "r.json", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
-    "strict": (0, ["run", "--json", "r.json", "--strict", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
-    "never used": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "-c", "pass"]),
+    "hit": (0, ["run", "--json", "r.json", "--", python(), "ask.py", "hi"]),
+    "miss": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", python(), "ask.py", "what?"]),
+    "nothing recorded": (0, ["run", "--json", "r.json", "--cassette", "new", "--mode", "replay", "--", python(), "ask.py", "hi"]),
+    "strict": (0, ["run", "--json", "r.json", "--strict", "--mode", "replay", "--", python(), "ask.py", "hi"]),
+    "never used": (4, ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", python(), "-c", "pass"]),
     "why": (0, ["why"]),
-    "faulty": (0, ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
-    "replay": (0, ["replay", "--override-llm", "0=bye", "--", sys.executable, "ask.py", "hi"]),
-    "replay that leaves": (4, ["replay", "--", sys.executable, "ask.py", "what?"]),
+    "faulty": (0, ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", python(), "ask.py", "hi"]),
+    "replay": (0, ["replay", "--override-llm", "0=bye", "--", python(), "ask.py", "hi"]),
+    "replay that leaves": (4, ["replay", "--", python(), "ask.py", "what?"]),
     "why a fault": (0, ["why"]),
-    "live": (0, ["run", "--json", "r.json", "--live", "http", "--", sys.executable, "ask.py", "hi"]),
-    "recorded elsewhere": (0, ["run", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"]),
+    "live": (0, ["run", "--json", "r.json", "--live", "http", "--", python(), "ask.py", "hi"]),
+    "recorded elsewhere": (0, ["run", "--cassette", "new", "--mode", "replay", "--", python(), "ask.py", "hi"]),
     "why elsewhere": (0, ["why", "--json"]),
-    "learn": (0, ["learn", "default", "--accept", "--", sys.executable, "ask.py", "hi"]),
-    "learn in vain": (4, ["learn", "default", "--accept", "--", sys.executable, "ask.py", "what?"]),
+    "learn": (0, ["learn", "default", "--accept", "--", python(), "ask.py", "hi"]),
+    "learn in vain": (4, ["learn", "default", "--accept", "--", python(), "ask.py", "what?"]),
 }  # fmt: skip
 """Commands over a store that has one question, each with its exit code."""
 NUMBERS = (

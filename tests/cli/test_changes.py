@@ -22,7 +22,7 @@ from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, json_answer, step
 from tests.support import process
 from tests.support.forked import program
-from tests.support.process import ROOT, clean_env, until
+from tests.support.process import ROOT, clean_env, python, until
 
 AGENT = """
 import json, os, urllib.request
@@ -55,7 +55,7 @@ def llmproxy(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> 
 
 
 def run(*words: str, cwd: Path, up: Provider | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    return llmproxy(*words, "--", sys.executable, "agent.py", cwd=cwd, up=up, **env)
+    return llmproxy(*words, "--", python(), "agent.py", cwd=cwd, up=up, **env)
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +258,7 @@ def test_what_a_client_itself_changed_is_accepted_at_once_for_its_versions(folde
 def test_a_suite_on_trial_says_where_its_files_are(tmp_path: Path) -> None:
     """Its files are in a folder that nobody typed; `llmproxy test --changes` names it for who accepts."""
     (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
-    agent = f"{{run: ['{sys.executable}', agent.py], lines: false}}"
+    agent = f"{{run: ['{python()}', agent.py], lines: false}}"
     suite = f"name: Shop\nagent: {{command: {agent}}}\nscenarios: [{{id: lamps, steps: [{{chat: Lamps}}]}}]\n"
     (tmp_path / "shop.yaml").write_text(suite, encoding="utf-8")
     none = llmproxy("test", "shop.yaml", "--changes", cwd=tmp_path)

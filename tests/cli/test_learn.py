@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from llmproxy.core.store.queries import read_volatile_fields, write_volatile_fie
 from tests.provider import Provider, load
 from tests.support import process
 from tests.support.asking import ASK
+from tests.support.process import python
 
 AGENT = (
     f"{ASK}\n"
@@ -53,7 +53,7 @@ def llmproxy(
 
 def agent(kind: str = "todo") -> list[str]:
     """Return the agent's command."""
-    return ["--", sys.executable, "-c", AGENT, kind]
+    return ["--", python(), "-c", AGENT, kind]
 
 
 def run_live(
@@ -159,7 +159,7 @@ def test_a_slot_that_would_merge_two_answers_is_refused(tmp_path: Path) -> None:
     fixed = fixed.replace('sys.exit(0 if final == f"Task {made} is there." else 9)', "")
     steps = [STEPS["steps"][0], *({"results": 1, "contains": number, "say": f"is {word}"}
                                   for number, word in zip(numbers, ("late", "done"), strict=True))]  # fmt: skip
-    runs = [["--", sys.executable, "-c", fixed, "todo", number] for number in numbers]
+    runs = [["--", python(), "-c", fixed, "todo", number] for number in numbers]
     run_live(tmp_path, *runs, steps={"ordered": False, "steps": steps})
     refused = llmproxy("learn", "tasks", "--take", "sequence", cwd=tmp_path, code=2)
     assert "refused: sequence: with it recording #" in refused.stderr
@@ -181,7 +181,7 @@ def test_a_value_in_the_question_is_no_slot(tmp_path: Path) -> None:
     """What the user asks differs in a uuid: nothing is learned, whatever is accepted, and it is said why."""
     assert '"Make a task."' in AGENT
     code = AGENT.replace('"Make a task."', 'f"Make task {uuid.uuid4()}."')
-    asks = ["--", sys.executable, "-c", code, "todo"]
+    asks = ["--", python(), "-c", code, "todo"]
     run_live(tmp_path, asks, mode="record")
     done = llmproxy("learn", "tasks", "--accept", *asks, cwd=tmp_path, code=4)
     assert "could not be served, even on trial" in done.stderr

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.forked import program
-from tests.support.process import llmproxy
+from tests.support.process import llmproxy, python
 from tests.support.tools import HERE, SERVER, http_server, use
 
 LLMPROXY = program("llmproxy")
@@ -67,9 +66,7 @@ def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
     one, other = folders(tmp_path)
     log, store = tmp_path / "log", tmp_path / "x.db"
     plan = json.dumps({"calls": CALLS[:5], "together": True, "shuffle": 3})
-    agent = [
-        sys.executable, str(HERE / "mcp_client.py"), plan, "--", *LLMPROXY, "mcp", "--", *SERVER, "stdio", str(log),
-    ]  # fmt: skip
+    agent = [python(), str(HERE / "mcp_client.py"), plan, "--", *LLMPROXY, "mcp", "--", *SERVER, "stdio", str(log)]
 
     def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         words = ("run", "--mode", mode, "--store", str(store), "--", *agent)
@@ -95,12 +92,12 @@ def test_a_run_puts_itself_before_the_servers_of_a_configuration(tmp_path: Path)
         "for server in json.load(open(sys.argv[1]))['mcpServers'].values():\n"
         "    where = [server['url']] if 'url' in server else ['--', server['command'], *server['args']]\n"
         "    plan = json.dumps({'calls': [['echo', {'text': 'a'}], ['count', {}]]})\n"
-        "    subprocess.run([sys.executable, sys.argv[2], plan, *where], check=True)\n"
+        "    subprocess.run([*sys.argv[2:], plan, *where], check=True)\n"
     )
 
     def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         given = ["--mcp-config", str(config), "--mode", mode, "--store", str(store)]
-        words = ("run", *given, "--", sys.executable, "-c", agent, str(config), str(HERE / "mcp_client.py"))
+        words = ("run", *given, "--", python(), "-c", agent, str(config), python(), str(HERE / "mcp_client.py"))
         return llmproxy(*words, cwd=cwd, env={"XDG_DATA_HOME": str(tmp_path)})
 
     config = tmp_path / "tools.json"

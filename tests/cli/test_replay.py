@@ -21,7 +21,7 @@ from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, step
 from tests.support import process
 from tests.support.forked import program
-from tests.support.process import clean_env, needed
+from tests.support.process import clean_env, needed, python
 from tests.support.proxy import proxy
 
 AGENTS = Path(__file__).parents[1] / "support" / "agents"
@@ -76,7 +76,7 @@ def record(folder: Path, *agent: str) -> Here:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Here:
     """Record the Python agent once, for tests where the language does not matter."""
-    return record(tmp_path_factory.mktemp("plain"), sys.executable, str(AGENTS / "loop.py"))
+    return record(tmp_path_factory.mktemp("plain"), python(), str(AGENTS / "loop.py"))
 
 
 @pytest.fixture(scope="module", params=["python", pytest.param("node", marks=pytest.mark.slow)])
@@ -227,7 +227,7 @@ def test_an_override_that_met_nothing_is_said(plain: Here, override: tuple[str, 
 
 def test_nothing_recorded_yet_makes_no_file(tmp_path: Path) -> None:
     """The first thing that somebody tries; also without a command, and with one that is not there."""
-    here = Here(tmp_path, [sys.executable, "-c", "print('never')"])
+    here = Here(tmp_path, [python(), "-c", "print('never')"])
     done = here.replay(*COLD)
     assert (done.returncode, done.stdout) == (3, "")
     assert "llmproxy run --mode record --cassette weather" in done.stderr
@@ -294,9 +294,9 @@ def test_overrides_are_properties_of_a_session_at_a_running_proxy(plain: Here) -
 def test_no_server_of_tools_runs_in_a_replay(tmp_path: Path) -> None:
     """Of a configuration that is named: its calls come from the recording, whatever is overridden; what is advised names it too."""
     data = Path(llmproxy.__file__).parent / "data"
-    agent = [sys.executable, str(data / "demo_tools_agent.py"), "tools.json"]
+    agent = [python(), str(data / "demo_tools_agent.py"), "tools.json"]
     here, asked = Here(tmp_path, agent), {"title": "Printer"}
-    server = {"command": sys.executable, "args": [str(data / "demo_ticket_server.py"), "runs"]}
+    server = {"command": python(), "args": [str(data / "demo_ticket_server.py"), "runs"]}
     (tmp_path / "tools.json").write_text(json.dumps({"mcpServers": {"tickets": server}}))
     script = [step(call=[{"name": "create_ticket", "arguments": asked}]), step(tool_result="#1", say="Done.")]
     with Provider(script) as up:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
 from tests.support.asking import ASK
 from tests.support.chats import NOW, chat, fill
-from tests.support.process import llmproxy
+from tests.support.process import llmproxy, python
 
 KEYED = Request("POST", "/v1/chat/completions", (
     ("content-type", "application/json"), ("authorization", "Bearer [REDACTED]")), chat().request.body)  # fmt: skip
@@ -84,7 +83,7 @@ for text in ("one", "two"):
 
 def test_what_follows_from_a_new_answer_is_asked_by_the_command(tmp_path: Path) -> None:
     """Where the answer is the same one, nothing else is asked; a number that is none, or with --changed, is refused."""
-    store, command = tmp_path / "x.db", ["--", sys.executable, "-c", AGENT]
+    store, command = tmp_path / "x.db", ["--", python(), "-c", AGENT]
     with Provider([step(user="one", say="A"), step(user="two", say="B")]) as provider:
         env = {"OPENAI_BASE_URL": f"{provider.url}/v1", "OPENAI_API_KEY": "k"}
         assert llmproxy("run", "--mode=record", f"--store={store}", *command, env=env).returncode == 0

@@ -19,7 +19,7 @@ import pytest
 from tests.provider import Provider, step
 from tests.support.asking import ASK_EACH as ASK
 from tests.support.forked import program
-from tests.support.process import clean_env, free_port, llmproxy, needed
+from tests.support.process import clean_env, free_port, llmproxy, needed, python
 from tests.support.proxy import Proxy, proxy
 
 RUN = (*program("llmproxy"), "run")
@@ -34,7 +34,7 @@ def run_at(px: Proxy, *words: str, text: str = "", cwd: Path | None = None) -> s
 
 
 def asking(*texts: str) -> list[str]:
-    return [sys.executable, "-c", ASK, *texts]
+    return [python(), "-c", ASK, *texts]
 
 
 def test_a_command_is_recorded_and_replayed_without_its_knowledge(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_replay_that_no_file_holds_fails_in_ci(tmp_path: Path) -> None:
 def test_what_a_miss_advises_is_what_was_typed(tmp_path: Path) -> None:
     """`llmproxy run` again, with what it was told."""
     code = ASK.replace('print("HTTP", error.code)', 'print(json.load(error)["error"]["message"])')
-    done = run("--cassette", "trip", "--", sys.executable, "-c", code, "hi", cwd=tmp_path)
+    done = run("--cassette", "trip", "--", python(), "-c", code, "hi", cwd=tmp_path)
     assert "  1. record what is missing: llmproxy run --mode auto --cassette trip -- COMMAND\n" in done.stdout
 
 
@@ -175,7 +175,7 @@ SEEDED = ASK.replace('"messages"', '"seed": int(os.environ["SEED"]), "messages"'
 def test_own_rules_are_one_for_every_command(bind: list[str], tmp_path: Path) -> None:
     """`ignore` is added after a recording with another seed: run, verify and audit say that it is the same question."""
     store = ["--store", str(tmp_path / "x.db")]
-    command = [sys.executable, "-c", SEEDED, "hi"]
+    command = [python(), "-c", SEEDED, "hi"]
     with Provider([step(user="hi", say="hello")]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "SEED": "1"}
         assert run("--mode", "record", *store, "--", *command, env=env, cwd=tmp_path).returncode == 0
@@ -305,7 +305,7 @@ for url in ("https://tools.example.com/x", "http://tools.example.com/y"):
     except httpx.HTTPError as error:
         print(type(error).__name__)
 """
-    done = intercepted(tmp_path, sys.executable, "-c", code)
+    done = intercepted(tmp_path, python(), "-c", code)
     assert "refused: CONNECT tools.example.com:443: in replay nothing leaves the machine" in done.stderr, done.stderr
     assert "refused: GET http://tools.example.com/y: tools.example.com is not in the provider table" in done.stderr
     assert done.stderr.count("--allow-host tools.example.com") == 2
@@ -314,7 +314,7 @@ for url in ("https://tools.example.com/x", "http://tools.example.com/y"):
 def test_who_was_only_refused_never_used_the_proxy(tmp_path: Path) -> None:
     """A tunnel to a host that may not be reached certifies nothing."""
     code = "import httpx\ntry: httpx.get('https://tools.example.com/x')\nexcept httpx.HTTPError: pass"
-    done = intercepted(tmp_path, sys.executable, "-c", code, options=["--fail-on-miss"])
+    done = intercepted(tmp_path, python(), "-c", code, options=["--fail-on-miss"])
     assert done.returncode == 4
     assert "THE COMMAND NEVER USED THE PROXY but for what was refused" in done.stderr
     assert "exit code 4 because of --fail-on-miss: no request came but what was refused." in done.stderr

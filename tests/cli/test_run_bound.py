@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_run import run
 from tests.provider import Provider, step
+from tests.support.process import python
 
 AGENT = """
 import json, os, sys, urllib.request, urllib.error
@@ -34,7 +34,7 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
     homes = {name: tmp_path / f"home-{name}" for name in ("a", "b")}
     for folder in (a, b, *homes.values()):
         folder.mkdir(parents=True)
-    command = [sys.executable, "-c", AGENT, "look at order 7"]
+    command = [python(), "-c", AGENT, "look at order 7"]
     says = f"see {a}/x.txt, {homes['a']}/notes and /tmp"
     with Provider([step(user="look at order 7", say=says, times=1)]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "HOME": str(homes["a"])}
@@ -62,11 +62,11 @@ def test_run_variables_are_declared_by_hand(tmp_path: Path) -> None:
     with Provider([step(user=f"{say} now", say=f"done: {say}", times=1)]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "HOME": str(tmp_path)}
         words = ["--mode", "record", "--var", f"release={say.split()[1]}", "--store", store]
-        asks = [*words, "--", sys.executable, "-c", AGENT]
+        asks = [*words, "--", python(), "-c", AGENT]
         first = run(*asks, f"{say} now", env=env, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     new = "99999999-2222-4333-8444-555555555555"
-    asks = ["--var", f"release={new}", "--store", store, "--", sys.executable, "-c", AGENT]
+    asks = ["--var", f"release={new}", "--store", store, "--", python(), "-c", AGENT]
     again = run(*asks, f"deploy {new} now", env={"HOME": str(tmp_path)}, cwd=tmp_path)
     assert again.stdout == f"done: deploy {new} release\n", again.stderr
     wrong = run("--var", "release", "--store", store, "--", "true", cwd=tmp_path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.provider import Call, Provider, Reply, Step
 from tests.support import process
+from tests.support.process import python
 from tests.support.services import CountingService
 
 AGENT = """
@@ -61,7 +61,7 @@ def test_another_model_pays_nothing(tmp_path: Path) -> None:
     """Its own calls are refused, the recorded ones served, the service hears of none; what it did otherwise is told, with its rate."""
     (tmp_path / "agent.py").write_text(AGENT)
     with CountingService() as service, Provider([*OLD, *NEW, *NEW], ordered=False) as provider:
-        tool = ("--record-host", "127.0.0.1", "--", sys.executable, "agent.py", service.host)
+        tool = ("--record-host", "127.0.0.1", "--", python(), "agent.py", service.host)
         refused = llmproxy(tmp_path, provider, "new", "run", "--live", "llm", *tool)
         assert (refused.returncode, provider.requests) == (3, [])
         assert "Record it first, with its tools: llmproxy run --mode record" in refused.stderr
@@ -86,6 +86,6 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
             (("--live", "llm", "--unknown-tool", "no"), "'no' is not one of error, fail, live"),
             (("--runs", "2"), "--runs needs --live"),
         ):
-            done = llmproxy(tmp_path, provider, "m", "run", *words, "--", sys.executable, "-c", "")
+            done = llmproxy(tmp_path, provider, "m", "run", *words, "--", python(), "-c", "")
             assert (done.returncode, said in done.stderr) == (2, True), done.stderr
         assert list(tmp_path.iterdir()) == []

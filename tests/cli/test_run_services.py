@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.support import process
+from tests.support.process import python
 from tests.support.services import CountingService
 
 TOOL = """
@@ -29,7 +29,7 @@ def test_a_post_of_a_tool_is_done_once(tmp_path: Path) -> None:
     """The service hears of it while it is recorded, and never again; another amount is refused by name, and the channel is told."""
     with CountingService() as service:
         url = f"http://{service.host}/invoices"
-        tool = ("run", "--record-host", "127.0.0.1", "--", sys.executable, "-c", TOOL, url)
+        tool = ("run", "--record-host", "127.0.0.1", "--", python(), "-c", TOOL, url)
         made = llmproxy(tmp_path, *tool[:1], "--mode", "record", *tool[1:], '{"amount": 7}')
         assert json.loads(made.stdout)["number"] == 1, made.stderr
         again = llmproxy(tmp_path, *tool, '{"amount": 7}')

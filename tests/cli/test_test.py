@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -21,7 +20,7 @@ from tests.provider import Provider, load
 from tests.support import pytest_run
 from tests.support.asking import ASK
 from tests.support.forked import program
-from tests.support.process import ROOT, clean_env, llmproxy
+from tests.support.process import ROOT, clean_env, llmproxy, python
 
 ECHO = "def answer(message):\n    return 'you said ' + message\n"
 SUITE = """
@@ -188,7 +187,7 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
     """Ctrl-C, or a CI that gives up: agent and proxy are gone, the end is told, in the report as well; no traceback."""
     agent = "import sys, time, os\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
     (tmp_path / "agent.py").write_text(agent)
-    suite = f"name: t\nagent: {{command: [{sys.executable}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
+    suite = f"name: t\nagent: {{command: [{python()}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
     (tmp_path / "t.suite.yaml").write_text(suite)
     with (tmp_path / "out").open("wb") as out:
         command = [*program("llmproxy"), "test", "t.suite.yaml", "--report", "json=out.json"]
@@ -227,7 +226,7 @@ def test_the_first_suite_finds_its_agent(tmp_path: Path) -> None:
     """It lies in tests/, and the command was typed one folder above; a module of this folder is found, too."""
     said = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'text': 'hello'}), flush=True)\n\ndef answer(message):\n    return 'hello'\n"
     (tmp_path / "agent.py").write_text(said)
-    for name, agent in (("one", f"{sys.executable} agent.py"), ("two", "agent:answer")):
+    for name, agent in (("one", f"{python()} agent.py"), ("two", "agent:answer")):
         target = tmp_path / "tests" / f"{name}.suite.yaml"
         assert run(tmp_path, "--init", f"tests/{name}.suite.yaml", "--agent", agent).returncode == 0
         target.write_text(target.read_text().replace("usage: {callCount: {gte: 1}}", "observe: none"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from urllib.request import Request
 from llmproxy.suite.checks.entities.row_selection import derive_setup_row_key
 from llmproxy.suite.stores import Kind
 from tests.provider import Step, step
-from tests.support.process import ROOT, Process, clean_env
+from tests.support.process import ROOT, Process, clean_env, python
 from tests.support.proxy import DIRECT
 
 FIXTURES = ROOT / "fixtures"
@@ -108,7 +107,7 @@ class TasksAgent(Process):
 
 def command(language: str, *options: str, db: Path) -> list[str]:
     """Return the command of a fixture agent: `python` or `node`."""
-    program = [sys.executable, "tasks.py"] if language == "python" else ["node", "tasks.mjs"]
+    program = [python(), "tasks.py"] if language == "python" else ["node", "tasks.mjs"]
     return [program[0], str(FIXTURES / "agents" / program[1]), "--db", str(db), *options]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from llmproxy.suite.project_settings import SuiteCommandOptions
 from llmproxy.suite.reading.load import SuiteCase, load_suites
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import SuiteResult, run_cases
-from tests.support.process import ROOT
+from tests.support.process import ROOT, python
 
 
 class Meeting:
@@ -134,7 +133,7 @@ def cases_of(folder: Path, text: str, name: str = "t.suite.yaml") -> Sequence[Su
 
 def lines(db: Path, *options: str, **env: str) -> dict[str, Any]:
     """Return the `agent:` of the fixture agent, started by the run."""
-    words = [sys.executable, str(AGENT), "--lines", "--db", str(db), *options]
+    words = [python(), str(AGENT), "--lines", "--db", str(db), *options]
     return {"command": {"run": words, "env": env} if env else words}
 
 

@@ -21,7 +21,7 @@ from tests.provider import Provider
 from tests.suite import rig
 from tests.suite.dialogues import agent, dialogue, fixture_suite, store_of
 from tests.support import near, process, proxy
-from tests.support.process import ROOT, needed
+from tests.support.process import ROOT, needed, python
 
 SCENARIOS, RUNS = 12, 14
 
@@ -174,7 +174,7 @@ def test_a_recorded_conversation_becomes_a_suite_that_passes_at_once(tmp_path: P
     ):
         talks.chat("Create a task called 'Review PR'", conversation="c")
         talks.chat("Mark 'Review PR' as complete", conversation="c")
-    told = f'{{command: {{run: [{sys.executable}, {rig.AGENT}, --lines, --db, new.db], env: {{LLMPROXY_SEED: ""}}}}}}'
+    told = f'{{command: {{run: [{python()}, {rig.AGENT}, --lines, --db, new.db], env: {{LLMPROXY_SEED: ""}}}}}}'
     made = llmproxy("suite", "from-session", "demo", "--agent", told, cwd=tmp_path)
     assert made.returncode == 0, made.stdout + made.stderr
     passed = llmproxy("test", "tests/demo.suite.yaml", cwd=tmp_path)

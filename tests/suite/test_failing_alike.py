@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.provider import Provider
 from tests.suite.run.test_mocks import AGENT, provider
 from tests.suite.run.test_rejudge import verdict
 from tests.support import near, pytest_run
+from tests.support.process import python
 
 SUITE = """
 name: fails
@@ -134,7 +134,7 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     (folder / ".llmproxy").mkdir()
     for name, text in {"agent.py": AGENT, "test_words.py": PYTHON, "others.json": json.dumps(OTHERS), **WORDS}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    words = json.dumps([sys.executable, str(folder / "agent.py")])
+    words = json.dumps([python(), str(folder / "agent.py")])
     (folder / "t.suite.yaml").write_text(SUITE.replace("COMMAND", words), encoding="utf-8")
     with (
         provider() as upstream,

@@ -28,7 +28,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,12 +39,13 @@ from typing import BinaryIO
 
 IMPORTED = (
     "_pytest", "llmproxy.cli", "llmproxy.client", "llmproxy.core", "llmproxy.mitm", "llmproxy.pytest",
-    "llmproxy.report", "llmproxy.suite", "llmproxy.scenario", "mcp.client.stdio", "mcp.client.streamable_http", "stringprep", "yaml",
+    "llmproxy.report", "llmproxy.suite", "llmproxy.scenario", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.server.fastmcp",
+    "openai.resources", "stringprep", "vcr", "yaml",
 )  # fmt: skip
 """What commands and clients of tools load, some of it late."""
 PYTHON = "python"
 STARTED = ("llmproxy", "pytest", PYTHON)
-"""What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file."""
+"""What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file or ``-c`` with code."""
 
 SHIM = """#!{python} -IS
 import _signal, _socket, marshal, posix, sys
@@ -150,8 +153,9 @@ def _call(conn: socket.socket) -> None:
         os.close(fd)
     os.environ.clear()
     os.environ.update(env)
+    time.tzset()
     os.chdir(cwd)
-    first = [] if not name else [str(Path(cwd, words[0]).parent) if name == PYTHON else cwd]
+    first = [] if not name else [str(Path(cwd, words[0]).parent) if name == PYTHON and words[0] != "-c" else cwd]
     sys.path[:0] = [*first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     if env.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
@@ -195,7 +199,11 @@ def _begin(name: str) -> Callable[[], int | None]:
 
 def _run_file() -> None:
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv[0] != "-c":
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            sys.modules["__main__"] = here = types.ModuleType("__main__")
+            exec(compile(sys.argv.pop(1), "<string>", "exec", dont_inherit=True), vars(here))
     except Exception:  # noqa: BLE001 - as Python itself
         traceback.print_exc()
         sys.exit(1)

@@ -52,6 +52,7 @@ def test_a_forked_program_is_what_python_would_start(alone: bool, tmp_path: Path
     for name, words, code, said in (
         ("llmproxy", ["nosuch"], 2, "nosuch"),
         ("python", ["says.py", "a b"], 0, f"['a b'] {tmp_path} env module input\n"),
+        ("python", ["-c", SAYS, "a b"], 0, f"['a b'] {tmp_path} env module input\n"),
         ("pytest", ["-q", "says.py", "-p", "no:cacheprovider"], 1, "assert 1 == 2"),
     ):
         known = {"SAID": "env", "PYTHONWARNINGS": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}

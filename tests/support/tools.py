@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forked import PYTHON, program
-from tests.support.process import clean_env, free_port, listening
+from tests.support.process import clean_env, free_port, listening, python
 
 HERE = Path(__file__).resolve().parent
-SERVER = (sys.executable, str(HERE / "mcp_server.py"))
+SERVER = (python(), str(HERE / "mcp_server.py"))
 
 
 @contextmanager
 def http_server(log: Path, cwd: Path) -> Iterator[str]:
     """Run the server over HTTP for the block; give its origin. Each call of a tool adds a line to `log`."""
     port = free_port()
-    command = [*SERVER, "http", str(port), str(log)]
+    command = [sys.executable, *SERVER[1:], "http", str(port), str(log)]  # killed, it is gone
     with (log.parent / "server.out").open("wb") as out:
         server = subprocess.Popen(command, cwd=cwd, env=clean_env(), stdout=out, stderr=out)
     try:

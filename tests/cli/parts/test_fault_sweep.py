@@ -14,7 +14,7 @@ import pytest
 
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.support import near
-from tests.support.process import ROOT, llmproxy
+from tests.support.process import ROOT, llmproxy, python
 
 AGENT = ROOT / "fixtures" / "agents" / "stumbling.py"
 WEAKNESSES = ("http-429", "http-500", "early-end", "length", "truncated-arguments", "duplicate-call")
@@ -37,7 +37,7 @@ def replay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     store = tmp_path_factory.mktemp("sweep") / "x.db"
     with Provider(SCRIPT) as p, near("record", store, upstreams={"openai": p.url}) as px:
         env = {**os.environ, "OPENAI_BASE_URL": f"{px.url}/v1"}
-        subprocess.run([sys.executable, str(AGENT)], env=env, check=True, timeout=60)
+        subprocess.run([python(), str(AGENT)], env=env, check=True, timeout=60)
     with near("replay", store) as px:
         yield px.url
 
@@ -64,7 +64,7 @@ def test_the_planted_weakness_is_found_and_nothing_else(replay: str, weak: str |
     """Of a sound agent every fault is recovered from; of the others only the planted one is not."""
     more = ["--weak", weak] if weak else []
     breaks = weak not in (None, "duplicate-call")  # whose second call leads past the recording: `went on`, at call 2
-    found = sweep(replay, f"sweep:{','.join(WEAKNESSES)}", sys.executable, str(AGENT), *more, code=int(breaks))
+    found = sweep(replay, f"sweep:{','.join(WEAKNESSES)}", python(), str(AGENT), *more, code=int(breaks))
     assert len(found) == 12
     assert {each["kind"] for each in found if each["outcome"] != "recovered"} == ({weak} if weak else set())
     assert {each["kind"] for each in found if each["weak"]} == ({weak} if breaks else set())
@@ -73,7 +73,7 @@ def test_the_planted_weakness_is_found_and_nothing_else(replay: str, weak: str |
 @pytest.mark.slow
 def test_a_sound_agent_stands_all_of_it(replay: str) -> None:
     """All kinds that a sweep takes, at every call: recovered, or given up with a message where that is sound."""
-    found = sweep(replay, "sweep", sys.executable, str(AGENT), code=0)
+    found = sweep(replay, "sweep", python(), str(AGENT), code=0)
     assert len(found) > 40
     assert {each["outcome"] for each in found} == {"recovered", "gave up"}
 
@@ -107,7 +107,7 @@ OFFERED = [{"type": "function", "function": {"name": "get_weather", "parameters"
      "asks what is not recorded"),
 ])  # fmt: skip
 def test_without_a_sound_run_there_is_no_sweep(replay: str, command: tuple[str, ...], code: int, said: str) -> None:
-    (found,) = sweep(replay, "sweep", sys.executable, *(each.format(AGENT=AGENT) for each in command), code=code)
+    (found,) = sweep(replay, "sweep", python(), *(each.format(AGENT=AGENT) for each in command), code=code)
     assert said in str(found["said"])
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sqlite3
 import subprocess
-import sys
 import time
 from contextlib import closing
 from decimal import Decimal
@@ -24,7 +23,7 @@ from tests.provider import Provider, Step, step
 from tests.support.asking import ASK_EACH
 from tests.support.chats import chat, fill
 from tests.support.forked import program
-from tests.support.process import clean_env
+from tests.support.process import clean_env, python
 
 DAY = 86_400
 
@@ -46,7 +45,7 @@ def run(
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     env = clean_env({"OPENAI_BASE_URL": f"{upstream}/v1", "OPENAI_API_KEY": "sk-test"})
-    agent = [sys.executable, "-c", ASK_EACH, *asks]
+    agent = [python(), "-c", ASK_EACH, *asks]
     command = [*program("llmproxy"), "run", "--store", str(store), *typed, "--", *agent]
     cwd = cwd or store.parent
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=cwd)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
 from tests.support import near
 from tests.support.asking import ASK
+from tests.support.process import python
 
 AGENT = (
     f"{ASK}\n"
@@ -52,7 +52,7 @@ def play(folder: Path, url: str, *, tries: int, scenario: object = None, step: o
     """Run two messages with faults of the scenario, and of the second step."""
     whole = "" if scenario is None else f"    faults: {json.dumps(scenario)}\n"
     own = "" if step is None else f", faults: {json.dumps(step)}"
-    agent = json.dumps({"command": [sys.executable, str(folder / "agent.py"), str(tries)]})
+    agent = json.dumps({"command": [python(), str(folder / "agent.py"), str(tries)]})
     text = (
         f"name: t\nagent: {agent}\nscenarios:\n  - id: one\n{whole}    steps:\n"
         f"      - {{chat: hi, response: {{eq: hello}}}}\n      - {{chat: more, response: {{eq: bye}}{own}}}\n"
@@ -93,7 +93,7 @@ def test_faults_of_a_scenario_go_on_behind_those_of_a_step(tape: tuple[Path, str
         "step 1: call 1 met fault http-429 (rule 1)",
         "step 2: call 3 met fault http-500 (rule 1)",
     ]
-    agent = json.dumps({"command": [sys.executable, str(folder / "agent.py"), "2"]})
+    agent = json.dumps({"command": [python(), str(folder / "agent.py"), "2"]})
     text = (
         f"name: t\nagent: {agent}\nscenarios:\n  - id: one\n    faults: ['http-503@3']\n    steps:\n"
         "      - {chat: hi}\n      - {chat: more, faults: [reset]}\n      - {chat: hi}\n"

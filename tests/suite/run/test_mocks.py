@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import near, pytest_run
 from tests.support.asking import ASK
-from tests.support.process import ROOT, llmproxy
+from tests.support.process import ROOT, llmproxy, python
 
 AGENT = (
     f"{ASK}\n"
@@ -58,7 +57,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, 
 
 
 def suite(folder: Path, mock: object, expected: str, *, more: str = "") -> str:
-    agent = json.dumps({"command": [sys.executable, str(folder / "agent.py")]})
+    agent = json.dumps({"command": [python(), str(folder / "agent.py")]})
     made = "" if mock is None else f"    mock: {json.dumps(mock)}\n"
     steps = f"    steps:\n      - {{chat: 'weather?', response: {{eq: {expected!r}}}, tools: {{get_weather: 1}}}}\n"
     return f"name: {folder.name}\nagent: {agent}\nscenarios:\n  - id: one\n{made}{more}{steps}"

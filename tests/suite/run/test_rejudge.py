@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from llmproxy.suite.run.rejudge import read_report
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
 from tests.support.asking import ASK
-from tests.support.process import ROOT, llmproxy
+from tests.support.process import ROOT, llmproxy, python
 
 AGENT = (
     f"{ASK}\n"
@@ -34,7 +33,7 @@ STEP = "{chat: 'weather?', response: {contains: cold}, tools: {get_weather: 1}}"
 
 
 def suite(*steps: str, more: str = "") -> str:
-    agent = json.dumps({"command": [sys.executable, "agent.py"]})
+    agent = json.dumps({"command": [python(), "agent.py"]})
     lines = "\n".join(f"      - {each}" for each in steps)
     return f"name: t\nagent: {agent}\ndefaults: {{judgeModel: openai/gpt-4.1-mini}}\nscenarios:\n  - id: one\n{more}    steps:\n{lines}\n"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.provider import Call, Provider, Reply, Script, Step
 from tests.suite import rig
 from tests.suite.run.test_faults import AGENT
 from tests.support import near
+from tests.support.process import python
 
 SUITE = """name: t
 agent: {{command: [{python}, {agent}, "{tries}"]}}
@@ -101,7 +101,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
 def suite(folder: Path, tries: int, expected: str = "hello") -> str:
     """Return the suite with an agent that tries so often."""
     agent = json.dumps(str(folder / "agent.py"))
-    return SUITE.format(python=json.dumps(sys.executable), agent=agent, tries=tries, expected=expected)
+    return SUITE.format(python=json.dumps(python()), agent=agent, tries=tries, expected=expected)
 
 
 def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[TrialFinding]:
