@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from llmproxy.core.dialects.codecs import AnswerForm, AnswerToWrite, Json, find_operation_codec, get_codec_or_default
+from llmproxy.core.dialects.codecs import AnswerForm, Json, SpokenTurn, find_operation_codec, get_codec_or_default
 from llmproxy.core.dialects.messages import Message, as_dict
 from llmproxy.core.traffic.canonical_json import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -46,7 +46,7 @@ def write_answer(
 ) -> Response:  # fmt: skip
     """Return the answer to a request, for the agent's `call`-th call of a model.
 
-    `finish` is the finish reason of `AnswerToWrite`; `usage` is written by the dialects that do not always write 0.
+    `finish` is the finish reason of `SpokenTurn`; `usage` is written by the dialects that do not always write 0.
     Raises LookupError for an operation that `can_write_answer` denies.
     """
     if (writer := get_codec_or_default(operation).write) is None:
@@ -56,7 +56,7 @@ def write_answer(
         replace(each, id=each.id or hashlib.sha256(seed + bytes([n % 256, n // 256])).hexdigest()[:9])
         for n, each in enumerate(said.tool_calls)
     )
-    answer = AnswerToWrite(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
+    answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
     headers, pieces = writer(answer, AnswerForm(as_dict(parse_json(body)), stream, target))
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 

@@ -8,13 +8,13 @@ from typing import Any
 from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, name_by_status, parse_arguments, sse
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
-    AnswerToWrite,
     BodyLayout,
     Codec,
     Composer,
     Dialect,
     FailedCallFacts,
     Json,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
     BLOCKS,
@@ -99,14 +99,14 @@ def _build_request(model: str, messages: Sequence[Message], streamed: bool) -> t
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
 
 
-def _build_usage(said: AnswerToWrite) -> Json:
+def _build_usage(said: SpokenTurn) -> Json:
     return {
         "input_tokens": said.find_token_count("input_tokens", "prompt_tokens") or 0,
         "output_tokens": said.find_token_count("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _build_answer(said: AnswerToWrite) -> Json:
+def _build_answer(said: SpokenTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
@@ -119,7 +119,7 @@ def _build_answer(said: AnswerToWrite) -> Json:
     }
 
 
-def build_stream_events(said: AnswerToWrite) -> list[tuple[str, object]]:
+def build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     answer, usage = _build_answer(said), _build_usage(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
@@ -144,7 +144,7 @@ def build_stream_events(said: AnswerToWrite) -> list[tuple[str, object]]:
     return [(event["type"], event) for event in events]
 
 
-def write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     return SSE, [sse([event]) for event in build_stream_events(said)]

@@ -10,12 +10,12 @@ from typing import Any
 from llmproxy.core.dialects.answers import AWS, WHOLE, dump_json, name_by_status, parse_arguments
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
-    AnswerToWrite,
     BodyLayout,
     Codec,
     Dialect,
     FailedCallFacts,
     Json,
+    SpokenTurn,
     get_codec_or_default,
     get_composer_for_model,
 )
@@ -95,7 +95,7 @@ def _frame(kind: str, value: object) -> bytes:
 _WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
@@ -120,7 +120,7 @@ def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, lis
     return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
 
 
-def _write_invoke_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_invoke_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     speaker = get_composer_for_model("claude")
     if not wanted.stream:
         return WHOLE, [dump_json(speaker.answer(said))]

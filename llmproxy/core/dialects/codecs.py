@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerToWrite:
+class SpokenTurn:
     model: str
     message: Message
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class AnswerToWrite:
 
     @property
     def id(self) -> str:
-        """Part of ids, derived from the content."""
+        """Part of ids, derived from the content; names of classes and members are part of it: a new name, new ids."""
         return hashlib.sha256(repr(self).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
     def find_token_count(self, *names: str) -> int | None:
@@ -107,7 +107,7 @@ class Codec:
     """For a stream that ends with HTTP: returns whether an event completes the answer."""
     below: bool = False
     """Whether streams of operations below it (``threads/t/runs``) end in the same way."""
-    write: Callable[[AnswerToWrite, AnswerForm], tuple[Headers, list[bytes]]] | None = None
+    write: Callable[[SpokenTurn, AnswerForm], tuple[Headers, list[bytes]]] | None = None
     """Writes an answer: header fields, pieces of the body."""
     text_whole: bool = True
     """Whether tool arguments in a whole answer are text, which may be incomplete, not an object."""
@@ -130,8 +130,8 @@ class Composer:
 
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     """(model, messages, stream) -> URL, body."""
-    answer: Callable[[AnswerToWrite], Json]
-    stream: Callable[[AnswerToWrite], list[tuple[str, object]]]
+    answer: Callable[[SpokenTurn], Json]
+    stream: Callable[[SpokenTurn], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
     error: Callable[[Json, int], Json]
 

@@ -8,13 +8,13 @@ from typing import Any
 from llmproxy.core.dialects.answers import SSE, WHOLE, drop_none, dump_json, name_by_status, parse_arguments, sse
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
-    AnswerToWrite,
     BodyLayout,
     Codec,
     Composer,
     Dialect,
     FailedCallFacts,
     Json,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
     Asks,
@@ -107,7 +107,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
 
 
-def _build_answer(said: AnswerToWrite) -> Json:
+def _build_answer(said: SpokenTurn) -> Json:
     asked = said.find_token_count("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.find_token_count("candidatesTokenCount", "completion_tokens", "output_tokens")
     counts = drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
@@ -130,7 +130,7 @@ def _build_error(status: int, message: str, name: str = "") -> Json:
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     answer = _build_answer(said)
     if not wanted.stream:
         return WHOLE, [dump_json(answer)]

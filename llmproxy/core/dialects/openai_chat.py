@@ -8,13 +8,13 @@ from typing import Any
 from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, drop_none, dump_json, sse
 from llmproxy.core.dialects.codecs import (
     AnswerForm,
-    AnswerToWrite,
     BodyLayout,
     Codec,
     Composer,
     Dialect,
     FailedCallFacts,
     Json,
+    SpokenTurn,
 )
 from llmproxy.core.dialects.messages import (
     Draft,
@@ -89,7 +89,7 @@ def _build_request(model: str, messages: Sequence[Message], stream: bool) -> tup
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _build_usage(said: AnswerToWrite) -> Json | None:
+def _build_usage(said: SpokenTurn) -> Json | None:
     asked = said.find_token_count("prompt_tokens", "input_tokens", "promptTokenCount")
     replied = said.find_token_count("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
@@ -100,7 +100,7 @@ def _build_usage(said: AnswerToWrite) -> Json | None:
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _build_answer(said: AnswerToWrite) -> Json:
+def _build_answer(said: SpokenTurn) -> Json:
     message = {**_build_message(said.message), "role": "assistant", "refusal": None}
     if said.finish == "refusal":
         message |= {"content": None, "refusal": said.message.text}
@@ -109,7 +109,7 @@ def _build_answer(said: AnswerToWrite) -> Json:
     return head | {"choices": [choice]} | drop_none(usage=_build_usage(said))
 
 
-def _build_stream_events(said: AnswerToWrite) -> list[tuple[str, object]]:
+def _build_stream_events(said: SpokenTurn) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -123,7 +123,7 @@ def _build_stream_events(said: AnswerToWrite) -> list[tuple[str, object]]:
     return [*events, chunk({}, said.why), ("", "[DONE]")]
 
 
-def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     if not wanted.stream:
         return WHOLE, [dump_json(_build_answer(said))]
     events = _build_stream_events(said)

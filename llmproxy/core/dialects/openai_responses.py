@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.answers import SSE, WHOLE, build_type_check, dump_json, sse
-from llmproxy.core.dialects.codecs import AnswerForm, AnswerToWrite, BodyLayout, Codec, Dialect, Json
+from llmproxy.core.dialects.codecs import AnswerForm, BodyLayout, Codec, Dialect, Json, SpokenTurn
 from llmproxy.core.dialects.messages import (
     ITEMS,
     NAMESPACE,
@@ -102,7 +102,7 @@ def _add_assistant_message_delta(draft: Draft, value: dict[str, Any]) -> None:
 # -- writing
 
 
-def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
+def _write_answer(said: SpokenTurn, wanted: AnswerForm) -> tuple[Headers, list[bytes]]:
     final = _build_response(said, wanted.request)
     if said.finish in _INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
@@ -118,7 +118,7 @@ def _write_answer(said: AnswerToWrite, wanted: AnswerForm) -> tuple[Headers, lis
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def _build_response(said: AnswerToWrite, tree: Json) -> Json:
+def _build_response(said: SpokenTurn, tree: Json) -> Json:
     output: list[Json] = []
     if said.message.text or not said.message.tool_calls:
         part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}

@@ -28,16 +28,10 @@ def answer(message):
         if message.startswith("twist"):
             arguments["text"] = arguments["text"].upper()
         params = {"name": call["function"]["name"].rpartition("__")[2], "arguments": arguments}
-        came = post(base.removesuffix("/v1") + "/tools/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-        if message.startswith(("read", "cut")):
-            text = came["result"]["content"][0]["text"]
-            text = text[:3] if message.startswith("cut") else "Output:\\n" + json.dumps(text)
-            body["messages"] += [said, {"role": "tool", "tool_call_id": call["id"], "content": text}]
-            post(base + "/chat/completions", body)
+        post(base.removesuffix("/v1") + "/tools/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
     return "done"
 """
 CALL = step(user="say it", results=0, call=[{"name": "mcp__t__echo", "arguments": {"text": "milk"}}], times=None)
-READ = step(results=1, say="read", times=None)
 
 
 def run(folder: Path, url: str, line: str, mode: str = "auto") -> rig.Result:
@@ -54,7 +48,7 @@ def test_what_a_server_got_is_asserted_recorded_and_replayed(tmp_path: Path) -> 
     store = tmp_path / "x.db"
     with (
         tools() as server,
-        Provider([CALL, READ], ordered=False, check=False) as p,
+        Provider([CALL], ordered=False, check=False) as p,
         near("auto", store, upstreams={"openai": p.url, "tools": server.url}) as px,
     ):
         first = run(tmp_path, px.url, good)
@@ -70,10 +64,6 @@ def test_what_a_server_got_is_asserted_recorded_and_replayed(tmp_path: Path) -> 
         said = run(tmp_path, px.url, '{chat: "twist: say it", tools: {mcp__t__echo: 1}}')
         assert said.statuses == ["passed"]
         assert 'and its server got echo({"text": "MILK"})' in "".join(said.told.finished[0].labels)
-        for how, cut in (("read", False), ("cut", True)):
-            said = run(tmp_path, px.url, f'{{chat: "{how}: say it", serversAsAsked: true}}')
-            assert said.statuses == ["passed"], said.why
-            assert ("a model read " in "".join(said.told.finished[0].labels)) is cut, said.told.finished[0].labels
     with Provider([step(user="hi", say="hello", times=None)], check=False) as p:
         with near("auto", tmp_path / "y.db", upstreams={"openai": p.url}) as px:
             nothing = run(tmp_path, px.url, "{chat: hi, serverTools: {echo: 0}}")

@@ -32,7 +32,7 @@ from llmproxy.core.cassettes.formats.entries import (
     text,
 )
 from llmproxy.core.dialects.answers import WHOLE, dump_json, sse
-from llmproxy.core.dialects.codecs import AnswerToWrite, Composer, get_composer_for_model
+from llmproxy.core.dialects.codecs import Composer, SpokenTurn, get_composer_for_model
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import CassetteCorrupt
 
@@ -72,7 +72,7 @@ class _Fixture:
     match: Mapping[str, Tree]
     model: str
     user: str
-    said: AnswerToWrite | None
+    said: SpokenTurn | None
     """Answer; None for an error."""
     error: Mapping[str, Tree]
     status: int
@@ -164,13 +164,13 @@ def _parse_fixture(tree: Tree, number: int, model: str) -> _Fixture:
     )
 
 
-def _read_answer_turn(model: str, response: dict[str, Tree]) -> AnswerToWrite:
+def _read_answer_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
     said, calls = text(response, "content", ""), get_list(response, "toolCalls")
     if blocks := get_list(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
         calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")
-    return AnswerToWrite(
+    return SpokenTurn(
         model=text(response, "model", "") or model,
         message=Message("assistant", said, tuple(_build_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},
